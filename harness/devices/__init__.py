@@ -1,0 +1,50 @@
+"""The Device protocol: where a case runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from harness.model import Case
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Buffers as the kernel sees them: a (m, lda), b (k, ldb), c (m, ldc), in the storage dtype,
+    columns past the row included."""
+
+    a: Array
+    b: Array
+    c: Array
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """``c`` (m, ldc) after the launch, padding columns included; ``violations`` one line for every
+    guard band that was written and every input that changed."""
+
+    c: Array
+    violations: tuple[str, ...] = ()
+
+
+class DeviceError(Exception):
+    """A case that could not run to its end. ``code`` is stable (ILLEGAL_ADDRESS, HANG, OUT_OF_MEMORY,
+    COMPILE_ERROR, LAUNCH_FAILED, WORKER_DIED), the message one line with what CUDA said."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Device(Protocol):
+    """Runs a case on its inputs. Raises DeviceError; a device that raised stays usable."""
+
+    name: str
+
+    def run(self, case: Case, inputs: Inputs) -> Outputs: ...
+
+    def close(self) -> None: ...
