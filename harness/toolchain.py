@@ -1,0 +1,246 @@
+"""nvcc without PyCUDA: where it is, the one place for its options, cubins and PTX cached on disk.
+
+The cache lies in $GEMM_CACHE_DIR, else $XDG_CACHE_HOME/gemm-regression, else ~/.cache/gemm-regression;
+removing it costs time only.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from harness.model import Config, DType, Kernel, Resources
+
+COMPILE_SECONDS = 300  # A compile takes about a second; one that takes minutes has gone wrong.
+
+Variant = tuple[Kernel, Config, DType]
+
+
+class ToolchainError(Exception):
+    """There is no compiler that runs. One line: what was looked for and what to do."""
+
+
+class CompileError(Exception):
+    """A kernel that does not compile. The message is one line; ``log`` has the compiler's own lines."""
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message, log)
+        self.message, self.log = message, log
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.log}".rstrip()
+
+
+@dataclass(frozen=True)
+class Nvcc:
+    path: Path
+    version: str
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A cubin, what it needs to run, and the lines the compiler wrote about it."""
+
+    cubin: bytes
+    resources: Resources
+    log: str
+
+
+def find_nvcc() -> Nvcc:
+    """The nvcc of PATH, else of $CUDA_HOME or $CUDA_PATH, else of NVIDIA's wheels in this environment.
+
+    Raises ToolchainError where there is none, where it does not run, or where g++ is missing.
+    """
+    looked = ["PATH"]
+    found = shutil.which("nvcc")
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        if home := os.environ.get(name):
+            looked.append(f"{name}={home}")
+            found = found or shutil.which(str(Path(home, "bin", "nvcc")))
+    looked.append("NVIDIA's wheels")
+    found = found or next(filter(None, map(shutil.which, map(str, _wheel_compilers()))), None)
+    if not found:
+        raise ToolchainError(
+            f"no nvcc in {', '.join(looked)}: set CUDA_HOME, or, in the checkout and with pip 25.1 or newer, "
+            f"`{sys.executable} -m pip install --group compiler`"
+        )
+    return Nvcc(Path(found), _version(found, os.environ.get("PATH", "")))
+
+
+def _wheel_compilers() -> list[Path]:
+    spec = find_spec("nvidia")
+    folders = spec.submodule_search_locations or [] if spec else []
+    return sorted(path for folder in folders for path in Path(folder).glob("cu[0-9]*/bin/nvcc"))
+
+
+@functools.cache
+def _version(nvcc: str, path: str) -> str:
+    """The version of an nvcc, once for each PATH, since nvcc looks for g++ there."""
+    try:
+        said = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ToolchainError(f"{nvcc} does not run: {error}") from None
+    version = re.search(r"\bV(\d+\.\d+\.\d+)", said.stdout)
+    if said.returncode or not version:
+        raise ToolchainError(f"{nvcc} --version failed: {(said.stderr or said.stdout).strip()[:200]}")
+    if not shutil.which("g++", path=path):
+        raise ToolchainError(
+            f"{nvcc} needs g++, which is not on PATH: install it (Debian, Ubuntu: apt install g++)"
+        )
+    return version[1]
+
+
+def arch(capability: tuple[int, int]) -> str:
+    """nvcc's name of a compute capability: 8.0 is sm_80, 9.0 is sm_90a (TMA and wgmma need the a)."""
+    major, minor = capability
+    return f"sm_{major}{minor}" + ("a" if capability == (9, 0) else "")
+
+
+def compile_options(kernel: Kernel, config: Config, dtype: DType) -> tuple[str, ...]:
+    """The options that make a kernel of a config and dtype; the same for nvcc and for SourceModule."""
+    defines = (f"-D{name}={value}" for name, value in config.items())
+    return ("-std=c++17", "-O3", *kernel.flags, f"-D{dtype.macro}", *defines)
+
+
+def compile_cubin(kernel: Kernel, config: Config, dtype: DType, arch: str) -> Binary:
+    """Compile for one architecture ("sm_90a"), or take it from the cache.
+
+    Raises CompileError with the compiler's lines, ToolchainError without a compiler, ValueError for a
+    library kernel.
+    """
+    cubin, log = _compile(kernel, config, dtype, ("-cubin", f"-arch={arch}", "-Xptxas=-v"))
+    return Binary(cubin, _resources(kernel.entry, cubin, log), log)
+
+
+def compile_ptx(kernel: Kernel, config: Config, dtype: DType, arch: str) -> str:
+    """The PTX of a kernel, for one architecture ("sm_90a"). Raises as ``compile_cubin`` does."""
+    virtual = arch.replace("sm_", "compute_")
+    return _compile(kernel, config, dtype, ("-ptx", f"-arch={virtual}"))[0].decode()
+
+
+def compile_all(
+    variants: Iterable[Variant], arch: str, jobs: int | None = None
+) -> list[Binary | CompileError]:
+    """Compile (kernel, config, dtype) variants, ``jobs`` at a time (one a core); results in their order.
+
+    A variant that does not compile gives its CompileError in place of a Binary.
+    """
+    find_nvcc()  # One error for a missing compiler, not one a variant.
+
+    def one(variant: Variant) -> Binary | CompileError:
+        try:
+            return compile_cubin(*variant, arch)
+        except CompileError as error:
+            return error
+
+    with ThreadPoolExecutor(jobs or len(os.sched_getaffinity(0))) as pool:
+        return list(pool.map(one, variants))
+
+
+def cache_dir() -> Path:
+    """Where compiled kernels are kept."""
+    if folder := os.environ.get("GEMM_CACHE_DIR"):
+        return Path(folder)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gemm-regression"
+
+
+def _compile(kernel: Kernel, config: Config, dtype: DType, mode: tuple[str, ...]) -> tuple[bytes, str]:
+    """nvcc's output file and log, from the cache where source, options and compiler are the same."""
+    if kernel.source is None:
+        raise ValueError(f"{kernel.name} is a library call: there is nothing to compile")
+    nvcc = find_nvcc()
+    options = (*mode, *compile_options(kernel, config, dtype))
+    try:
+        source = kernel.source.read_bytes()
+    except OSError as error:
+        raise CompileError(f"{kernel.name}: cannot read {kernel.source}: {error.strerror}") from None
+    key = json.dumps([nvcc.version, options, kernel.source.name, source.decode(errors="replace")])
+    entry = cache_dir() / f"{hashlib.sha256(key.encode()).hexdigest()}.zip"
+    if (cached := _load(entry)) is None:
+        what = f"{kernel.name} {dtype} {config.label}".rstrip()
+        cached = _run_nvcc(nvcc, kernel.source.name, source, options, what)
+        _store(entry, *cached)
+    return cached
+
+
+def _run_nvcc(nvcc: Nvcc, name: str, source: bytes, options: tuple[str, ...], what: str) -> tuple[bytes, str]:
+    with tempfile.TemporaryDirectory(prefix="gemm-") as folder:
+        # A copy, alone in its folder: a kernel that needs a file the cache key does not know of fails,
+        # and neither messages nor binaries depend on where the checkout lies.
+        Path(folder, name).write_bytes(source)
+        command = [str(nvcc.path), *options, "-o", "out", name]
+        try:
+            said = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=COMPILE_SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            raise CompileError(f"{what}: nvcc did not end within {COMPILE_SECONDS} s") from None
+        except OSError as error:
+            raise ToolchainError(f"{nvcc.path} does not run: {error}") from None
+        log = (said.stdout + said.stderr).strip()
+        if said.returncode:
+            raise CompileError(f"{what} does not compile ({' '.join(options)})", log)
+        return Path(folder, "out").read_bytes(), log
+
+
+def _load(entry: Path) -> tuple[bytes, str] | None:
+    """What was stored, or None. A zip checks its own sums; a damaged entry, whatever the damage, is none."""
+    try:
+        with zipfile.ZipFile(entry) as stored:
+            return stored.read("out"), stored.read("log").decode()
+    except Exception:
+        return None
+
+
+def _store(entry: Path, out: bytes, log: str) -> None:
+    """Keep an output; whole or not at all, also under a kill, a full disk or another process."""
+    temporary: Path | None = None
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=entry.parent, suffix=".tmp", delete=False) as file:
+            temporary = Path(file.name)
+            with zipfile.ZipFile(file, "w") as stored:
+                stored.writestr("out", out)
+                stored.writestr("log", log)
+        temporary.replace(entry)
+    except OSError as error:
+        warnings.warn(
+            f"compiled kernels cannot be kept in {entry.parent} ({error.strerror}): every run compiles all;"
+            " set GEMM_CACHE_DIR",
+            stacklevel=2,
+        )
+        if temporary:
+            temporary.unlink(missing_ok=True)
+
+
+def _resources(entry: str, cubin: bytes, log: str) -> Resources:
+    """Read ptxas -v: registers, shared bytes, and the stack, where registers spill to, callees included."""
+    used = re.search(rf"entry function '{re.escape(entry)}'.*?Used (\d+) registers([^\n]*)", log, re.DOTALL)
+    stack = re.search(rf"properties for {re.escape(entry)}\n\s*(\d+) bytes stack frame", log)
+    if not used or not stack:
+        raise CompileError(f"the compiler made no entry function {entry}", log)
+
+    def bytes_of(what: str) -> int:
+        found = re.search(rf"(\d+) bytes {what}", used[2])
+        return int(found[1]) if found else 0
+
+    return Resources(
+        registers=int(used[1]),
+        shared_bytes=bytes_of("smem"),
+        local_bytes=max(int(stack[1]), bytes_of("cumulative stack size")),
+        cubin_sha256=hashlib.sha256(cubin).hexdigest(),
+    )

@@ -1,0 +1,102 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["nox==2026.10.20"]
+# ///
+"""The commands of the suite. `nox --list` shows them; pytest's own options go after `--`.
+
+In a container that has everything already: `nox --no-venv --no-install -s gpu`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+nox.options.error_on_missing_interpreters = True
+nox.options.sessions = ["lint", "typing", "tests"]
+
+PYPROJECT = nox.project.load_toml("pyproject.toml")
+BASELINE_RUNS = 5  # Fresh processes, since rounds of one process are not independent.
+
+
+def install(session: nox.Session, group: str) -> None:
+    """Install a dependency group, unless the session runs in an environment that is not nox's own."""
+    if session.virtualenv.is_sandboxed:
+        session.install(*nox.project.dependency_groups(PYPROJECT, group))
+
+
+def pytest(session: nox.Session, *args: str) -> None:
+    session.run("python", "-m", "pytest", *args, *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style of the Python; schemas and security of the workflows. Needs no network."""
+    install(session, "lint")
+    workflows = [str(path) for path in sorted(Path(".github/workflows").glob("*.yml"))]
+    session.run("ruff", "check", *session.posargs)
+    session.run("ruff", "format", "--check", "--diff")
+    session.run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *workflows)
+    session.run("check-jsonschema", "--builtin-schema", "vendor.dependabot", ".github/dependabot.yml")
+    session.run("zizmor", "--offline", "--no-progress", "--persona", "pedantic", ".github")
+
+
+@nox.session
+def typing(session: nox.Session) -> None:
+    """Types of everything, by mypy --strict."""
+    install(session, "typing")
+    session.run("mypy", *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Everything that needs no GPU: the harness's own parts, and every kernel through nvcc."""
+    install(session, "test")
+    pytest(session, "-m", "not gpu")
+
+
+@nox.session(default=False)
+def gpu(session: nox.Session) -> None:
+    """Is every kernel right and still fast on this GPU? Fails where there is no GPU."""
+    install(session, "gpu")
+    pytest(session, "tests/test_kernels.py", "tests/test_performance.py", "--device", "cuda", "-m", "gpu")
+
+
+@nox.session(default=False)
+def baseline(session: nox.Session) -> None:
+    """Measure this GPU's baseline in fresh runs and write it, once every case is right."""
+    install(session, "gpu")
+    pytest(session, "tests/test_kernels.py", "--device", "cuda", "-m", "gpu")
+    # In the checkout, not in a temporary folder: a run of minutes should survive a failed merge.
+    folder = Path(".benchmarks/baseline")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    runs = [str(folder / f"run_{number}.json") for number in range(1, BASELINE_RUNS + 1)]
+    for run in runs:
+        pytest(
+            session,
+            *("tests/test_performance.py", "--device", "cuda", "-m", "gpu"),
+            *("--baseline-run", f"--benchmark-json={run}"),
+        )
+    session.run("python", "-m", "harness.baselines", "merge", *runs, "--yes")
+
+
+@nox.session(default=False)
+def sanitize(session: nox.Session) -> None:
+    """Memory errors, races, uninitialised reads and barriers gone wrong, by compute-sanitizer."""
+    install(session, "gpu")
+    session.run("python", "-m", "harness.sanitize", *session.posargs)
+
+
+@nox.session(default=False)
+def profile(session: nox.Session) -> None:
+    """Coalescing, bank conflicts, occupancy and instruction counts of chosen cases, by ncu."""
+    install(session, "gpu")
+    session.run("python", "-m", "harness.profile", *session.posargs)
+
+
+if __name__ == "__main__":
+    nox.main()
