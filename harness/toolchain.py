@@ -139,7 +139,6 @@ def compile_all(
 
     A variant that does not compile gives its CompileError in place of a Binary.
     """
-    find_nvcc()  # One error for a missing compiler, not one a variant.
 
     def one(variant: Variant) -> Binary | CompileError:
         try:
@@ -233,14 +232,10 @@ def _resources(entry: str, cubin: bytes, log: str) -> Resources:
     stack = re.search(rf"properties for {re.escape(entry)}\n\s*(\d+) bytes stack frame", log)
     if not used or not stack:
         raise CompileError(f"the compiler made no entry function {entry}", log)
-
-    def bytes_of(what: str) -> int:
-        found = re.search(rf"(\d+) bytes {what}", used[2])
-        return int(found[1]) if found else 0
-
+    shared = re.search(r"(\d+) bytes smem", used[2])
     return Resources(
         registers=int(used[1]),
-        shared_bytes=bytes_of("smem"),
-        local_bytes=max(int(stack[1]), bytes_of("cumulative stack size")),
+        shared_bytes=int(shared[1]) if shared else 0,
+        local_bytes=int(stack[1]),
         cubin_sha256=hashlib.sha256(cubin).hexdigest(),
     )
