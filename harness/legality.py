@@ -1,0 +1,167 @@
+"""Which config can run on which GPU, and why not; how many blocks of it an SM holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from harness.model import BF16, TF32, BlockShape, Config, DType, Kernel
+
+WARP = 32
+SUB_PARTITIONS = 4  # each with a quarter of an SM's registers
+KB = 1024
+
+
+@dataclass(frozen=True)
+class GpuLimits:
+    """What a compute capability allows; memory in bytes, registers of 32 bits.
+
+    Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", and
+    cuda_occupancy.h of the CUDA toolkit for the units of allocation.
+    """
+
+    capability: tuple[int, int]
+    threads_per_sm: int
+    blocks_per_sm: int
+    shared_per_sm: int
+    shared_per_block_optin: int
+    shared_reserved: int = 1 * KB  # by the driver, of every block
+    shared_unit: int = 128
+    threads_per_block: int = 1024
+    registers_per_sm: int = 65536
+    registers_per_thread: int = 255
+    register_unit: int = 256  # of a warp
+    warp_unit: int = 4  # a block's registers are checked as if it had a multiple of this many warps
+    shared_per_block_static: int = 48 * KB
+
+    @classmethod
+    def of(cls, capability: tuple[int, int]) -> GpuLimits:
+        """The limits of a compute capability (major, minor). Raises ValueError for one not in the table."""
+        try:
+            return _TABLE[tuple(capability)]
+        except KeyError:
+            known = ", ".join(f"{major}.{minor}" for major, minor in _TABLE)
+            name = ".".join(map(str, capability))
+            raise ValueError(f"compute capability {name} is not known; known: {known}") from None
+
+
+_TABLE: dict[tuple[int, ...], GpuLimits] = {
+    limits.capability: limits
+    for limits in (
+        GpuLimits((7, 5), 1024, 16, 64 * KB, 64 * KB, shared_reserved=0, shared_unit=256),
+        GpuLimits((8, 0), 2048, 32, 164 * KB, 163 * KB),
+        GpuLimits((8, 6), 1536, 16, 100 * KB, 99 * KB),
+        GpuLimits((8, 9), 1536, 24, 100 * KB, 99 * KB),
+        GpuLimits((9, 0), 2048, 32, 228 * KB, 227 * KB),
+        GpuLimits((10, 0), 2048, 32, 228 * KB, 227 * KB),
+        GpuLimits((12, 0), 1536, 24, 100 * KB, 99 * KB),
+    )
+}
+
+
+def refusals(kernel: Kernel, config: Config, dtype: DType, limits: GpuLimits) -> tuple[str, ...]:
+    """Why this variant cannot run on such a GPU, a line a reason; empty if it can."""
+    reasons = list(_capability_refusals(kernel, dtype, limits))
+    if not kernel.library:
+        shape = kernel.shape(config, dtype)
+        reasons += _block_refusals(shape, limits)
+        reasons += _tile_refusals(shape, limits)
+    return tuple(reasons)
+
+
+def legal_variants(kernel: Kernel, limits: GpuLimits) -> list[tuple[Config, DType]]:
+    """What of a kernel can run on such a GPU, in the order of its dtypes and then of its configs."""
+    return [
+        (config, dtype)
+        for dtype in kernel.dtypes
+        for config in kernel.configs
+        if not refusals(kernel, config, dtype, limits)
+    ]
+
+
+def _capability_refusals(kernel: Kernel, dtype: DType, limits: GpuLimits) -> Iterable[str]:
+    needed = max(kernel.min_capability, (8, 0) if dtype in (BF16, TF32) else (0, 0))
+    if limits.capability < needed:
+        have, need = ("{}.{}".format(*version) for version in (limits.capability, needed))
+        yield f"{kernel.name} {dtype} needs compute capability {need}, this is {have}"
+
+
+def _block_refusals(shape: BlockShape, limits: GpuLimits) -> Iterable[str]:
+    x, y = shape.threads
+    threads = x * y
+    if threads > limits.threads_per_block:
+        yield f"{threads} threads a block ({x}×{y}), at most {limits.threads_per_block}"
+    if threads < 1 or threads % WARP:
+        yield f"{threads} threads a block ({x}×{y}) are not whole warps of {WARP}"
+    allowed = limits.shared_per_block_optin if shape.dynamic else limits.shared_per_block_static
+    if shape.shared_bytes > allowed:
+        kind = "dynamic" if shape.dynamic else "static"
+        yield f"{shape.shared_bytes} bytes of {kind} shared memory a block, at most {allowed}"
+    for what, stride, width in shape.vectors:
+        if stride % width:
+            yield f"rows of {what} are {stride} elements apart: vectors of {width} would be misaligned"
+
+
+def _tile_refusals(shape: BlockShape, limits: GpuLimits) -> Iterable[str]:
+    if shape.thread_tile is None:
+        return
+    (rows, columns), (m, n) = shape.tile, shape.thread_tile
+    threads = shape.threads[0] * shape.threads[1]
+    if rows % m or columns % n:
+        yield f"a tile of {rows}×{columns} is not divisible into thread tiles of {m}×{n}"
+    elif threads * m * n != rows * columns:
+        yield f"{threads} threads with {m}×{n} elements each do not make a tile of {rows}×{columns}"
+    # The most registers a thread of such a block can have; they are handed out eight a thread.
+    registers = min(limits.registers_per_thread, limits.registers_per_sm // max(WARP, threads) // 8 * 8)
+    if m * n >= registers:
+        yield f"{m}×{n} sums a thread do not fit the {registers} registers it can have"
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """Blocks and warps that an SM holds, warps over the most it can hold, and what limits them:
+    "threads", "registers", "shared memory" or "blocks" (the first of these where several tie)."""
+
+    blocks: int
+    warps: int
+    fraction: float
+    limiter: str
+
+
+def occupancy(threads: int, registers: int, shared_bytes: int, limits: GpuLimits) -> Occupancy:
+    """Resident blocks of so many threads, registers a thread and bytes of shared memory a block.
+
+    The arithmetic is cuda_occupancy.h's, of the CUDA toolkit: registers go to whole warps in units of
+    256, within one of four sub-partitions; shared memory in units of 128 bytes, 1 KB more a block from
+    8.0 on. Zero blocks mean that it cannot be launched.
+    """
+    warps = _up(threads, WARP) // WARP
+    by = {
+        "threads": limits.threads_per_sm // WARP // warps if threads <= limits.threads_per_block else 0,
+        "registers": _blocks_by_registers(warps, registers, limits),
+        "shared memory": _blocks_by_shared(shared_bytes, limits),
+        "blocks": limits.blocks_per_sm,
+    }
+    limiter = min(by, key=lambda name: by[name])
+    blocks = by[limiter]
+    return Occupancy(blocks, blocks * warps, blocks * warps / (limits.threads_per_sm // WARP), limiter)
+
+
+def _blocks_by_registers(warps: int, registers: int, limits: GpuLimits) -> int:
+    of_warp = _up(max(1, registers) * WARP, limits.register_unit)
+    too_many = of_warp * _up(warps, limits.warp_unit) > limits.registers_per_sm
+    if registers > limits.registers_per_thread or too_many:
+        return 0
+    return limits.registers_per_sm // SUB_PARTITIONS // of_warp * SUB_PARTITIONS // warps
+
+
+def _blocks_by_shared(shared_bytes: int, limits: GpuLimits) -> int:
+    if shared_bytes > limits.shared_per_block_optin:
+        return 0
+    of_block = _up(shared_bytes + limits.shared_reserved, limits.shared_unit)
+    return limits.shared_per_sm // of_block if of_block else limits.blocks_per_sm
+
+
+def _up(value: int, unit: int) -> int:
+    """The next multiple of unit."""
+    return -(-value // unit) * unit
