@@ -65,20 +65,35 @@ def find_nvcc() -> Nvcc:
 
     Raises ToolchainError where there is none, where it does not run, or where g++ is missing.
     """
-    looked = ["PATH"]
-    found = shutil.which("nvcc")
-    for name in ("CUDA_HOME", "CUDA_PATH"):
-        if home := os.environ.get(name):
-            looked.append(f"{name}={home}")
-            found = found or shutil.which(str(Path(home, "bin", "nvcc")))
-    looked.append("NVIDIA's wheels")
+    found, looked = _search("nvcc")
     found = found or next(filter(None, map(shutil.which, map(str, _wheel_compilers()))), None)
     if not found:
         raise ToolchainError(
-            f"no nvcc in {', '.join(looked)}: set CUDA_HOME, or, in the checkout and with pip 25.1 or newer, "
-            f"`{sys.executable} -m pip install --group compiler`"
+            f"no nvcc in {looked}, NVIDIA's wheels: set CUDA_HOME, or, in the checkout and with pip 25.1 or "
+            f"newer, `{sys.executable} -m pip install --group compiler`"
         )
     return Nvcc(Path(found), _version(found, os.environ.get("PATH", "")))
+
+
+def find_tool(name: str) -> str:
+    """A program of the CUDA toolkit, of PATH, else of $CUDA_HOME or $CUDA_PATH. Raises ToolchainError."""
+    found, looked = _search(name)
+    if not found:
+        raise ToolchainError(
+            f"no {name} in {looked}: it comes with the CUDA toolkit; install that, and set PATH or CUDA_HOME"
+        )
+    return found
+
+
+def _search(name: str) -> tuple[str | None, str]:
+    """Where a program is, if anywhere, and where it was looked for."""
+    looked = ["PATH"]
+    found = shutil.which(name)
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        if home := os.environ.get(variable):
+            looked.append(f"{variable}={home}")
+            found = found or shutil.which(str(Path(home, "bin", name)))
+    return found, ", ".join(looked)
 
 
 def _wheel_compilers() -> list[Path]:
@@ -184,7 +199,12 @@ def _run_nvcc(nvcc: Nvcc, name: str, source: bytes, options: tuple[str, ...], wh
         command = [str(nvcc.path), *options, "-o", "out", name]
         try:
             said = subprocess.run(
-                command, cwd=folder, capture_output=True, text=True, timeout=COMPILE_SECONDS
+                command,
+                cwd=folder,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=COMPILE_SECONDS,
             )
         except subprocess.TimeoutExpired:
             raise CompileError(f"{what}: nvcc did not end within {COMPILE_SECONDS} s") from None

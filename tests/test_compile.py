@@ -1,0 +1,97 @@
+"""Every kernel, config and dtype through nvcc for sm_80 and sm_90a; no GPU.
+
+The variants of a run are compiled together, over all cores, before the first of them is looked at.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from harness import toolchain
+from harness.legality import GpuLimits, refusals
+from harness.model import Config, DType, Kernel
+from harness.toolchain import Binary, CompileError
+from kernels import LADDER
+
+pytestmark = pytest.mark.compile
+
+KERNELS = [kernel for kernel in LADDER if not kernel.library]
+
+
+class Build(NamedTuple):
+    """A variant for a compute capability."""
+
+    kernel: Kernel
+    config: Config
+    dtype: DType
+    capability: tuple[int, int]
+
+    @property
+    def arch(self) -> str:
+        return toolchain.arch(self.capability)
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why it cannot run there; empty if it can."""
+        return list(refusals(self.kernel, self.config, self.dtype, GpuLimits.of(self.capability)))
+
+    def __str__(self) -> str:
+        parts = (self.kernel.name, self.dtype.name, self.config.label, self.arch)
+        return "-".join(part for part in parts if part)
+
+
+BUILDS = [
+    Build(kernel, config, dtype, capability)
+    for kernel in KERNELS
+    for dtype in kernel.dtypes
+    for config in kernel.configs
+    for capability in ((8, 0), (9, 0))
+]
+Compiled = dict[Build, Binary | CompileError]
+
+
+@pytest.fixture(scope="session")
+def compiled(request: pytest.FixtureRequest) -> Compiled:
+    """What nvcc makes of the variants that this run selects."""
+    selected = (getattr(item, "callspec", None) for item in request.session.items)
+    builds = {spec.params["build"] for spec in selected if spec and "build" in spec.params}
+    made: Compiled = {}
+    for capability in sorted({build.capability for build in builds}):
+        legal = [b for b in BUILDS if b in builds and b.capability == capability and not b.reasons]
+        results = toolchain.compile_all([b[:3] for b in legal], toolchain.arch(capability))
+        made |= zip(legal, results, strict=True)
+    return made
+
+
+def binary(build: Build, compiled: Compiled) -> Binary:
+    if build.reasons:
+        pytest.skip(f"illegal on {build.arch}: {'; '.join(build.reasons)}")
+    made = compiled[build]
+    if isinstance(made, CompileError):
+        pytest.fail(str(made), pytrace=False)
+    return made
+
+
+@pytest.mark.parametrize("build", BUILDS, ids=str)
+def test_compiles(build: Build, compiled: Compiled) -> None:
+    """And can be launched: a block's registers, handed out eight a thread, fit the SM's 65 536."""
+    made = binary(build, compiled)
+    threads_x, threads_y = build.kernel.shape(build.config, build.dtype).threads
+    assert made.cubin.startswith(b"\x7fELF")
+    assert -(-made.resources.registers // 8) * 8 * threads_x * threads_y <= 65536
+
+
+@pytest.mark.parametrize("build", [b for b in BUILDS if b.config == b.kernel.configs[0]], ids=str)
+def test_the_default_config_keeps_all_in_registers(build: Build, compiled: Compiled) -> None:
+    """Local memory is spilled registers or arrays indexed at run time: slow either way."""
+    assert binary(build, compiled).resources.local_bytes == 0
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_a_config_without_its_macros_does_not_compile(kernel: Kernel) -> None:
+    """Else a misspelt parameter would leave the kernel with a default that nobody chose."""
+    assert kernel.source
+    with pytest.raises(CompileError, match=rf"{kernel.source.name}.*#error"):
+        toolchain.compile_cubin(kernel, Config(), kernel.dtypes[0], toolchain.arch((9, 0)))

@@ -1,0 +1,144 @@
+"""Reading compute-sanitizer, and never calling green what checked nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness import sanitize
+from harness.sanitize import FOUND, Finding
+from kernels import LADDER
+
+CLEAN = "========= COMPUTE-SANITIZER\ntests/test_kernels.py .... at work\n========= ERROR SUMMARY: 0 errors\n"
+MEMCHECK = """\
+========= COMPUTE-SANITIZER
+collected 2 items
+========= Invalid __global__ read of size 4 bytes
+=========     at gemm_tiled+0x3f0
+=========     by thread (31,0,0) in block (1,0,0)
+=========     Access to 0x7f7a4e000000 is out of bounds
+=========     Saved host backtrace up to driver entry point at kernel launch time
+=========         Host Frame: launch in worker.so
+=========
+========= Invalid __global__ read of size 4 bytes
+=========     at gemm_tiled+0x3f0
+=========     by thread (30,0,0) in block (1,0,0)
+=========
+F at the end
+========= Invalid __shared__ write of size 16 bytes
+=========     at 0x120 in gemm_vectorized
+=========     Access to 0x104 is misaligned
+========= Target application returned an error
+========= ERROR SUMMARY: 103 errors
+========= ERROR SUMMARY: 100 errors were not printed. Use --print-limit option to adjust the number
+"""
+RACECHECK = """\
+========= COMPUTE-SANITIZER
+========= Error: Race reported between Write access at gemm_tiled+0x90
+=========     and Read access at gemm_tiled+0xd0 [16384 hazards]
+=========
+========= Warning: Race reported between Write access at
+=========     gemm_register+0x90
+========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)
+"""
+SYNCCHECK = """\
+========= COMPUTE-SANITIZER
+========= Barrier error detected. Divergent thread(s) in block.
+=========     at __syncwarp(unsigned int)+0xe0 in sm_30_intrinsics.hpp:110
+=========     by thread (32,0,0) in block (0,0,0)
+=========         Device Frame: gemm_tiled+0xb0
+========= ERROR SUMMARY: 1 error
+"""
+INITCHECK = """\
+========= COMPUTE-SANITIZER
+========= Uninitialized __global__ memory read of size 4 bytes
+=========     at gemm_naive+0x2a0
+========= ERROR SUMMARY: 1 error
+"""
+
+
+def test_findings_are_counted_by_kernel_and_kind() -> None:
+    assert sanitize.findings(MEMCHECK) == {
+        Finding("gemm_tiled", "Invalid __global__ read of size 4 bytes"): 2,
+        Finding("gemm_vectorized", "Invalid __shared__ write of size 16 bytes"): 1,
+    }
+    race = "Race reported between Write access"
+    assert sanitize.findings(RACECHECK) == {Finding("gemm_tiled", race): 1, Finding("gemm_register", race): 1}
+    assert sanitize.findings(INITCHECK) == {
+        Finding("gemm_naive", "Uninitialized __global__ memory read of size 4 bytes"): 1
+    }
+
+
+def test_a_finding_inside_an_intrinsic_is_the_kernels() -> None:
+    (finding,) = sanitize.findings(SYNCCHECK)
+    assert finding == ("gemm_tiled", "Barrier error detected. Divergent thread(s) in block.")
+
+
+def test_what_pytest_prints_is_no_finding() -> None:
+    assert not sanitize.findings(CLEAN)
+
+
+def test_what_was_not_printed_is_not_counted_twice() -> None:
+    assert sanitize.summaries(MEMCHECK) == [103]
+    assert sanitize.summaries(RACECHECK) == [2]
+
+
+@pytest.mark.parametrize(
+    ("returncode", "output", "why"),
+    [
+        (0, CLEAN, ""),
+        (0, CLEAN + MEMCHECK, "memcheck: 103 found"),
+        (FOUND, "========= Invalid __local__ read\n=========     at gemm_x+0x1\n", "memcheck: 1 found"),
+        (FOUND, CLEAN, "memcheck: found something that its output does not show"),
+        (1, CLEAN, "memcheck: the run under it failed (exit code 1)"),
+        (5, CLEAN, "memcheck: the run under it failed (exit code 5)"),  # pytest's "no tests ran"
+        (0, "4 passed", "memcheck: ended without a summary, so nothing was checked"),
+    ],
+)
+def test_verdict(returncode: int, output: str, why: str) -> None:
+    assert sanitize.verdict("memcheck", returncode, output) == why
+
+
+def test_every_kernel_is_watched() -> None:
+    """The sanitizer is told to look at kernels of this name only."""
+    assert all("gemm_" in kernel.entry for kernel in LADDER if not kernel.library)
+    command = sanitize.command("compute-sanitizer", "memcheck", [])
+    assert command[command.index("--kernel-name") + 1] == "kernel_substring=gemm_"
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine on which compute-sanitizer is the one program; the test writes what it does."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    return tmp_path / "compute-sanitizer"
+
+
+def test_main_runs_all_four_tools_and_is_red_for_one(tool: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tool.write_text(
+        f'#!/bin/sh\necho "$@" >> {tool}.calls\n'
+        f"case $2 in racecheck) cat <<'END'\n{RACECHECK}END\nexit 9;; esac\n"
+        "echo '========= ERROR SUMMARY: 0 errors'\n"
+    )
+    tool.chmod(0o755)
+    assert sanitize.main(["-k", "tiled"]) == 1
+    calls = Path(f"{tool}.calls").read_text().splitlines()
+    assert [call.split()[1] for call in calls] == list(sanitize.TOOLS)
+    assert all(call.endswith("-k tiled") for call in calls)
+    out = capsys.readouterr().out
+    assert "gemm_register" in out
+    assert out.splitlines()[-1] == "sanitize: racecheck: 2 found"
+
+
+def test_main_is_green_where_nothing_is_found(tool: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tool.write_text("#!/bin/sh\necho '========= ERROR SUMMARY: 0 errors'\n")
+    tool.chmod(0o755)
+    assert sanitize.main([]) == 0
+    assert "nothing found by memcheck, racecheck, initcheck, synccheck" in capsys.readouterr().out
+
+
+def test_without_the_tool_it_asks_for_it(tool: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sanitize.main([]) == 2
+    assert capsys.readouterr().err.startswith("sanitize: no compute-sanitizer in PATH: ")
