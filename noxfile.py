@@ -16,7 +16,6 @@ import nox
 
 nox.needs_version = ">=2025.2.9"
 nox.options.error_on_missing_interpreters = True
-nox.options.sessions = ["lint", "typing", "tests"]
 
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 BASELINE_RUNS = 5  # Fresh processes, since rounds of one process are not independent.
@@ -37,7 +36,7 @@ def lint(session: nox.Session) -> None:
     """Style of the Python; schemas and security of the workflows. Needs no network."""
     install(session, "lint")
     workflows = [str(path) for path in sorted(Path(".github/workflows").glob("*.yml"))]
-    session.run("ruff", "check", *session.posargs)
+    session.run("ruff", "check")
     session.run("ruff", "format", "--check", "--diff")
     session.run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *workflows)
     session.run("check-jsonschema", "--builtin-schema", "vendor.dependabot", ".github/dependabot.yml")
@@ -48,7 +47,7 @@ def lint(session: nox.Session) -> None:
 def typing(session: nox.Session) -> None:
     """Types of everything, by mypy --strict."""
     install(session, "typing")
-    session.run("mypy", *session.posargs)
+    session.run("mypy")
 
 
 @nox.session

@@ -28,16 +28,14 @@ class Finding(NamedTuple):
 def findings(output: str) -> Counter[Finding]:
     """What the sanitizer reports, from its ========= lines: how often which kind in which kernel.
 
-    A report is a line at the margin and the indented ones after it; "at NAME+0x…" is where.
+    A report is a line at the margin and the indented ones after it, which name the kernel.
     """
     said = "\n".join(line[9:] for line in output.splitlines() if line.startswith("========="))
     counts: Counter[Finding] = Counter()
     for report in re.split(r"^ (?=\S)", said, flags=re.MULTILINE):
-        # The kernel, rather than a function of CUDA's headers that it calls.
-        where = re.search(r"\b(gemm_\w+)", report) or re.search(r"\bat\s+([A-Za-z_]\w*)", report)
-        if where:
+        if kernel := re.search(r"\bgemm_\w+", report):  # No other kernel is watched.
             kind = re.sub(r"^(?:Error|Warning): | at\b.*", "", report.split("\n")[0])
-            counts[Finding(where[1], kind)] += 1
+            counts[Finding(kernel[0], kind)] += 1
     return counts
 
 

@@ -116,10 +116,12 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "compute-sanitizer"
 
 
-def test_main_runs_all_four_tools_and_is_red_for_one(tool: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_main_runs_all_four_tools_and_names_the_red_ones(
+    tool: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tool.write_text(
         f'#!/bin/sh\necho "$@" >> {tool}.calls\n'
-        f"case $2 in racecheck) cat <<'END'\n{RACECHECK}END\nexit 9;; esac\n"
+        f"case $2 in racecheck | synccheck) cat <<'END'\n{RACECHECK}END\nexit 9;; esac\n"
         "echo '========= ERROR SUMMARY: 0 errors'\n"
     )
     tool.chmod(0o755)
@@ -129,7 +131,7 @@ def test_main_runs_all_four_tools_and_is_red_for_one(tool: Path, capsys: pytest.
     assert all(call.endswith("-k tiled") for call in calls)
     out = capsys.readouterr().out
     assert "gemm_register" in out
-    assert out.splitlines()[-1] == "sanitize: racecheck: 2 found"
+    assert out.splitlines()[-1] == "sanitize: racecheck: 2 found; synccheck: 2 found"
 
 
 def test_main_is_green_where_nothing_is_found(tool: Path, capsys: pytest.CaptureFixture[str]) -> None:
