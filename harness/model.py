@@ -73,7 +73,9 @@ class Problem:
         for name, row in (("lda", self.k), ("ldb", self.n), ("ldc", self.n)):
             ld = getattr(self, name) or max(1, row)
             if ld < row:
-                raise ValueError(f"problem {self.m}x{self.n}x{self.k}: {name} {ld} is shorter than the row of {row}")
+                raise ValueError(
+                    f"problem {self.m}x{self.n}x{self.k}: {name} {ld} is shorter than the row of {row}"
+                )
             object.__setattr__(self, name, ld)
 
     @property

@@ -48,3 +48,30 @@ class Device(Protocol):
     def run(self, case: Case, inputs: Inputs) -> Outputs: ...
 
     def close(self) -> None: ...
+
+
+class NoDevice(Exception):
+    """There is nothing to run on; the message says in one line what is missing."""
+
+
+def open_cuda(time_limit: float) -> Any:
+    """The cuda device. Raises NoDevice without a GPU, PyCUDA, a compiler or a driver that fits it."""
+    from importlib.util import find_spec
+
+    if find_spec("pynvml") is None:
+        raise NoDevice("nvidia-ml-py is not installed; `pip install --group gpu` brings what a GPU needs")
+    from harness.devices.cuda.environment import NoGpu, driver_refusal
+    from harness.toolchain import ToolchainError, find_nvcc
+
+    try:
+        from harness.devices.cuda.client import CudaDevice
+
+        device = CudaDevice(time_limit)
+        if find_spec("pycuda") is None:
+            raise NoDevice("a GPU is here but PyCUDA is not installed; `pip install --group gpu` brings it")
+        refusal = driver_refusal(device.info.cuda_driver, find_nvcc().version)
+    except (NoGpu, ToolchainError) as error:
+        raise NoDevice(str(error)) from None
+    if refusal:
+        raise NoDevice(refusal)
+    return device

@@ -1,0 +1,143 @@
+"""CudaDevice: the parent's side of the worker process.
+
+After an illegal address no CUDA context works any more in that process, and a kernel in an endless
+loop never gives it back: either costs the worker and the case, never the run.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterable
+from typing import Any
+
+from harness.devices import DeviceError, Inputs, Outputs
+from harness.devices.cuda.environment import Gpu, GpuInfo
+from harness.devices.cuda.protocol import Build, Plan, Reply, Request
+from harness.model import Case, Measurement, Resources
+
+_START_SECONDS = 120.0  # a first context on a machine with many GPUs takes its time
+
+
+def _serve(connection: Any) -> None:
+    """The worker's first step; keeps PyCUDA out of the parent process."""
+    from harness.devices.cuda.worker import main
+
+    main(connection)
+
+
+class CudaDevice:
+    """Runs and times cases on GPU 0 of those visible. Raises NoGpu where there is none.
+
+    ``time_limit`` seconds a request may take before its kernel counts as hung.
+    """
+
+    name = "cuda"
+
+    def __init__(self, time_limit: float = 60.0) -> None:
+        self.gpu = Gpu()
+        self.info: GpuInfo = self.gpu.info()
+        self.time_limit = time_limit
+        self._process: Any = None
+        self._pipe: Any = None
+        self._failed_builds: dict[str, str] = {}
+
+    # The worker
+
+    @property
+    def pids(self) -> frozenset[int]:
+        return frozenset([self._process.pid] if self._process else [])
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.join(10)
+            self._pipe.close()
+        self._process = None
+
+    def restart(self) -> None:
+        """A fresh worker: a new process, context and memory layout."""
+        self.close()
+
+    def close(self) -> None:
+        if self._process is not None:
+            try:
+                self._pipe.send(Request("stop"))
+                self._process.join(5)
+            except (OSError, ValueError):
+                pass
+            self._kill()
+
+    def _ask(self, request: Request, limit: float | None = None) -> Any:
+        fresh = self._process is None
+        if fresh:
+            self._start()
+        limit = (limit or self.time_limit) + (_START_SECONDS if fresh else 0.0)
+        name = request.builds[0].name if request.builds else request.what
+        try:
+            self._pipe.send(request)
+            if not self._pipe.poll(limit):
+                self._kill()
+                raise DeviceError(
+                    "HANG", f"{name}: no answer within {limit:.0f} s: the kernel hangs; its worker was killed"
+                )
+            reply: Reply = self._pipe.recv()
+        except (EOFError, OSError):
+            code = self._process.exitcode if self._process else None
+            self._kill()
+            raise DeviceError("WORKER_DIED", f"{name}: the worker process died (exit code {code})") from None
+        if reply.fatal:
+            self._kill()
+        if reply.code:
+            prefix = "" if reply.message.startswith(name) else f"{name}: "
+            raise DeviceError(reply.code, prefix + reply.message)
+        return reply.value
+
+    # What a device does
+
+    def _build(self, case: Case) -> Build:
+        build = Build.of(case, self.info.capability)
+        if build.name in self._failed_builds:
+            raise DeviceError("COMPILE_ERROR", self._failed_builds[build.name])
+        return build
+
+    def prepare(self, cases: Iterable[Case]) -> dict[str, str]:
+        """Compiles what the cases need, in parallel; returns the compiler's lines of what failed."""
+        builds = {case.variant: Build.of(case, self.info.capability) for case in cases}
+        failed: dict[str, str] = self._ask(Request("prepare", tuple(builds.values())), limit=600.0)
+        self._failed_builds |= failed
+        return failed
+
+    def run(self, case: Case, inputs: Inputs) -> Outputs:
+        request = Request("run", (self._build(case),), case.launch, case.problem, inputs=inputs)
+        outputs: Outputs = self._ask(request)
+        return outputs
+
+    def time(self, case: Case, plan: Plan) -> Measurement:
+        """Checks the case at its problem on integers, times it, checks the output of a timed launch.
+
+        Raises DeviceError, with code WRONG where an output is.
+        """
+        measurement: Measurement = self._ask(
+            Request("time", (self._build(case),), case.launch, case.problem, plan=plan)
+        )
+        return measurement
+
+    def resources(self, case: Case) -> Resources | None:
+        resources: Resources | None = self._ask(Request("resources", (self._build(case),)))
+        return resources
+
+    def facts(self) -> dict[str, Any]:
+        """Versions that only the worker can tell: {"cublas": "13.0.2"}."""
+        facts: dict[str, Any] = self._ask(Request("facts"))
+        return facts
+
+    def busy(self) -> list[str]:
+        """Other processes that compute on this GPU."""
+        return self.gpu.others(self.pids)

@@ -1,0 +1,154 @@
+"""The GPU as NVML sees it: who it is, what it is set to, who uses it, how it runs right now.
+
+NVML needs no CUDA context, so the parent process may ask without touching the device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pynvml as nvml
+
+# Reasons that mean the GPU runs slower than it could; GPU_IDLE and SW settings are not among them.
+THROTTLE_REASONS = {
+    0x04: "software power cap",
+    0x08: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+}
+THROTTLE_MASK = sum(THROTTLE_REASONS)
+
+
+class NoGpu(Exception):
+    """There is no usable NVIDIA GPU; the message says what is missing."""
+
+
+def _maybe(call: Callable[..., Any], *args: Any) -> Any:
+    """None where this board or driver does not answer."""
+    with contextlib.suppress(nvml.NVMLError):
+        return call(*args)
+    return None
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+@dataclass(frozen=True)
+class GpuInfo:
+    """Provenance of a measurement. No host name, no serial number, no user."""
+
+    name: str
+    memory_mib: int
+    capability: tuple[int, int]
+    driver: str
+    cuda_driver: str
+    power_limit_w: float | None
+    max_sm_clock_mhz: int | None
+    max_memory_clock_mhz: int | None
+    applications_sm_clock_mhz: int | None
+    ecc: bool | None
+    mig: bool | None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "capability": ".".join(map(str, self.capability))}
+
+
+@dataclass(frozen=True)
+class Telemetry:
+    """One look at the running GPU."""
+
+    sm_clock_mhz: float
+    power_w: float
+    temperature_c: float
+    reasons: int
+
+
+class Gpu:
+    """GPU number ``index`` of those CUDA shows this process. Raises NoGpu in one line."""
+
+    def __init__(self, index: int = 0) -> None:
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError as error:
+            raise NoGpu(f"no NVIDIA driver answers here (NVML: {error})") from None
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        name = visible.split(",")[0].strip() if visible else ""
+        try:
+            if visible is not None and name in ("", "-1"):
+                raise NoGpu("CUDA_VISIBLE_DEVICES hides every GPU from this process")
+            if name.startswith(("GPU-", "MIG-")):
+                self.handle = nvml.nvmlDeviceGetHandleByUUID(name)
+            else:
+                self.handle = nvml.nvmlDeviceGetHandleByIndex(int(name or index))
+        except (nvml.NVMLError, ValueError) as error:
+            raise NoGpu(f"NVML finds no GPU {name or index!r} ({error})") from None
+
+    def info(self) -> GpuInfo:
+        h = self.handle
+        cuda = nvml.nvmlSystemGetCudaDriverVersion()
+        limit = _maybe(nvml.nvmlDeviceGetEnforcedPowerLimit, h)
+        ecc = _maybe(nvml.nvmlDeviceGetEccMode, h)
+        mig = _maybe(nvml.nvmlDeviceGetMigMode, h)
+        return GpuInfo(
+            name=_text(nvml.nvmlDeviceGetName(h)),
+            memory_mib=int(nvml.nvmlDeviceGetMemoryInfo(h).total) >> 20,
+            capability=tuple(nvml.nvmlDeviceGetCudaComputeCapability(h)),
+            driver=_text(nvml.nvmlSystemGetDriverVersion()),
+            cuda_driver=f"{cuda // 1000}.{cuda % 1000 // 10}",
+            power_limit_w=None if limit is None else limit / 1000,
+            max_sm_clock_mhz=_maybe(nvml.nvmlDeviceGetMaxClockInfo, h, nvml.NVML_CLOCK_SM),
+            max_memory_clock_mhz=_maybe(nvml.nvmlDeviceGetMaxClockInfo, h, nvml.NVML_CLOCK_MEM),
+            applications_sm_clock_mhz=_maybe(nvml.nvmlDeviceGetApplicationsClock, h, nvml.NVML_CLOCK_SM),
+            ecc=None if ecc is None else bool(ecc[0]),
+            mig=None if mig is None else bool(mig[0]),
+        )
+
+    def look(self) -> Telemetry:
+        """Clock, power, temperature and clock-event reasons now."""
+        h = self.handle
+        reasons = _maybe(nvml.nvmlDeviceGetCurrentClocksEventReasons, h)
+        if reasons is None:
+            reasons = _maybe(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, h)
+        power = _maybe(nvml.nvmlDeviceGetPowerUsage, h)
+        return Telemetry(
+            sm_clock_mhz=float(nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_SM)),
+            power_w=float("nan") if power is None else power / 1000,
+            temperature_c=float(nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU)),
+            reasons=int(reasons or 0),
+        )
+
+    def others(self, ours: frozenset[int]) -> list[str]:
+        """Other processes that compute on this GPU, as ``pid 123 (name, 456 MiB)``."""
+        found = []
+        for process in _maybe(nvml.nvmlDeviceGetComputeRunningProcesses, self.handle) or []:
+            if process.pid not in ours:
+                name = _maybe(nvml.nvmlSystemGetProcessName, process.pid)
+                memory = f"{process.usedGpuMemory >> 20} MiB" if process.usedGpuMemory else "memory unknown"
+                found.append(
+                    f"pid {process.pid} ({os.path.basename(_text(name)) if name else '?'}, {memory})"
+                )
+        return found
+
+
+def describe_reasons(bits: int) -> str:
+    """The throttle reasons in a word each, or ``none``."""
+    return ", ".join(text for bit, text in THROTTLE_REASONS.items() if bits & bit) or "none"
+
+
+def driver_refusal(cuda_driver: str, nvcc: str) -> str | None:
+    """Why this driver cannot run what this compiler makes, or None. Versions read ``13.0``.
+
+    A driver runs binaries of its own CUDA major version and older ones (CUDA compatibility guide).
+    """
+    if int(cuda_driver.split(".")[0]) >= int(nvcc.split(".")[0]):
+        return None
+    return (
+        f"the driver is too old: it runs CUDA {cuda_driver}, nvcc is {nvcc}; "
+        f"update the driver, or set CUDA_HOME to a CUDA {cuda_driver} toolkit"
+    )

@@ -1,0 +1,198 @@
+"""From a build to something that can be launched: PyCUDA's SourceModule, and cuBLAS behind the same face."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pycuda.compiler
+import pycuda.driver as cuda
+
+from harness.devices import DeviceError
+from harness.devices.cuda.protocol import Build
+from harness.model import Launch, Problem, Resources
+from harness.toolchain import cache_dir, find_nvcc
+
+STATIC_SHARED_LIMIT = 48 * 1024
+
+
+class Pointers:
+    """Device addresses of A, B and C."""
+
+    def __init__(self, a: int, b: int, c: int) -> None:
+        self.a, self.b, self.c = a, b, c
+
+
+class Loaded:
+    """A kernel in this context, ready to be launched on any problem."""
+
+    def __init__(self, build: Build) -> None:
+        assert build.source is not None
+        self.build = build
+        try:
+            module = _source_module(build)
+            self.function = module.get_function(build.entry)
+        except cuda.LogicError as error:
+            raise DeviceError(
+                "LAUNCH_FAILED", f"{build.name}: {build.file} has no kernel {build.entry} ({error})"
+            ) from None
+        self.function.prepare("iiifPiPifPi")
+        self._dynamic = 0
+
+    @cached_property
+    def resources(self) -> Resources:
+        f = self.function
+        return Resources(
+            registers=int(f.num_regs),
+            shared_bytes=int(f.shared_size_bytes) + self._dynamic,
+            local_bytes=int(f.local_size_bytes),
+            cubin_sha256=hashlib.sha256(compile_cached(self.build)).hexdigest(),
+        )
+
+    def bind(self, launch: Launch, p: Problem, at: Pointers) -> Callable[[Any], None]:
+        """A function that puts the launch on a stream."""
+        if launch.dynamic_shared != self._dynamic:
+            self._dynamic = launch.dynamic_shared
+            self.function.set_attribute(cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, self._dynamic)
+        call, shared = self.function.prepared_async_call, launch.dynamic_shared
+        grid, block = launch.grid, launch.block
+        args = (p.m, p.n, p.k, p.alpha, at.a, p.lda, at.b, p.ldb, p.beta, at.c, p.ldc)
+        return lambda stream: call(grid, block, stream, *args, shared_size=shared)
+
+
+class Cublas:
+    """cuBLAS GEMM of one dtype with FP32 accumulation; FP32 itself in pedantic mode (no TF32).
+
+    cuBLAS is column-major: a row-major C = A·B is its Cᵀ = Bᵀ·Aᵀ, so the operands change places.
+    """
+
+    resources: Resources | None = None
+
+    def __init__(self, dtype: str) -> None:
+        from nvmath.bindings import cublas
+
+        self._api = cublas
+        self._handle = _cublas_handle()
+        kinds, types = cublas.ComputeType, {"f32": 0, "tf32": 0, "f16": 2, "bf16": 14}  # cudaDataType_t
+        self._type = types[dtype]
+        self._compute = {
+            "f32": kinds.COMPUTE_32F_PEDANTIC,
+            "tf32": kinds.COMPUTE_32F_FAST_TF32,
+        }.get(dtype, kinds.COMPUTE_32F)
+
+    def bind(self, launch: Launch, p: Problem, at: Pointers) -> Callable[[Any], None]:
+        alpha, beta = np.array([p.alpha], np.float32), np.array([p.beta], np.float32)
+        if p.m == 0 or p.n == 0:
+            return lambda stream: None
+
+        def enqueue(stream: Any) -> None:
+            self._api.set_stream(self._handle, stream.handle)
+            self._api.gemm_ex(
+                self._handle, 0, 0, p.n, p.m, p.k,
+                alpha.ctypes.data, at.b, self._type, p.ldb, at.a, self._type, p.lda,
+                beta.ctypes.data, at.c, 0, p.ldc, int(self._compute), -1,
+            )  # fmt: skip
+
+        return enqueue
+
+
+_handle: int | None = None
+
+
+def _cublas_handle() -> int:
+    global _handle
+    if _handle is None:
+        from nvmath.bindings import cublas
+
+        _handle = cublas.create()
+    return _handle
+
+
+def cublas_version() -> str:
+    from nvmath.bindings import cublas
+
+    version = cublas.get_version(_cublas_handle())
+    return f"{version // 10000}.{version // 100 % 100}.{version % 100}"
+
+
+def _pycuda_cache() -> str:
+    folder = cache_dir() / "pycuda"
+    folder.mkdir(parents=True, exist_ok=True)
+    return str(folder)
+
+
+def _arguments(build: Build) -> dict[str, Any]:
+    return {
+        "nvcc": str(find_nvcc().path),
+        "options": list(build.options),
+        "no_extern_c": True,
+        "arch": build.arch,
+        "cache_dir": _pycuda_cache(),
+    }
+
+
+def compile_cached(build: Build) -> bytes:
+    """The cubin, from SourceModule's own disk cache or the compiler. Needs no context.
+
+    Raises DeviceError COMPILE_ERROR with the compiler's own lines.
+    """
+    try:
+        cubin: bytes = pycuda.compiler.compile(build.source, **_arguments(build))
+    except cuda.CompileError as error:
+        raise DeviceError("COMPILE_ERROR", _compiler_lines(build, error)) from None
+    return cubin
+
+
+def _compiler_lines(build: Build, error: Any) -> str:
+    """The compiler's lines with the name of the .cu file instead of the temporary one."""
+    text = "\n".join(t for t in (error.stdout, error.stderr) if t) or str(error)
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "replace")
+    text = re.sub(r"(/\S*/)?(kernel|tmp\w+)\.cu\b", build.file, text).strip()
+    return f"{build.name}: {build.file} does not compile\n{text}"
+
+
+def _source_module(build: Build) -> Any:
+    try:
+        return pycuda.compiler.SourceModule(build.source, **_arguments(build))
+    except cuda.CompileError as error:
+        raise DeviceError("COMPILE_ERROR", _compiler_lines(build, error)) from None
+    except cuda.Error:
+        # PyCUDA writes its cache in place: a process killed while writing leaves half a binary behind.
+        return pycuda.compiler.SourceModule(build.source, **{**_arguments(build), "cache_dir": False})
+
+
+def compile_all(builds: Sequence[Build]) -> dict[str, str]:
+    """Compiles in parallel over the machine's cores; returns the error of each build that failed."""
+
+    def one(build: Build) -> str:
+        try:
+            compile_cached(build)
+        except DeviceError as error:
+            return str(error)
+        return ""
+
+    work = [b for b in builds if b.source is not None]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return {b.name: error for b, error in zip(work, pool.map(one, work), strict=True) if error}
+
+
+def load(build: Build) -> Loaded | Cublas:
+    """Raises DeviceError where the build does not compile or has no such entry."""
+    return Cublas(build.dtype) if build.source is None else Loaded(build)
+
+
+def load_probe(arch: str) -> Any:
+    """The harness's own device code (probe.cu) as a module."""
+    source = Path(__file__).with_name("probe.cu")
+    build = Build(
+        "probe", "", source.read_text(encoding="utf-8"), "gate", ("-std=c++17", "-O3"), arch, source.name
+    )
+    return _source_module(build)

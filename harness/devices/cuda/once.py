@@ -1,0 +1,38 @@
+"""``python -m harness.devices.cuda.once CASE_ID ...``: launches each case once, for a profiler to look at."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from harness.cases import find_case
+from harness.devices import DeviceError, NoDevice, open_cuda
+from harness.devices.cuda.protocol import Build, Request
+
+
+def main(ids: list[str]) -> int:
+    """Returns the exit status: 0, 1 for a case that failed, 2 for a bad name or no GPU."""
+    try:
+        device = open_cuda(60.0)
+        cases = [find_case(text, device.info.capability) for text in ids]
+    except (NoDevice, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    from harness.devices.cuda.worker import Worker
+
+    worker = Worker()
+    for case in cases:
+        build = Build.of(case, device.info.capability)
+        try:
+            worker.do(Request("once", (build,), case.launch, case.problem))
+        except DeviceError as error:
+            print(error, file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # PyCUDA aborts where a context is still current at exit

@@ -1,0 +1,74 @@
+// The harness's own device code: hold the queue, keep the GPU busy, check a product.
+
+// Holds the stream until the host sets *flag, so that launches queue up behind it and run back to
+// back once released. Gives up after timeout_ns: a host that died must not leave a GPU spinning.
+// out: cycles and nanoseconds waited (their ratio is the SM clock), and whether it timed out.
+extern "C" __global__ void gate(volatile unsigned* flag, unsigned token, unsigned long long timeout_ns,
+                                unsigned long long* out)
+{
+    unsigned long long t0, t1;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t0));
+    const long long c0 = clock64();
+    bool late = false;
+    do {
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t1));
+        late = t1 - t0 > timeout_ns;
+    } while (*flag != token && !late);
+    out[0] = clock64() - c0;
+    out[1] = t1 - t0;
+    out[2] = late;
+}
+
+// Does nothing: what an event pair reads around it is the pair's own cost.
+extern "C" __global__ void empty() {}
+
+// Fused multiply-adds for about `nanoseconds` on every SM: brings the clock up from idle.
+extern "C" __global__ void busy(unsigned long long nanoseconds, float* sink)
+{
+    unsigned long long t0, t1;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t0));
+    float x = threadIdx.x, y = 1.0f;
+    do {
+#pragma unroll
+        for (int i = 0; i < 256; ++i) y = fmaf(y, 0.999f, x);
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t1));
+    } while (t1 - t0 < nanoseconds);
+    if (y == 12345.0f) *sink = y;
+}
+
+// value of element i of a matrix of the given kind (0 float, 1 half, 2 bfloat16), in double
+__device__ double value(const void* p, int kind, size_t i)
+{
+    if (kind == 0) return static_cast<const float*>(p)[i];
+    const unsigned short bits = static_cast<const unsigned short*>(p)[i];
+    float f;
+    if (kind == 1) asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(bits));
+    else f = __uint_as_float(static_cast<unsigned>(bits) << 16);
+    return f;
+}
+
+// y[row] = X[row, :] · x in double, one block a row. Exact for integers while sums stay below 2^53.
+extern "C" __global__ void matvec(const void* X, int kind, int columns, int ld, const double* x, double* y)
+{
+    __shared__ double part[256];
+    double sum = 0;
+    for (int j = threadIdx.x; j < columns; j += 256)
+        sum += value(X, kind, (size_t)blockIdx.x * ld + j) * x[j];
+    part[threadIdx.x] = sum;
+    for (int half = 128; half; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];
+    }
+    if (!threadIdx.x) y[blockIdx.x] = part[0];
+}
+
+// Counts |c - r| > tolerance (a NaN counts) into result[0]; result[1] is the first such index.
+extern "C" __global__ void compare(const float* c, const float* r, size_t count, float tolerance,
+                                   unsigned long long* result)
+{
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x)
+        if (!(fabsf(c[i] - r[i]) <= tolerance)) {
+            atomicAdd(&result[0], 1ull);
+            atomicMin(&result[1], (unsigned long long)i);
+        }
+}

@@ -1,0 +1,79 @@
+"""What the parent sends to the worker and what comes back: plain picklable data, no declarations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from harness.devices import Inputs
+from harness.model import Case, Launch, Problem
+from harness.toolchain import arch, compile_options
+
+
+@dataclass(frozen=True)
+class Build:
+    """All that makes a binary. ``source`` None is cuBLAS on ``dtype``."""
+
+    name: str
+    dtype: str
+    source: str | None
+    entry: str
+    options: tuple[str, ...]
+    arch: str
+    file: str = ""
+
+    @classmethod
+    def of(cls, case: Case, capability: tuple[int, int]) -> Build:
+        kernel = case.kernel
+        if kernel.source is None:
+            return cls(case.variant, case.dtype.name, None, "", (), "")
+        return cls(
+            name=case.variant,
+            dtype=case.dtype.name,
+            source=kernel.source.read_text(encoding="utf-8"),
+            entry=kernel.entry,
+            options=compile_options(kernel, case.config, case.dtype),
+            arch=arch(capability),
+            file=kernel.source.name,
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to time a case.
+
+    ``target_seconds`` of device time for the kernel's own rounds, within [min_rounds, max_rounds];
+    ``l2`` ``cold`` (a buffer of twice the L2 is written before every round) or ``warm``;
+    ``reference`` times cuBLAS in turn with the kernel; ``retries`` batches may be thrown away for a
+    throttled clock before the case is given up.
+    """
+
+    target_seconds: float = 0.05
+    min_rounds: int = 7
+    max_rounds: int = 100
+    l2: str = "cold"
+    reference: bool = True
+    retries: int = 4
+
+
+@dataclass(frozen=True)
+class Request:
+    """One thing to do (prepare, run, time, once, resources, facts, stop), with the fields that it needs."""
+
+    what: str
+    builds: tuple[Build, ...] = ()
+    launch: Launch | None = None
+    problem: Problem | None = None
+    inputs: Inputs | None = None
+    plan: Plan | None = None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """``value`` on success; else ``code`` and ``message`` of a DeviceError. After ``fatal`` the worker
+    is gone: no CUDA context works any more in its process."""
+
+    value: Any = None
+    code: str = ""
+    message: str = ""
+    fatal: bool = False

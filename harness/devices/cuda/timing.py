@@ -1,0 +1,179 @@
+"""Device time of a kernel, without the cost of launching it.
+
+A round is: write a buffer of twice the L2 (so that the kernel starts cold), event, kernel, event; then
+the same for cuBLAS. A batch of rounds is queued behind a kernel that waits for the host (`gate`), and
+released at once, so the GPU never waits for a launch. What an event pair reads beyond the kernel's own
+time is measured once a process with empty kernels, and taken off. NVML is read while the batch runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pycuda.driver as cuda
+
+from harness.devices import DeviceError
+from harness.devices.cuda.environment import THROTTLE_MASK, Gpu, Telemetry
+from harness.devices.cuda.protocol import Plan
+
+Enqueue = Callable[[Any], None]
+
+_BATCH = 48  # rounds queued at once: eight entries each, the launch queue holds about a thousand
+_GATE_TIMEOUT_NS = 5_000_000_000
+_CLOCK_TOLERANCE = 0.01  # a batch whose clock is further below the settled one is thrown away
+_SETTLE_SECONDS = 3.0
+
+
+@dataclass
+class Batch:
+    """Seconds of each round of the kernel and of the reference, and what NVML said meanwhile."""
+
+    kernel: list[float]
+    reference: list[float]
+    looks: list[Telemetry]
+    gate_mhz: float
+
+    @property
+    def clock(self) -> float:
+        return min(look.sm_clock_mhz for look in self.looks)
+
+    @property
+    def reasons(self) -> int:
+        bits = 0
+        for look in self.looks:
+            bits |= look.reasons
+        return bits
+
+
+class Stopwatch:
+    """Times launches on one context. One per worker."""
+
+    def __init__(self, gpu: Gpu, probe: Any) -> None:
+        self._gpu = gpu
+        device = cuda.Context.get_device()
+        self.l2_bytes = int(device.get_attribute(cuda.device_attribute.L2_CACHE_SIZE))
+        self._sms = int(device.get_attribute(cuda.device_attribute.MULTIPROCESSOR_COUNT))
+        self._flush_words = 2 * self.l2_bytes // 4
+        self._flush = cuda.mem_alloc(4 * self._flush_words)
+        self.stream = cuda.Stream()
+        self._flag = cuda.pagelocked_zeros(1, np.uint32, mem_flags=cuda.host_alloc_flags.DEVICEMAP)
+        self._flag_at = int(self._flag.base.get_device_pointer())
+        self._token = 0
+        self._waited = cuda.mem_alloc(24)
+        self._gate = probe.get_function("gate").prepare("PIQP")
+        self._empty = probe.get_function("empty").prepare("")
+        self._busy = probe.get_function("busy").prepare("QP")
+        self._events = [cuda.Event() for _ in range(4 * _BATCH)]
+        self.settled_mhz = 0.0
+        self.overhead = 0.0
+
+    def flush(self) -> None:
+        """Queues a write over twice the L2: nothing of the kernel's data stays in it."""
+        cuda.memset_d32_async(int(self._flush), 0, self._flush_words, self.stream)
+
+    def settle(self) -> float:
+        """Keeps every SM busy until the SM clock has stopped rising; returns it in MHz."""
+        best, since = 0.0, time.monotonic()
+        start = since
+        while time.monotonic() - since < 0.15 and time.monotonic() - start < _SETTLE_SECONDS:
+            self._busy.prepared_async_call(
+                (2 * self._sms, 1), (256, 1, 1), self.stream, 20_000_000, int(self._flush)
+            )
+            time.sleep(0.01)
+            clock = self._gpu.look().sm_clock_mhz
+            if clock > best:
+                best, since = clock, time.monotonic()
+            self.stream.synchronize()
+        self.settled_mhz = max(self.settled_mhz, best)
+        return best
+
+    def batch(self, kernel: Enqueue, reference: Enqueue | None, rounds: int, l2: str) -> Batch:
+        """One released batch. Raises DeviceError where the gate timed out before the host released it."""
+        work = [kernel] if reference is None else [kernel, reference]
+        self._token += 1
+        self._gate.prepared_async_call(
+            (1, 1), (1, 1, 1), self.stream, self._flag_at, self._token, _GATE_TIMEOUT_NS, int(self._waited)
+        )
+        events = iter(self._events)
+        pairs: list[list[tuple[Any, Any]]] = [[] for _ in work]
+        for _ in range(rounds):
+            for enqueue, out in zip(work, pairs, strict=True):
+                if l2 == "cold":
+                    self.flush()
+                start, end = next(events), next(events)
+                start.record(self.stream)
+                enqueue(self.stream)
+                end.record(self.stream)
+                out.append((start, end))
+        last = pairs[-1][-1][1]
+        self._flag[0] = self._token
+        looks = [self._gpu.look()]
+        while not last.query():
+            time.sleep(0.001)
+            looks.append(self._gpu.look())
+        waited = np.empty(3, np.uint64)
+        cuda.memcpy_dtoh(waited, int(self._waited))
+        if waited[2]:
+            raise DeviceError(
+                "LAUNCH_FAILED", "the host took more than 5 s to queue a batch of launches; is it overloaded?"
+            )
+        times = [[start.time_till(end) / 1e3 for start, end in out] for out in pairs]
+        times = [[max(t - self.overhead, 1e-9) for t in out] for out in times]
+        # The first look may come before the batch has started; where there are more, it says nothing.
+        looks = looks[1:-1] or looks
+        return Batch(
+            times[0],
+            times[1] if reference else [],
+            looks,
+            float(waited[0]) / max(1.0, float(waited[1])) * 1e3,
+        )
+
+    def calibrate(self) -> None:
+        """Seconds that an event pair adds to one launch, as the GPU is now.
+
+        Empty kernels back to back come at the pace of their own duration (within 0.1 µs of Nsight
+        Compute's figure for one), so one pair around one of them reads that and the pair's cost.
+        """
+
+        def empties(count: int) -> Enqueue:
+            def enqueue(stream: Any) -> None:
+                for _ in range(count):
+                    self._empty.prepared_async_call((8, 8), (256, 1, 1), stream)
+
+            return enqueue
+
+        one, five = (float(np.median(self.batch(empties(n), None, _BATCH, "cold").kernel)) for n in (1, 5))
+        self.overhead = one - (five - one) / 4
+
+    def measure(
+        self, kernel: Enqueue, reference: Enqueue | None, plan: Plan
+    ) -> tuple[list[Batch], int, bool]:
+        """Clean batches that add up to the plan, the number of rounds thrown away, and whether the
+        clock stayed throttled through all retries."""
+        if not self.settled_mhz:
+            self.settle()
+            self.calibrate()
+        probe = self.batch(kernel, reference, 2, plan.l2)
+        one = max(float(np.median(probe.kernel)), 1e-7)
+        wanted = int(np.clip(plan.target_seconds / one, plan.min_rounds, plan.max_rounds))
+        clean: list[Batch] = []
+        discarded = retries = got = 0
+        while got < wanted:
+            batch = self.batch(kernel, reference, min(_BATCH, wanted - got), plan.l2)
+            if batch.clock >= self.settled_mhz * (1 - _CLOCK_TOLERANCE):
+                self.settled_mhz = max(self.settled_mhz, batch.clock)
+                clean.append(batch)
+                got += len(batch.kernel)
+                continue
+            discarded += len(batch.kernel)
+            retries += 1
+            if retries > plan.retries:
+                return clean, discarded, True
+            if batch.reasons & THROTTLE_MASK:
+                time.sleep(0.3)  # power or heat: a rest lets the clock come back
+            self.settle()
+        return clean, discarded, False

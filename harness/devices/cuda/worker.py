@@ -1,0 +1,269 @@
+"""The worker process: holds the CUDA context and does what the parent asks, one request at a time."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import pycuda.driver as cuda
+
+from harness.devices import DeviceError, Outputs
+from harness.devices.cuda.environment import Gpu
+from harness.devices.cuda.memory import GUARD, GuardedArena, TimedData, TimedDataCache
+from harness.devices.cuda.modules import Cublas, Loaded, compile_all, cublas_version, load, load_probe
+from harness.devices.cuda.protocol import Build, Plan, Reply, Request
+from harness.devices.cuda.timing import Stopwatch
+from harness.model import DTYPES, TF32, Launch, Measurement, Problem
+from harness.toolchain import arch
+
+# What CUDA's own words mean for a case; any of them may leave the context unusable.
+_CODES = (
+    ("illegal memory access", "ILLEGAL_ADDRESS"),
+    ("misaligned address", "MISALIGNED_ADDRESS"),
+    ("out of memory", "OUT_OF_MEMORY"),
+    ("out of resources", "LAUNCH_FAILED"),
+    ("invalid argument", "LAUNCH_FAILED"),
+)
+_ROUNDING_MARGIN = 8.0  # λ of the probabilistic bound, in standard deviations
+
+
+class Worker:
+    """One CUDA context and what it has loaded."""
+
+    def __init__(self) -> None:
+        cuda.init()
+        device = cuda.Device(0)
+        self._context = device.retain_primary_context()
+        self._context.push()
+        self._arch = arch(device.compute_capability())
+        self._probe = load_probe(self._arch)
+        self._arena = GuardedArena()
+        self._data = TimedDataCache()
+        self._loaded: dict[Build, Loaded | Cublas] = {}
+        self._checked: set[tuple[Build, Problem]] = set()
+        self._watch: Stopwatch | None = None
+
+    def do(self, request: Request) -> Any:
+        if request.what == "prepare":
+            return compile_all(request.builds)
+        if request.what == "facts":
+            return {"cublas": cublas_version()}
+        (build,) = request.builds
+        if request.what == "resources":
+            return self._load(build).resources
+        assert request.launch is not None
+        assert request.problem is not None
+        if request.what == "once":
+            return self._once(build, request.launch, request.problem)
+        if request.what == "run":
+            return self._run(build, request.launch, request.problem, request.inputs)
+        assert request.plan is not None
+        return self._time(build, request.launch, request.problem, request.plan)
+
+    def _load(self, build: Build) -> Loaded | Cublas:
+        if build not in self._loaded:
+            self._loaded[build] = load(build)
+        return self._loaded[build]
+
+    def _run(self, build: Build, launch: Launch, problem: Problem, inputs: Any) -> Outputs:
+        kernel = self._load(build)
+        at, image, offsets = self._arena.upload(inputs)
+        stream = cuda.Stream()
+        kernel.bind(launch, problem, at)(stream)
+        stream.synchronize()
+        return self._arena.download(inputs, image, offsets)
+
+    def _once(self, build: Build, launch: Launch, problem: Problem) -> None:
+        """One launch on the data of a timed case, for a profiler to look at."""
+        stream = cuda.Stream()
+        self._load(build).bind(launch, problem, self._data.get(problem, build.dtype).normal)(stream)
+        stream.synchronize()
+
+    # Timing: right before, timed, right after.
+
+    def _time(self, build: Build, launch: Launch, problem: Problem, plan: Plan) -> Measurement:
+        kernel = self._load(build)
+        if self._watch is None:
+            self._watch = Stopwatch(Gpu(), self._probe)
+        watch, data = self._watch, self._data.get(problem, build.dtype)
+        if (build, problem) not in self._checked:
+            self._check_exact(build, kernel, launch, problem, data)
+            self._checked.add((build, problem))
+        enqueue = kernel.bind(launch, problem, data.normal)
+        cublas = self._load(Build(build.dtype, build.dtype, None, "", (), ""))
+        reference = cublas.bind(launch, problem, data.reference)
+        reference(watch.stream)
+        with_reference = plan.reference and not isinstance(kernel, Cublas)
+        cuda.memset_d8(data.guard[0], 0xFF, data.guard[1] + GUARD - data.guard[0])
+        batches, discarded, throttled = watch.measure(enqueue, reference if with_reference else None, plan)
+        self._check_timed(build, problem, data)
+        looks = [look for batch in batches for look in batch.looks]
+        seconds = tuple(s for batch in batches for s in batch.kernel)
+        return Measurement(
+            seconds=seconds,
+            reference_seconds=tuple(s for b in batches for s in b.reference) if with_reference else seconds,
+            resources=kernel.resources,
+            sm_clock_mhz=float(np.median([look.sm_clock_mhz for look in looks])) if looks else 0.0,
+            power_w=max((look.power_w for look in looks), default=0.0),
+            temperature_c=max((look.temperature_c for look in looks), default=0.0),
+            clock_event_reasons=int(np.bitwise_or.reduce([look.reasons for look in looks] or [0])),
+            discarded=discarded,
+            throttled=throttled,
+            l2=plan.l2,
+            extra={
+                "overhead_us": round(watch.overhead * 1e6, 3),
+                "gate_mhz": round(float(np.median([b.gate_mhz for b in batches] or [0])), 1),
+            },
+        )
+
+    def _matvec(self, matrix: int, kind: int, rows: int, columns: int, ld: int, x: Any, y: Any) -> None:
+        call = self._probe.get_function("matvec")
+        call(
+            np.uintp(matrix),
+            np.int32(kind),
+            np.int32(columns),
+            np.int32(ld),
+            x,
+            y,
+            block=(256, 1, 1),
+            grid=(rows, 1),
+        )
+
+    def _product(
+        self, matrices: list[tuple[int, int, int, int, int]], x: np.ndarray[Any, Any]
+    ) -> np.ndarray[Any, Any]:
+        """(M₁·(M₂·x)) in double on the device; each matrix is (address, kind, rows, columns, ld)."""
+        vector = cuda.to_device(x)
+        for matrix, kind, rows, columns, ld in reversed(matrices):
+            out = cuda.mem_alloc(8 * rows)
+            self._matvec(matrix, kind, rows, columns, ld, vector, out)
+            vector, x = out, np.empty(rows)
+        cuda.memcpy_dtoh(x, vector)
+        return x
+
+    def _check_exact(
+        self, build: Build, kernel: Loaded | Cublas, launch: Launch, p: Problem, data: TimedData
+    ) -> None:
+        """Freivalds' check on integers at the very problem that is timed: C·x = A·(B·x), exactly.
+
+        One wrong element always shows; several in a row cancel with a chance of about 1 in 2000.
+        """
+        at = data.integers
+        cuda.memset_d8(data.guard[0], 0xFF, data.guard[1] + GUARD - data.guard[0])
+        stream = cuda.Stream()
+        kernel.bind(launch, p, at)(stream)
+        stream.synchronize()
+        kind = {"f16": 1, "bf16": 2}.get(build.dtype, 0)
+        rng = np.random.default_rng(p.m + p.n + p.k)
+        x = rng.choice([-1.0, 1.0], p.n) * rng.integers(1, 1024, p.n)
+        got = self._product([(at.c, 0, p.m, p.n, p.ldc)], x)
+        want = self._product([(at.a, kind, p.m, p.k, p.lda), (at.b, kind, p.k, p.n, p.ldb)], x)
+        wrong = np.flatnonzero(~(got == want))
+        if wrong.size:
+            raise DeviceError("WRONG", self._explain(build, p, at, kind, int(wrong[0]), wrong.size))
+        self._check_guard(build, data)
+
+    def _explain(self, build: Build, p: Problem, at: Any, kind: int, row: int, rows: int) -> str:
+        """The first wrong element of a row that failed, found on the host."""
+        import ml_dtypes
+
+        storage = np.dtype({0: np.float32, 1: np.float16, 2: ml_dtypes.bfloat16}[kind])
+        size = storage.itemsize
+
+        def fetch(address: int, count: int, dtype: Any) -> np.ndarray[Any, Any]:
+            out = np.empty(count, dtype)
+            cuda.memcpy_dtoh(out, address)
+            return out
+
+        a = fetch(at.a + row * p.lda * size, p.k, storage).astype(np.float64)
+        b = fetch(at.b, p.k * p.ldb, storage).reshape(p.k, p.ldb)[:, : p.n].astype(np.float64)
+        c = fetch(at.c + row * p.ldc * 4, p.n, np.float32)
+        want = a @ b
+        column = int(np.flatnonzero(~(c == want))[0])
+        return (
+            f"{build.name} on {p.id}: exact check at the timed problem failed in {rows} of {p.m} rows, "
+            f"first at ({row}, {column}): got {c[column]:g}, expected {want[column]:g}"
+        )
+
+    def _check_timed(self, build: Build, p: Problem, data: TimedData) -> None:
+        """What was timed is what was right: C of the last timed launch against cuBLAS's on the same data.
+
+        For data of zero mean the partial sums grow like √k, and so K additions with roundoff u end within
+        about λ·u·K of the exact sum (Higham and Mary, "Sharper probabilistic backward error analysis for
+        basic linear algebra kernels with random data", SIAM J. Sci. Comput. 42, 2020); rounding the
+        multiplicands to TF32 adds λ·2⁻¹¹·√K. Both kernels err, hence the 2.
+        """
+        dtype = DTYPES[build.dtype]
+        rounded = dtype.unit_roundoff * np.sqrt(p.k) if dtype is TF32 else 0.0
+        tolerance = 2 * _ROUNDING_MARGIN * (dtype.accumulate_roundoff * p.k + rounded)
+        result = cuda.to_device(np.array([0, 2**63 - 1], np.uint64))
+        self._probe.get_function("compare")(
+            np.uintp(data.normal.c), np.uintp(data.reference.c), np.uint64(p.m * p.ldc), np.float32(tolerance),
+            result, block=(256, 1, 1), grid=(1024, 1),
+        )  # fmt: skip
+        count, first = (int(v) for v in cuda.from_device(result, 2, np.uint64))
+        if count:
+            row, column = divmod(first, p.ldc)
+            got, want = (self._element(address, first) for address in (data.normal.c, data.reference.c))
+            raise DeviceError(
+                "WRONG",
+                f"{build.name} on {p.id}: the output of a timed launch is wrong in {count} of {p.m * p.n} "
+                f"elements, first at ({row}, {column}): got {got:g}, expected {want:g} ± {tolerance:.3g}",
+            )
+        self._check_guard(build, data)
+
+    def _element(self, address: int, index: int) -> float:
+        out = np.empty(1, np.float32)
+        cuda.memcpy_dtoh(out, address + 4 * index)
+        return float(out[0])
+
+    def _check_guard(self, build: Build, data: TimedData) -> None:
+        for where, address in (("before", data.guard[0]), ("past", data.guard[1])):
+            band = np.empty(GUARD, np.uint8)
+            cuda.memcpy_dtoh(band, address)
+            if (band != 0xFF).any():
+                raise DeviceError("WRONG", f"{build.name} on {data.problem.id}: wrote {where} the end of C")
+
+
+def _reply(error: Exception) -> Reply:
+    text = " ".join(str(error).split())
+    code = next((code for words, code in _CODES if words in text), "LAUNCH_FAILED")
+    # Out of memory and a refused launch leave the context whole; anything asynchronous does not.
+    fatal = code not in ("OUT_OF_MEMORY", "LAUNCH_FAILED") or "failed" in text
+    return Reply(code=code, message=text, fatal=fatal)
+
+
+def main(connection: Connection) -> None:
+    """Serves requests until told to stop. Never returns normally: CUDA's own teardown may hang or abort
+    after an error."""
+    worker: Worker | None = None
+    while True:
+        try:
+            request = connection.recv()
+        except (EOFError, KeyboardInterrupt):
+            break
+        if request.what == "stop":
+            break
+        try:
+            worker = worker or Worker()
+            reply = Reply(value=worker.do(request))
+        except DeviceError as error:
+            reply = Reply(code=error.code, message=str(error))
+        except (cuda.Error, MemoryError) as error:
+            reply = _reply(error)
+        except KeyboardInterrupt:
+            break
+        except Exception as error:
+            traceback.print_exc(file=sys.stderr)
+            reply = Reply(code="HARNESS_ERROR", message=f"{type(error).__name__}: {error}", fatal=True)
+        connection.send(reply)
+        if reply.fatal:
+            break
+    gc.disable()
+    sys.stdout.flush()
+    os._exit(0)

@@ -1,0 +1,24 @@
+"""Every timed case against the stored baseline of this GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.model import Case
+from harness.plugin_benchmark import DEVICE_CLOCK, GateFixture
+
+
+@pytest.mark.gpu
+@pytest.mark.benchmark(timer=DEVICE_CLOCK)
+def test_performance(timed_case: Case, gate: GateFixture) -> None:
+    gate(timed_case)
+
+
+@pytest.mark.gpu
+def test_no_orphans(orphans: list[str]) -> None:
+    if orphans:
+        pytest.fail(
+            f"ORPHAN: {len(orphans)} baseline cases are no longer in the suite: {', '.join(orphans)}. "
+            "Drop them with `python -m harness.baselines prune`, or pass --allow-orphans",
+            pytrace=False,
+        )
