@@ -28,8 +28,54 @@ def _square_tile(config: Config, dtype: DType) -> BlockShape:
     return BlockShape(threads=(size, size), tile=(size, size), thread_tile=(1, 1), shared_bytes=shared)
 
 
+def _column_tile(config: Config, dtype: DType) -> BlockShape:
+    """A column of THREAD_TILE_M elements a thread."""
+    m, n, k = config["TILE_M"], config["TILE_N"], config["TILE_K"]
+    thread_m = config["THREAD_TILE_M"]
+    return BlockShape(
+        threads=(n, m // thread_m), tile=(m, n), thread_tile=(thread_m, 1), shared_bytes=4 * k * (m + n)
+    )
+
+
+def _register_tile(config: Config, dtype: DType) -> BlockShape:
+    """THREAD_TILE_M × THREAD_TILE_N elements a thread; scalar access to both tiles, rows padded."""
+    m, n, k = config["TILE_M"], config["TILE_N"], config["TILE_K"]
+    thread_m, thread_n, padding = config["THREAD_TILE_M"], config["THREAD_TILE_N"], config["PADDING"]
+    return BlockShape(
+        threads=(n // thread_n, m // thread_m),
+        tile=(m, n),
+        thread_tile=(thread_m, thread_n),
+        shared_bytes=4 * (m * (k + padding) + k * (n + padding)),
+    )
+
+
+def _float4_tile(config: Config, dtype: DType) -> BlockShape:
+    """As before, by float4: As (k, m + padding) holds A transposed, Bs (k, n); STAGES of each, or one."""
+    m, n, k = config["TILE_M"], config["TILE_N"], config["TILE_K"]
+    thread_m, thread_n, padding = config["THREAD_TILE_M"], config["THREAD_TILE_N"], config["PADDING"]
+    return BlockShape(
+        threads=(n // thread_n, m // thread_m),
+        tile=(m, n),
+        thread_tile=(thread_m, thread_n),
+        shared_bytes=4 * k * (m + padding + n) * config.get("STAGES", 1),
+        vectors=(("As", m + padding, 4), ("Bs", n, 4)),
+    )
+
+
 def _library(config: Config, dtype: DType) -> BlockShape:
     return BlockShape((1, 1), (1, 1))
+
+
+def _register(tile: int, tile_k: int, thread_m: int, thread_n: int, padding: int = 0) -> Config:
+    """A square tile of C and the part of it that a thread holds."""
+    return Config(
+        TILE_M=tile,
+        TILE_N=tile,
+        TILE_K=tile_k,
+        THREAD_TILE_M=thread_m,
+        THREAD_TILE_N=thread_n,
+        PADDING=padding,
+    )
 
 
 LADDER: tuple[Kernel, ...] = (
@@ -64,6 +110,64 @@ LADDER: tuple[Kernel, ...] = (
             Config(TILE_SIZE=size, PADDING=padding) for size in (32, 16, 8, 64) for padding in (0, 1)
         ),
         shape=_square_tile,
+    ),
+    Kernel(
+        name="tiled_unrolled",
+        idea="tiled, with all that the compiler could wish to know",
+        source=KERNELS_DIR / "s03_tiled_unrolled.cu",
+        entry="gemm_tiled_unrolled",
+        dtypes=(F32,),
+        configs=tuple(
+            Config(TILE_SIZE=size, PADDING=padding) for size in (32, 16, 8) for padding in (0, 1, 4)
+        ),
+        shape=_square_tile,
+    ),
+    Kernel(
+        name="rectangular",
+        idea="a thin slice of K, a column of C a thread",
+        source=KERNELS_DIR / "s04_rectangular.cu",
+        entry="gemm_rectangular",
+        dtypes=(F32,),
+        configs=(
+            Config(TILE_M=128, TILE_N=64, TILE_K=16, THREAD_TILE_M=16),
+            Config(TILE_M=128, TILE_N=64, TILE_K=8, THREAD_TILE_M=16),
+            Config(TILE_M=64, TILE_N=64, TILE_K=8, THREAD_TILE_M=8),
+            Config(TILE_M=64, TILE_N=128, TILE_K=8, THREAD_TILE_M=8),
+            Config(TILE_M=128, TILE_N=128, TILE_K=8, THREAD_TILE_M=8),  # 2 048 threads
+        ),
+        shape=_column_tile,
+    ),
+    Kernel(
+        name="register",
+        idea="a tile of C in the registers of a thread",
+        source=KERNELS_DIR / "s05_register.cu",
+        entry="gemm_register",
+        dtypes=(F32,),
+        configs=(
+            *(_register(128, 8, 8, 8, padding) for padding in (0, 1, 4)),
+            *(_register(64, 16, 4, 4, padding) for padding in (0, 1, 4)),
+            *(_register(128, 8, m, n) for m, n in ((4, 4), (4, 8), (4, 16))),
+            *(_register(64, 16, m, n) for m, n in ((4, 8), (4, 16), (8, 8))),
+            *(_register(32, 32, m, n) for m, n in ((4, 4), (4, 8))),
+            # Half a warp to a block, and more sums than a thread has registers.
+            *(_register(32, 32, m, n) for m, n in ((4, 16), (8, 8))),
+            _register(128, 8, 16, 16),
+        ),
+        shape=_register_tile,
+    ),
+    Kernel(
+        name="vectorized",
+        idea="float4 loads and stores, A transposed on the way in",
+        source=KERNELS_DIR / "s06_vectorized.cu",
+        entry="gemm_vectorized",
+        dtypes=(F32,),
+        configs=(
+            _register(128, 8, 8, 8, 4),
+            _register(128, 8, 8, 8, 0),
+            _register(64, 8, 8, 8, 4),
+            _register(64, 8, 8, 8, 1),  # float4 into rows of 65 floats
+        ),
+        shape=_float4_tile,
     ),
     Kernel(
         name="cublas",

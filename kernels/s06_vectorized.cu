@@ -1,0 +1,124 @@
+// vectorized: register, with four words in every load and store.
+//
+// The idea    float4 from global memory, float4 from shared memory: a quarter of the instructions. A is
+//             transposed on its way into As, so that a thread's rows for one k are neighbours there.
+//             A thread's tile is made of 4 × 4 squares, a whole block of threads apart, so that
+//             neighbouring threads read neighbouring float4s: no bank conflict.
+// The limit   All threads wait while the next tiles come from global memory.
+// PADDING     Widens the rows of As only, for the transposed stores: 4 spreads them over all banks, 0
+//             does not, and 1 makes every other row of float4s misaligned: it cannot run.
+// Next        prefetch reads the next tiles while these are multiplied.
+
+#if !defined(TILE_M) || !defined(TILE_N) || !defined(TILE_K) || !defined(PADDING)
+#error "vectorized needs -D TILE_M, TILE_N, TILE_K and PADDING"
+#endif
+#if !defined(THREAD_TILE_M) || !defined(THREAD_TILE_N)
+#error "vectorized needs -D THREAD_TILE_M and THREAD_TILE_N"
+#endif
+static_assert(THREAD_TILE_M % 4 == 0 && THREAD_TILE_N % 4 == 0, "thread tile: multiples of 4");
+static_assert(TILE_M % THREAD_TILE_M == 0, "TILE_M: a multiple of THREAD_TILE_M");
+static_assert(TILE_N % THREAD_TILE_N == 0, "TILE_N: a multiple of THREAD_TILE_N");
+static_assert(TILE_K % 4 == 0, "TILE_K: a multiple of 4");
+static_assert(PADDING >= 0 && (TILE_M + PADDING) % 4 == 0, "TILE_M + PADDING: a multiple of 4, for float4");
+
+#define THREADS_X (TILE_N / THREAD_TILE_N)
+#define THREADS_Y (TILE_M / THREAD_TILE_M)
+#define THREADS (THREADS_X * THREADS_Y)
+static_assert(THREADS % 32 == 0 && THREADS <= 1024, "thread tile: whole warps, at most 1024 threads");
+
+// Elements col … col + 3 of a row, with 0 for those from `width` on. `aligned`: the row is 16-byte aligned.
+__device__ __forceinline__ float4 load4(const float* row, int col, int width, bool aligned)
+{
+    if (aligned && col + 4 <= width) return *reinterpret_cast<const float4*>(row + col);
+    float4 v;
+    v.x = col < width ? row[col] : 0.0f;
+    v.y = col + 1 < width ? row[col + 1] : 0.0f;
+    v.z = col + 2 < width ? row[col + 2] : 0.0f;
+    v.w = col + 3 < width ? row[col + 3] : 0.0f;
+    return v;
+}
+
+// c[0 … 3] = alpha · sum + beta · c, of which only the first `count` exist. beta = 0 does not read c.
+__device__ __forceinline__ void store4(float* c, int count, bool aligned, float alpha, const float* sum, float beta)
+{
+    if (aligned && count >= 4) {
+        float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (beta != 0.0f) v = *reinterpret_cast<const float4*>(c);
+        v.x = beta == 0.0f ? alpha * sum[0] : alpha * sum[0] + beta * v.x;
+        v.y = beta == 0.0f ? alpha * sum[1] : alpha * sum[1] + beta * v.y;
+        v.z = beta == 0.0f ? alpha * sum[2] : alpha * sum[2] + beta * v.z;
+        v.w = beta == 0.0f ? alpha * sum[3] : alpha * sum[3] + beta * v.w;
+        *reinterpret_cast<float4*>(c) = v;
+        return;
+    }
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+        if (n < count) c[n] = beta == 0.0f ? alpha * sum[n] : alpha * sum[n] + beta * c[n];
+}
+
+__device__ __forceinline__ bool rows_aligned(const float* p, int ld)
+{
+    return reinterpret_cast<size_t>(p) % 16 == 0 && ld % 4 == 0;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+gemm_vectorized(int M, int N, int K, float alpha, const float* __restrict__ A, int lda,
+                const float* __restrict__ B, int ldb, float beta, float* __restrict__ C, int ldc)
+{
+    __shared__ __align__(16) float As[TILE_K][TILE_M + PADDING];  // transposed
+    __shared__ __align__(16) float Bs[TILE_K][TILE_N];
+
+    const int tx = threadIdx.x, ty = threadIdx.y;
+    const int thread = ty * THREADS_X + tx;
+    const int block_row = blockIdx.y * TILE_M, block_col = blockIdx.x * TILE_N;
+    const bool a_aligned = rows_aligned(A, lda), b_aligned = rows_aligned(B, ldb), c_aligned = rows_aligned(C, ldc);
+
+    float sum[THREAD_TILE_M][THREAD_TILE_N] = {};
+    for (int k0 = 0; k0 < K; k0 += TILE_K) {
+#pragma unroll
+        for (int i = thread; i < TILE_M * TILE_K / 4; i += THREADS) {
+            const int m = i / (TILE_K / 4), k = i % (TILE_K / 4) * 4;
+            const int row = block_row + m;
+            // A row past the edge has no element.
+            const float4 a = load4(A + (size_t)row * lda, k0 + k, row < M ? K : 0, a_aligned);
+            As[k][m] = a.x;
+            As[k + 1][m] = a.y;
+            As[k + 2][m] = a.z;
+            As[k + 3][m] = a.w;
+        }
+#pragma unroll
+        for (int i = thread; i < TILE_K * TILE_N / 4; i += THREADS) {
+            const int k = i / (TILE_N / 4), n = i % (TILE_N / 4) * 4;
+            const float* row = B + (size_t)(k0 + k) * ldb;
+            *reinterpret_cast<float4*>(&Bs[k][n]) = load4(row, block_col + n, k0 + k < K ? N : 0, b_aligned);
+        }
+        __syncthreads();  // the tiles are complete
+#pragma unroll
+        for (int k = 0; k < TILE_K; ++k) {
+            float a[THREAD_TILE_M], b[THREAD_TILE_N];
+#pragma unroll
+            for (int m = 0; m < THREAD_TILE_M; m += 4)
+                *reinterpret_cast<float4*>(&a[m]) = *reinterpret_cast<const float4*>(&As[k][m * THREADS_Y + ty * 4]);
+#pragma unroll
+            for (int n = 0; n < THREAD_TILE_N; n += 4)
+                *reinterpret_cast<float4*>(&b[n]) = *reinterpret_cast<const float4*>(&Bs[k][n * THREADS_X + tx * 4]);
+#pragma unroll
+            for (int m = 0; m < THREAD_TILE_M; ++m)
+#pragma unroll
+                for (int n = 0; n < THREAD_TILE_N; ++n)
+                    sum[m][n] += a[m] * b[n];
+        }
+        __syncthreads();  // no thread still reads what the next round overwrites
+    }
+
+#pragma unroll
+    for (int m = 0; m < THREAD_TILE_M; ++m) {
+        const int row = block_row + m / 4 * 4 * THREADS_Y + ty * 4 + m % 4;
+        if (row >= M) continue;
+#pragma unroll
+        for (int n = 0; n < THREAD_TILE_N; n += 4) {
+            const int col = block_col + n * THREADS_X + tx * 4;
+            store4(C + (size_t)row * ldc + col, N - col, c_aligned, alpha, &sum[m][n], beta);
+        }
+    }
+}
