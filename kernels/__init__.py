@@ -62,6 +62,34 @@ def _float4_tile(config: Config, dtype: DType) -> BlockShape:
     )
 
 
+def _async_tile(config: Config, dtype: DType) -> BlockShape:
+    """STAGES of As (m, k), not transposed, and of Bs (k, n), in dynamic shared memory."""
+    m, n, k = config["TILE_M"], config["TILE_N"], config["TILE_K"]
+    thread_m, thread_n = config["THREAD_TILE_M"], config["THREAD_TILE_N"]
+    return BlockShape(
+        threads=(n // thread_n, m // thread_m),
+        tile=(m, n),
+        thread_tile=(thread_m, thread_n),
+        shared_bytes=4 * k * (m + n) * config["STAGES"],
+        dynamic=True,
+        vectors=(("As", k, 4), ("Bs", n, 4)),
+    )
+
+
+def _warp_tile(config: Config, dtype: DType) -> BlockShape:
+    """A warp a warp tile; STAGES of As (k, m + 4), transposed, and of Bs (k, n), in dynamic shared memory."""
+    m, n, k = config["TILE_M"], config["TILE_N"], config["TILE_K"]
+    warps = (m // config["WARP_TILE_M"]) * (n // config["WARP_TILE_N"])
+    return BlockShape(
+        threads=(32 * warps, 1),
+        tile=(m, n),
+        thread_tile=(config["THREAD_TILE_M"], config["THREAD_TILE_N"]),
+        shared_bytes=4 * k * (m + 4 + n) * config["STAGES"],
+        dynamic=True,
+        vectors=(("As", m + 4, 4), ("Bs", n, 4)),
+    )
+
+
 def _library(config: Config, dtype: DType) -> BlockShape:
     return BlockShape((1, 1), (1, 1))
 
@@ -75,6 +103,19 @@ def _register(tile: int, tile_k: int, thread_m: int, thread_n: int, padding: int
         THREAD_TILE_M=thread_m,
         THREAD_TILE_N=thread_n,
         PADDING=padding,
+    )
+
+
+def _warp(tile: tuple[int, int, int], warp: tuple[int, int], thread: tuple[int, int], stages: int) -> Config:
+    return Config(
+        TILE_M=tile[0],
+        TILE_N=tile[1],
+        TILE_K=tile[2],
+        WARP_TILE_M=warp[0],
+        WARP_TILE_N=warp[1],
+        THREAD_TILE_M=thread[0],
+        THREAD_TILE_N=thread[1],
+        STAGES=stages,
     )
 
 
@@ -168,6 +209,58 @@ LADDER: tuple[Kernel, ...] = (
             _register(64, 8, 8, 8, 1),  # float4 into rows of 65 floats
         ),
         shape=_float4_tile,
+    ),
+    Kernel(
+        name="prefetch",
+        idea="the next tiles on their way into registers",
+        source=KERNELS_DIR / "s07_prefetch.cu",
+        entry="gemm_prefetch",
+        dtypes=(F32,),
+        configs=(_register(128, 8, 8, 8, 4), _register(128, 16, 8, 8, 4), _register(64, 8, 8, 8, 4)),
+        shape=_float4_tile,
+    ),
+    Kernel(
+        name="double_buffered",
+        idea="two tiles in shared memory, one barrier a tile",
+        source=KERNELS_DIR / "s08_double_buffered.cu",
+        entry="gemm_double_buffered",
+        dtypes=(F32,),
+        configs=(
+            Config(**_register(128, 8, 8, 8, 4), STAGES=2),
+            Config(**_register(128, 16, 8, 8, 4), STAGES=2),
+            Config(**_register(64, 16, 4, 4, 4), STAGES=2),
+        ),
+        shape=_float4_tile,
+    ),
+    Kernel(
+        name="async_copy",
+        idea="cp.async: copies without registers, several tiles ahead",
+        source=KERNELS_DIR / "s09_async_copy.cu",
+        entry="gemm_async_copy",
+        dtypes=(F32,),
+        configs=tuple(
+            Config(TILE_M=128, TILE_N=128, TILE_K=8, THREAD_TILE_M=8, THREAD_TILE_N=8, STAGES=stages)
+            for stages in (3, 2, 4)
+        ),
+        shape=_async_tile,
+        min_capability=(8, 0),
+    ),
+    Kernel(
+        name="warp_tiled",
+        idea="block, warp and thread tiles; blocks in an order that L2 likes",
+        source=KERNELS_DIR / "s10_warp_tiled.cu",
+        entry="gemm_warp_tiled",
+        dtypes=(F32,),
+        configs=(
+            _warp((256, 128, 8), (64, 64), (16, 8), stages=3),
+            _warp((256, 128, 8), (64, 64), (16, 8), stages=4),
+            _warp((128, 256, 8), (64, 64), (16, 8), stages=3),
+            _warp((128, 128, 8), (64, 32), (8, 8), stages=3),
+            _warp((64, 64, 16), (32, 32), (8, 4), stages=3),
+            _warp((256, 256, 8), (64, 64), (16, 16), stages=3),  # twice the lanes it needs
+        ),
+        shape=_warp_tile,
+        min_capability=(8, 0),
     ),
     Kernel(
         name="cublas",

@@ -25,6 +25,8 @@ static_assert(PADDING >= 0 && (TILE_M + PADDING) % 4 == 0, "TILE_M + PADDING: a 
 #define THREADS_Y (TILE_M / THREAD_TILE_M)
 #define THREADS (THREADS_X * THREADS_Y)
 static_assert(THREADS % 32 == 0 && THREADS <= 1024, "thread tile: whole warps, at most 1024 threads");
+// 512 threads on an SM, so that one block multiplies while another waits: at most 128 registers each.
+#define BLOCKS_PER_SM (THREADS < 512 ? 512 / THREADS : 1)
 
 // Elements col … col + 3 of a row, with 0 for those from `width` on. `aligned`: the row is 16-byte aligned.
 __device__ __forceinline__ float4 load4(const float* row, int col, int width, bool aligned)
@@ -61,7 +63,7 @@ __device__ __forceinline__ bool rows_aligned(const float* p, int ld)
     return reinterpret_cast<size_t>(p) % 16 == 0 && ld % 4 == 0;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 gemm_vectorized(int M, int N, int K, float alpha, const float* __restrict__ A, int lda,
                 const float* __restrict__ B, int ldb, float beta, float* __restrict__ C, int ldc)
 {

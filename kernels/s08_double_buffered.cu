@@ -1,0 +1,161 @@
+// double_buffered: prefetch, with two tiles of A and of B in shared memory.
+//
+// The idea    While one pair of tiles is multiplied the other is filled, so that one barrier a tile is
+//             enough, and stores mix with arithmetic. The same once more in small: the registers for
+//             step k + 1 are loaded from shared memory while step k is multiplied.
+// The limit   The tiles in flight still pass through registers, an instruction to load and one to store.
+// PADDING     As in vectorized.
+// Next        async_copy lets the hardware copy straight to shared memory, as many tiles ahead as fit.
+
+#if !defined(TILE_M) || !defined(TILE_N) || !defined(TILE_K) || !defined(PADDING)
+#error "double_buffered needs -D TILE_M, TILE_N, TILE_K and PADDING"
+#endif
+#if !defined(THREAD_TILE_M) || !defined(THREAD_TILE_N)
+#error "double_buffered needs -D THREAD_TILE_M and THREAD_TILE_N"
+#endif
+#if !defined(STAGES)
+#error "double_buffered needs -D STAGES"
+#endif
+static_assert(STAGES == 2, "STAGES: two tiles take turns; more are async_copy's");
+static_assert(THREAD_TILE_M % 4 == 0 && THREAD_TILE_N % 4 == 0, "thread tile: multiples of 4");
+static_assert(TILE_M % THREAD_TILE_M == 0, "TILE_M: a multiple of THREAD_TILE_M");
+static_assert(TILE_N % THREAD_TILE_N == 0, "TILE_N: a multiple of THREAD_TILE_N");
+static_assert(TILE_K % 4 == 0, "TILE_K: a multiple of 4");
+static_assert(PADDING >= 0 && (TILE_M + PADDING) % 4 == 0, "TILE_M + PADDING: a multiple of 4, for float4");
+
+#define THREADS_X (TILE_N / THREAD_TILE_N)
+#define THREADS_Y (TILE_M / THREAD_TILE_M)
+#define THREADS (THREADS_X * THREADS_Y)
+static_assert(THREADS % 32 == 0 && THREADS <= 1024, "thread tile: whole warps, at most 1024 threads");
+// 512 threads on an SM, so that one block multiplies while another waits: at most 128 registers each.
+#define BLOCKS_PER_SM (THREADS < 512 ? 512 / THREADS : 1)
+
+// float4s that each thread copies of a tile.
+#define A_LOADS (TILE_M * TILE_K / 4 / THREADS)
+#define B_LOADS (TILE_K * TILE_N / 4 / THREADS)
+static_assert(A_LOADS * THREADS * 4 == TILE_M * TILE_K, "TILE_M * TILE_K: the same number of float4s a thread");
+static_assert(B_LOADS * THREADS * 4 == TILE_K * TILE_N, "TILE_K * TILE_N: the same number of float4s a thread");
+
+// Elements col … col + 3 of a row, with 0 for those from `width` on. `aligned`: the row is 16-byte aligned.
+__device__ __forceinline__ float4 load4(const float* row, int col, int width, bool aligned)
+{
+    if (aligned && col + 4 <= width) return *reinterpret_cast<const float4*>(row + col);
+    float4 v;
+    v.x = col < width ? row[col] : 0.0f;
+    v.y = col + 1 < width ? row[col + 1] : 0.0f;
+    v.z = col + 2 < width ? row[col + 2] : 0.0f;
+    v.w = col + 3 < width ? row[col + 3] : 0.0f;
+    return v;
+}
+
+// c[0 … 3] = alpha · sum + beta · c, of which only the first `count` exist. beta = 0 does not read c.
+__device__ __forceinline__ void store4(float* c, int count, bool aligned, float alpha, const float* sum, float beta)
+{
+    if (aligned && count >= 4) {
+        float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (beta != 0.0f) v = *reinterpret_cast<const float4*>(c);
+        v.x = beta == 0.0f ? alpha * sum[0] : alpha * sum[0] + beta * v.x;
+        v.y = beta == 0.0f ? alpha * sum[1] : alpha * sum[1] + beta * v.y;
+        v.z = beta == 0.0f ? alpha * sum[2] : alpha * sum[2] + beta * v.z;
+        v.w = beta == 0.0f ? alpha * sum[3] : alpha * sum[3] + beta * v.w;
+        *reinterpret_cast<float4*>(c) = v;
+        return;
+    }
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+        if (n < count) c[n] = beta == 0.0f ? alpha * sum[n] : alpha * sum[n] + beta * c[n];
+}
+
+__device__ __forceinline__ bool rows_aligned(const float* p, int ld)
+{
+    return reinterpret_cast<size_t>(p) % 16 == 0 && ld % 4 == 0;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+gemm_double_buffered(int M, int N, int K, float alpha, const float* __restrict__ A, int lda,
+                     const float* __restrict__ B, int ldb, float beta, float* __restrict__ C, int ldc)
+{
+    __shared__ __align__(16) float As[STAGES][TILE_K][TILE_M + PADDING];  // transposed
+    __shared__ __align__(16) float Bs[STAGES][TILE_K][TILE_N];
+
+    const int tx = threadIdx.x, ty = threadIdx.y;
+    const int thread = ty * THREADS_X + tx;
+    const int block_row = blockIdx.y * TILE_M, block_col = blockIdx.x * TILE_N;
+    const bool a_aligned = rows_aligned(A, lda), b_aligned = rows_aligned(B, ldb), c_aligned = rows_aligned(C, ldc);
+
+    float4 a_next[A_LOADS], b_next[B_LOADS];
+    auto fetch = [&](int k0) {
+#pragma unroll
+        for (int i = 0; i < A_LOADS; ++i) {
+            const int m = (thread + i * THREADS) / (TILE_K / 4), k = (thread + i * THREADS) % (TILE_K / 4) * 4;
+            const int row = block_row + m;
+            // A row past the edge has no element.
+            a_next[i] = load4(A + (size_t)row * lda, k0 + k, row < M ? K : 0, a_aligned);
+        }
+#pragma unroll
+        for (int i = 0; i < B_LOADS; ++i) {
+            const int k = (thread + i * THREADS) / (TILE_N / 4), n = (thread + i * THREADS) % (TILE_N / 4) * 4;
+            b_next[i] = load4(B + (size_t)(k0 + k) * ldb, block_col + n, k0 + k < K ? N : 0, b_aligned);
+        }
+    };
+    auto stage = [&](int s) {
+#pragma unroll
+        for (int i = 0; i < A_LOADS; ++i) {
+            const int m = (thread + i * THREADS) / (TILE_K / 4), k = (thread + i * THREADS) % (TILE_K / 4) * 4;
+            As[s][k][m] = a_next[i].x;
+            As[s][k + 1][m] = a_next[i].y;
+            As[s][k + 2][m] = a_next[i].z;
+            As[s][k + 3][m] = a_next[i].w;
+        }
+#pragma unroll
+        for (int i = 0; i < B_LOADS; ++i) {
+            const int k = (thread + i * THREADS) / (TILE_N / 4), n = (thread + i * THREADS) % (TILE_N / 4) * 4;
+            *reinterpret_cast<float4*>(&Bs[s][k][n]) = b_next[i];
+        }
+    };
+
+    float a[2][THREAD_TILE_M], b[2][THREAD_TILE_N];
+    auto load_fragments = [&](int into, int s, int k) {
+#pragma unroll
+        for (int m = 0; m < THREAD_TILE_M; m += 4)
+            *reinterpret_cast<float4*>(&a[into][m]) =
+                *reinterpret_cast<const float4*>(&As[s][k][m * THREADS_Y + ty * 4]);
+#pragma unroll
+        for (int n = 0; n < THREAD_TILE_N; n += 4)
+            *reinterpret_cast<float4*>(&b[into][n]) =
+                *reinterpret_cast<const float4*>(&Bs[s][k][n * THREADS_X + tx * 4]);
+    };
+
+    float sum[THREAD_TILE_M][THREAD_TILE_N] = {};
+    fetch(0);
+    stage(0);
+    __syncthreads();
+    for (int k0 = 0, s = 0; k0 < K; k0 += TILE_K, s ^= 1) {
+        const bool more = k0 + TILE_K < K;
+        if (more) fetch(k0 + TILE_K);
+        load_fragments(0, s, 0);
+#pragma unroll
+        for (int k = 0; k < TILE_K; ++k) {
+            if (k + 1 < TILE_K) load_fragments((k + 1) % 2, s, k + 1);
+#pragma unroll
+            for (int m = 0; m < THREAD_TILE_M; ++m)
+#pragma unroll
+                for (int n = 0; n < THREAD_TILE_N; ++n)
+                    sum[m][n] += a[k % 2][m] * b[k % 2][n];
+        }
+        // The other pair was last read in the round before, and the barrier of that round has passed.
+        if (more) stage(s ^ 1);
+        __syncthreads();  // the other pair is complete, and this one may be overwritten
+    }
+
+#pragma unroll
+    for (int m = 0; m < THREAD_TILE_M; ++m) {
+        const int row = block_row + m / 4 * 4 * THREADS_Y + ty * 4 + m % 4;
+        if (row >= M) continue;
+#pragma unroll
+        for (int n = 0; n < THREAD_TILE_N; n += 4) {
+            const int col = block_col + n * THREADS_X + tx * 4;
+            store4(C + (size_t)row * ldc + col, N - col, c_aligned, alpha, &sum[m][n], beta);
+        }
+    }
+}
