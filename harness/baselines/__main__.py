@@ -1,0 +1,145 @@
+"""``python -m harness.baselines``: merge fresh runs, prune what is gone, show what is stored.
+
+Exit status: 0 done, 1 refused or declined and nothing written, 2 a wrong command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.baselines import (
+    Baseline,
+    BaselineError,
+    current,
+    gpu_slug,
+    load,
+    load_run,
+    merge_runs,
+    prune,
+    write,
+)
+from harness.judge import gflops_text, percent_text
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m harness.baselines", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    merging = commands.add_parser("merge", help="make a baseline of fresh runs; shows old against new first")
+    merging.add_argument("runs", nargs="+", type=Path, metavar="RUN.json", help="what --benchmark-json wrote")
+    merging.add_argument("--yes", action="store_true", help="write without asking")
+    pruning = commands.add_parser("prune", help="drop the cases that the suite no longer has")
+    showing = commands.add_parser("show", help="print what is stored")
+    for command in (merging, pruning, showing):
+        command.add_argument("--root", type=Path, default=Path("baselines"), help="default: baselines")
+    given = parser.parse_args(arguments)
+    try:
+        if given.command == "merge":
+            return _merge(given.runs, given.root, given.yes)
+        return _prune(given.root) if given.command == "prune" else _show(given.root)
+    except BaselineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _merge(files: Sequence[Path], root: Path, yes: bool) -> int:
+    runs = [load_run(file) for file in files]
+    path = current(root, gpu_slug(runs[0].machine_info["name"]))
+    previous = load(path) if path else None
+    merged = merge_runs(runs, previous)
+    print("\n".join(comparison(previous, merged)))
+    sys.stdout.flush()
+    if not yes and not _confirmed(f"write this to {root / merged.slug}? [y/N] "):
+        print("error: nothing written; pass --yes to write without being asked", file=sys.stderr)
+        return 1
+    print(f"wrote {write(merged, root / merged.slug)}")
+    return 0
+
+
+def _confirmed(question: str) -> bool:
+    return sys.stdin.isatty() and input(question).strip().lower() in ("y", "yes")
+
+
+def comparison(old: Baseline | None, new: Baseline) -> list[str]:
+    """Old against new, a line for every case that was measured."""
+    fresh = [e for case, e in new.entries.items() if old is None or old.entry(case) is not e]
+    rows = [("case", "old GFLOPS", "new GFLOPS", "change", "old noise", "new noise")]
+    for entry in fresh:
+        was = old.entry(entry.case_id) if old else None
+        rows.append(
+            (
+                entry.case_id,
+                gflops_text(was.gflops if was else None),
+                gflops_text(entry.gflops),
+                percent_text(entry.gflops / was.gflops - 1 if was else None),
+                _noise(was.noise_floor if was else None),
+                _noise(entry.noise_floor),
+            )
+        )
+    lines = _aligned(rows)
+    if old and (untouched := len(new.entries) - len(fresh)):
+        lines.append(f"{untouched} other cases stay as they are")
+    return lines
+
+
+def _prune(root: Path) -> int:
+    from harness.legality import GpuLimits
+    from harness.suites import SUITES
+
+    for baseline in _stored(root):
+        major, minor = map(int, baseline.machine_info["capability"].split("."))
+        live = {case.id for case in SUITES["full"].timed_cases(GpuLimits.of((major, minor)))}
+        gone = [case for case in baseline.case_ids if case not in live]
+        if not gone:
+            print(f"{baseline.path}: nothing to drop")
+        elif len(gone) == len(baseline.case_ids):
+            raise BaselineError(
+                f"{baseline.path}: no case of it is in the suite; remove the file if that is meant"
+            )
+        else:
+            print("\n".join(f"dropping {case}" for case in gone))
+            print(f"wrote {write(prune(baseline, live), root / baseline.slug)}")
+    return 0
+
+
+def _show(root: Path) -> int:
+    for baseline in _stored(root):
+        machine, commit = baseline.machine_info, baseline.commit_info["id"][:12]
+        print(
+            f"{baseline.path}: {machine['name']}, driver {machine['driver']}, CUDA {machine['cuda_driver']}, "
+            f"nvcc {machine['nvcc']}, commit {commit}, {baseline.runs} runs, {baseline.datetime[:10]}"
+        )
+        rows = [("case", "GFLOPS", "% of cuBLAS", "noise")]
+        for e in baseline.entries.values():
+            share = "–" if e.cublas_ratio is None else f"{100 * e.cublas_ratio:.1f}"
+            rows.append((e.case_id, gflops_text(e.gflops), share, _noise(e.noise_floor)))
+        print("\n".join(_aligned(rows)))
+    return 0
+
+
+def _stored(root: Path) -> list[Baseline]:
+    """The current baseline of every GPU model. Raises BaselineError where there is none."""
+    folders = sorted(folder.name for folder in root.iterdir()) if root.is_dir() else []
+    paths = [path for name in folders if (path := current(root, name))]
+    if not paths:
+        raise BaselineError(f"{root}: no baseline in it; measure one with `nox -s baseline`")
+    return [load(path) for path in paths]
+
+
+def _noise(floor: float | None) -> str:
+    return "–" if floor is None else f"{100 * floor:.2f} %"
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Columns of equal width, the first to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join((row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))))
+        for row in rows
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,259 @@
+"""A stored baseline: read, validated, pruned, written. Pure but for files."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness.baselines.fields import (
+    BaselineError,
+    agree,
+    check_binary,
+    check_stats,
+    commit_of,
+    machine_of,
+    moment,
+    need,
+    parts_of,
+    positive,
+    read_json,
+)
+
+SCHEMA = 1
+MIN_RUNS = 5  # Fresh processes: their medians give the noise floor.
+_MEASURE = "measure it with `nox -s baseline`"
+_RESTORE = "restore it from git, or remove it and measure again with `nox -s baseline`"
+
+
+@dataclass(frozen=True)
+class BaselineEntry:
+    """One case as stored: pytest-benchmark's ``stats`` in seconds, and our ``extra_info``."""
+
+    fullname: str
+    group: str
+    stats: Mapping[str, Any]
+    info: Mapping[str, Any]
+
+    @property
+    def case_id(self) -> str:
+        return str(self.info["case"])
+
+    @property
+    def median_s(self) -> float:
+        """Median device seconds of the middle run."""
+        return float(self.info["median_s"])
+
+    @property
+    def gflops(self) -> float:
+        return float(self.info["gflops"])
+
+    @property
+    def noise_floor(self) -> float:
+        """(max - min) / median of the medians of the fresh runs, dimensionless."""
+        return float(self.info["noise_floor"])
+
+    @property
+    def cublas_ratio(self) -> float | None:
+        """Speed as a share of cuBLAS's in the same run."""
+        ratio = self.info.get("cublas_ratio")
+        return None if ratio is None else float(ratio)
+
+    @property
+    def cubin_sha256(self) -> str | None:
+        return self.info.get("cubin_sha256")
+
+    @property
+    def l2(self) -> str:
+        return str(self.info["l2"])
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """All cases of one GPU model. ``runs`` is how many fresh runs made the latest of them."""
+
+    slug: str
+    runs: int
+    machine_info: Mapping[str, Any]
+    commit_info: Mapping[str, Any]
+    datetime: str
+    entries: Mapping[str, BaselineEntry]
+    path: Path | None = None
+
+    @property
+    def case_ids(self) -> tuple[str, ...]:
+        return tuple(self.entries)
+
+    def entry(self, case_id: str) -> BaselineEntry | None:
+        return self.entries.get(case_id)
+
+    def require_gpu(self, slug: str, name: str) -> None:
+        """Raises BaselineError where this is the baseline of another GPU model."""
+        if slug != self.slug:
+            theirs = self.machine_info["name"]
+            raise BaselineError(f"{self.path}: the baseline of {theirs}, but this GPU is {name}; {_MEASURE}")
+
+
+def gpu_slug(name: str) -> str:
+    """The folder of a GPU model: ``NVIDIA H200`` reads ``nvidia-h200``."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unnamed-gpu"
+
+
+def current(root: Path, slug: str) -> Path | None:
+    """The newest baseline of a GPU model, or None."""
+    files = _numbered(root / slug)
+    return files[-1][1] if files else None
+
+
+def _numbered(folder: Path) -> list[tuple[int, Path]]:
+    files = folder.glob("[0-9][0-9][0-9][0-9]_*.json") if folder.is_dir() else ()
+    return sorted((int(path.name[:4]), path) for path in files)
+
+
+# Reading
+
+
+def load(path: Path) -> Baseline:
+    """The baseline in a file. Raises BaselineError for whatever cannot be trusted."""
+    document = read_json(path, _RESTORE)
+    try:
+        return _baseline(document, path)
+    except ValueError as error:
+        raise BaselineError(f"{path}: {error}") from None
+
+
+def _baseline(document: dict[str, Any], path: Path | None) -> Baseline:
+    ours = document.get("gemm_baseline")
+    if not isinstance(ours, dict):
+        raise ValueError(f"not a baseline of this suite (it has no gemm_baseline); {_RESTORE}")
+    if ours.get("schema") != SCHEMA:
+        raise ValueError(f"schema {ours.get('schema')!r}, this version reads {SCHEMA}; {_RESTORE}")
+    if ours.get("checksum") != _checksum(document):
+        raise ValueError(f"its checksum does not fit: edited by hand or damaged; {_RESTORE}")
+    try:
+        machine = machine_of(document)
+        if ours.get("gpu") != gpu_slug(machine["name"]):
+            raise ValueError(f"it lies about its GPU: {ours.get('gpu')!r} and {machine['name']!r}")
+        entries: dict[str, BaselineEntry] = {}
+        for record in need(document, "benchmarks", list):
+            entry = _entry(record)
+            if entry.case_id in entries:
+                raise ValueError(f"{entry.case_id} is in it twice")
+            entries[entry.case_id] = entry
+        return Baseline(
+            slug=ours["gpu"],
+            runs=int(positive(ours, "runs")),
+            machine_info=machine,
+            commit_info=commit_of(document),
+            datetime=moment(document),
+            entries=entries,
+            path=path,
+        )
+    except ValueError as error:
+        raise ValueError(f"{error}; {_RESTORE}") from None
+
+
+def _entry(record: Any) -> BaselineEntry:
+    case, info, stats = parts_of(record)
+    try:
+        check_stats(stats)
+        medians = [positive({"median": m}, "median") for m in need(info, "run_medians", list)]
+        if len(medians) < MIN_RUNS:
+            raise ValueError(f"{len(medians)} run medians, at least {MIN_RUNS} are needed")
+        agree("median_s", positive(info, "median_s"), positive(stats, "median"))
+        agree("gflops", positive(info, "gflops"), positive(info, "flops") / stats["median"] / 1e9)
+        floor = positive(info, "noise_floor", zero=True)
+        if abs(floor - noise_floor(medians)) > 1e-4:
+            raise ValueError(f"noise_floor {floor!r} does not follow from its run medians")
+        check_binary(info)
+        for name in ("cublas_ratio", "registers", "shared_bytes", "local_bytes"):
+            if info.get(name) is not None:
+                positive(info, name, zero=True)
+    except ValueError as error:
+        raise ValueError(f"{case}: {error}") from None
+    return BaselineEntry(record["fullname"], record["group"], stats, info)
+
+
+def noise_floor(medians: Sequence[float]) -> float:
+    """(max - min) / median of the medians of fresh runs."""
+    return (max(medians) - min(medians)) / statistics.median(medians)
+
+
+# Writing
+
+
+def prune(baseline: Baseline, keep: Collection[str]) -> Baseline:
+    """The baseline without the cases that are not in ``keep``."""
+    kept = {case: entry for case, entry in baseline.entries.items() if case in keep}
+    return replace(baseline, entries=kept)
+
+
+def write(baseline: Baseline, folder: Path) -> Path:
+    """Writes the next numbered file of a folder, whole or not at all. Raises BaselineError."""
+    document = _document(baseline)
+    try:
+        _baseline(document, None)  # What would be refused when read is never written.
+    except ValueError as error:
+        raise BaselineError(f"not written: {error}") from None
+    temporary = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for leftover in folder.glob("*.json.tmp"):
+            leftover.unlink()
+        earlier = _numbered(folder)
+        number = earlier[-1][0] + 1 if earlier else 1
+        target = folder / f"{number:04}_{baseline.datetime[:10]}.json"
+        temporary = target.with_name(target.name + ".tmp")
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(document, indent=1, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except OSError as error:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+        raise BaselineError(
+            f"{folder}: the baseline could not be written ({error.strerror}); what was there is untouched"
+        ) from None
+    return target
+
+
+def _document(baseline: Baseline) -> dict[str, Any]:
+    benchmarks = [
+        {
+            "group": entry.group,
+            "name": entry.fullname.rpartition("::")[2],
+            "fullname": entry.fullname,
+            "params": {"timed_case": entry.case_id},
+            "param": entry.case_id,
+            "extra_info": dict(entry.info),
+            "options": {},
+            "stats": dict(entry.stats),
+        }
+        for entry in baseline.entries.values()
+    ]
+    document: dict[str, Any] = {
+        "gemm_baseline": {"schema": SCHEMA, "gpu": baseline.slug, "runs": baseline.runs},
+        "machine_info": dict(baseline.machine_info),
+        "commit_info": dict(baseline.commit_info),
+        "benchmarks": benchmarks,
+        "datetime": baseline.datetime,
+        "version": baseline.machine_info.get("pytest_benchmark", ""),
+    }
+    document["gemm_baseline"]["checksum"] = _checksum(document)
+    return document
+
+
+def _checksum(document: Mapping[str, Any]) -> str:
+    """SHA-256 of the canonical JSON of everything but the checksum itself."""
+    ours = {name: value for name, value in document["gemm_baseline"].items() if name != "checksum"}
+    text = json.dumps({**document, "gemm_baseline": ours}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,242 @@
+"""Samples and a baseline to a verdict. Pure: no file, no clock, no device.
+
+A change is judged against max(min_change, noise_factor × noise floor): the noise floor comes from fresh
+runs of one binary, since rounds of one process are not independent. What cannot be judged never passes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from pytest_benchmark.stats import Stats
+
+from harness.model import Case, Measurement
+
+if TYPE_CHECKING:
+    from harness.baselines import BaselineEntry
+
+DEFAULT_MIN_CHANGE = 0.01
+MIN_SAMPLES = 5  # Fewer rounds than this have no median worth comparing.
+
+
+class VerdictKind(StrEnum):
+    """What a case came to; the reason code of the Verdict says why."""
+
+    PASS = "PASS"
+    REGRESSED = "REGRESSED"
+    IMPROVED = "IMPROVED"
+    AMBIGUOUS = "AMBIGUOUS"
+    DRIFTED = "DRIFTED"
+    NO_BASELINE = "NO_BASELINE"
+    ORPHAN = "ORPHAN"
+    WRONG = "WRONG"
+    CRASHED = "CRASHED"
+
+
+_FIELDS = ("min", "max", "mean", "median", "stddev", "iqr")
+
+
+@dataclass(frozen=True)
+class CompareFail:
+    """A check of the user's own: ``field`` of the device seconds may grow by so much, in percent or seconds.
+
+    Raises ValueError for an unknown field, and where not exactly one of the two is given.
+    """
+
+    field: str
+    percent: float | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.field not in _FIELDS:
+            raise ValueError(f"unknown field {self.field!r}; known: {', '.join(_FIELDS)}")
+        if (self.percent is None) == (self.seconds is None):
+            raise ValueError(f"{self.field}: give either a percentage or seconds")
+
+    def failure(self, seconds: tuple[float, ...], stored: Mapping[str, Any]) -> str | None:
+        """One line if these samples exceed the limit, else None. ``stored``: a baseline's ``stats``."""
+        stats = Stats()  # type: ignore[no-untyped-call]
+        stats.data = list(seconds)
+        now, then = float(getattr(stats, self.field)), float(stored[self.field])
+        if self.seconds is not None:
+            if now - then > self.seconds:
+                return f"{self.field} {now:.4g} s against {then:.4g} s, more than {self.seconds:g} s above"
+        elif self.percent is not None and now > then * (1 + self.percent / 100):
+            return f"{self.field} {now:.4g} s against {then:.4g} s, more than {self.percent:g} % above"
+        return None
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How strict a run is. ``min_change`` None: the kernel's own threshold, or 1 %."""
+
+    min_change: float | None = None
+    noise_factor: float = 3.0
+    allow_no_baseline: bool = False
+    allow_orphans: bool = False
+    fail_on_drift: bool = True
+    compare_fail: tuple[CompareFail, ...] = ()
+
+    def threshold(self, case: Case, noise_floor: float) -> float:
+        """The relative change of GFLOPS beyond which this case is not the same any more.
+
+        What the run asks for goes before what the kernel declares; the noise floor counts in any case.
+        """
+        least = next(
+            value
+            for value in (self.min_change, case.kernel.threshold, DEFAULT_MIN_CHANGE)
+            if value is not None
+        )
+        return max(least, self.noise_factor * noise_floor)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``reason`` is a stable code; ``change`` the relative change of GFLOPS (-0.03: 3 % slower) against
+    the baseline, ``threshold`` and ``noise_floor`` relative too; ``message`` one line."""
+
+    kind: VerdictKind
+    reason: str
+    change: float | None = None
+    threshold: float | None = None
+    noise_floor: float | None = None
+    gflops: float | None = None
+    baseline_gflops: float | None = None
+    message: str = ""
+
+    def failed(self, policy: Policy) -> bool:
+        """Whether the case is red. Only what is known to be fine is green."""
+        return not (
+            self.kind in (VerdictKind.PASS, VerdictKind.IMPROVED)
+            or (self.kind is VerdictKind.NO_BASELINE and policy.allow_no_baseline)
+            or (self.kind is VerdictKind.ORPHAN and policy.allow_orphans)
+            or (self.kind is VerdictKind.DRIFTED and not policy.fail_on_drift)
+        )
+
+
+def judge(
+    case: Case, measurement: Measurement, entry: BaselineEntry | None, policy: Policy, *, stored: bool = True
+) -> Verdict:
+    """The verdict on one measurement. ``stored`` False: this GPU has no baseline file at all.
+
+    REGRESSED is a suspicion here, which `confirm` settles with a measurement from a fresh worker.
+    """
+    seconds = measurement.seconds
+    if any(not (0 < s < math.inf) for s in seconds):
+        text = f"{case.id}: a sample of {min(seconds):g} s is no duration; the timer is broken"
+        return Verdict(VerdictKind.AMBIGUOUS, "IMPOSSIBLE_SAMPLE", message=text)
+    if len(seconds) < MIN_SAMPLES:
+        text = f"{case.id}: {len(seconds)} clean rounds, {MIN_SAMPLES} are needed; run it again"
+        return Verdict(VerdictKind.AMBIGUOUS, "TOO_FEW_SAMPLES", message=text)
+    verdict = Verdict(VerdictKind.PASS, "WITHIN_THRESHOLD", gflops=case.problem.gflops(measurement.median))
+    if measurement.throttled:
+        text = (
+            f"{case.id}: the SM clock stayed throttled ({measurement.sm_clock_mhz:.0f} MHz, "
+            f"{measurement.power_w:.0f} W, {measurement.temperature_c:.0f} °C, "
+            f"clock-event reasons {measurement.clock_event_reasons:#x}); let the GPU rest and run it again"
+        )
+        return replace(verdict, kind=VerdictKind.AMBIGUOUS, reason="THROTTLED", message=text)
+    if entry is None:
+        where, reason = (
+            ("in the baseline", "NOT_IN_BASELINE") if stored else ("of this GPU", "NO_BASELINE_FILE")
+        )
+        text = (
+            f'{case.id}: nothing {where} to compare with; measure it: nox -s baseline -- -k "{_select(case)}"'
+        )
+        return replace(verdict, kind=VerdictKind.NO_BASELINE, reason=reason, message=text)
+    return _compare(case, measurement, entry, policy, verdict)
+
+
+def _compare(
+    case: Case, measurement: Measurement, entry: BaselineEntry, policy: Policy, verdict: Verdict
+) -> Verdict:
+    if measurement.l2 != entry.l2:
+        text = f"{case.id}: timed with L2 {measurement.l2}, the baseline with L2 {entry.l2}; time it alike"
+        return replace(verdict, kind=VerdictKind.AMBIGUOUS, reason="OTHER_L2_POLICY", message=text)
+    change = entry.median_s / measurement.median - 1
+    threshold = policy.threshold(case, entry.noise_floor)
+    verdict = replace(
+        verdict,
+        change=change,
+        threshold=threshold,
+        noise_floor=entry.noise_floor,
+        baseline_gflops=entry.gflops,
+    )
+    figures = _figures(case, verdict)
+    if change < -threshold:
+        text = f"{figures}; suspected. {_reproduce(case)}"
+        return replace(verdict, kind=VerdictKind.REGRESSED, reason="SLOWER", message=text)
+    for check in policy.compare_fail:
+        if failure := check.failure(measurement.seconds, entry.stats):
+            text = f"{figures}; {failure}. {_reproduce(case)}"
+            return replace(verdict, kind=VerdictKind.REGRESSED, reason="COMPARE_FAIL", message=text)
+    if change > threshold:
+        return replace(verdict, kind=VerdictKind.IMPROVED, reason="FASTER", message=figures)
+    return replace(verdict, message=figures)
+
+
+def confirm(case: Case, first: Verdict, second: Measurement, entry: BaselineEntry, policy: Policy) -> Verdict:
+    """What a suspected regression comes to once a fresh worker has measured it again.
+
+    It stands only if both are beyond the threshold; where the binary is the baseline's to the byte, or
+    is a library's, no code of ours changed and it is DRIFTED.
+    """
+    again = judge(case, second, entry, policy)
+    if again.kind is VerdictKind.AMBIGUOUS or again.reason == "COMPARE_FAIL":
+        return again
+    if again.kind is not VerdictKind.REGRESSED:
+        text = f"{_figures(case, again)}; a first look at {percent_text(first.change)} was not confirmed"
+        return replace(again, kind=VerdictKind.PASS, reason="NOT_CONFIRMED", message=text)
+    same = second.resources is not None and second.resources.cubin_sha256 == entry.cubin_sha256
+    if case.kernel.library or same:
+        reason, what = (
+            ("LIBRARY_SLOWER", "no code of ours is in it")
+            if case.kernel.library
+            else ("SAME_BINARY_SLOWER", "the binary is the baseline's to the byte")
+        )
+        text = (
+            f"{_figures(case, again)}; twice, but {what}: look at the launch, the driver, the clocks "
+            f"and the power limit. {_reproduce(case)}"
+        )
+        return replace(again, kind=VerdictKind.DRIFTED, reason=reason, message=text)
+    text = f"{_figures(case, again)}; confirmed in a fresh worker. {_reproduce(case)}"
+    return replace(again, reason="SLOWER_CONFIRMED", message=text)
+
+
+def orphan(entry: BaselineEntry) -> Verdict:
+    """The verdict on a baseline case that no longer runs."""
+    text = f"{entry.case_id}: no longer in the suite; `python -m harness.baselines prune` drops it"
+    return Verdict(VerdictKind.ORPHAN, "NOT_RUN", baseline_gflops=entry.gflops, message=text)
+
+
+def gflops_text(gflops: float | None) -> str:
+    """``8,838`` from a thousand up, three significant digits or more below."""
+    if gflops is None:
+        return "–"
+    return f"{gflops:,.0f}" if gflops >= 1000 else f"{gflops:.1f}" if gflops >= 100 else f"{gflops:.2f}"
+
+
+def percent_text(share: float | None, digits: int = 1) -> str:
+    """A signed change: -0.031 reads ``-3.1 %``."""
+    return "–" if share is None else f"{100 * share:+.{digits}f} %"
+
+
+def _figures(case: Case, v: Verdict) -> str:
+    return (
+        f"{case.id}: {gflops_text(v.gflops)} GFLOPS against {gflops_text(v.baseline_gflops)} "
+        f"({percent_text(v.change, 2)}; threshold {100 * (v.threshold or 0):.2g} %, "
+        f"noise floor {100 * (v.noise_floor or 0):.2g} %)"
+    )
+
+
+def _select(case: Case) -> str:
+    """A pytest -k expression that no other case id contains: an id may begin another's, never with ``]``."""
+    return f"[{case.id}]"
+
+
+def _reproduce(case: Case) -> str:
+    return f'Reproduce: nox -s gpu -- -k "{_select(case)}"'
