@@ -90,6 +90,21 @@ def _warp_tile(config: Config, dtype: DType) -> BlockShape:
     )
 
 
+def _fragments(config: Config, dtype: DType) -> BlockShape:
+    """A warp a warp tile of tensor core fragments; As (m, k) and Bs (k, n) with rows 16 bytes longer, and
+    a fragment of C (16, 16 + 4) a warp."""
+    m, n, k = config["TILE_M"], config["TILE_N"], config["TILE_K"]
+    warps = (m // config["WARP_TILE_M"]) * (n // config["WARP_TILE_N"])
+    size = dtype.storage.itemsize
+    vector = 16 // size
+    return BlockShape(
+        threads=(32 * warps, 1),
+        tile=(m, n),
+        shared_bytes=size * (m * (k + vector) + k * (n + vector)) + warps * 16 * (16 + 4) * 4,
+        vectors=(("As", k + vector, vector), ("Bs", n + vector, vector)),
+    )
+
+
 def _library(config: Config, dtype: DType) -> BlockShape:
     return BlockShape((1, 1), (1, 1))
 
@@ -226,8 +241,8 @@ LADDER: tuple[Kernel, ...] = (
         entry="gemm_double_buffered",
         dtypes=(F32,),
         configs=(
-            Config(**_register(128, 8, 8, 8, 4), STAGES=2),
             Config(**_register(128, 16, 8, 8, 4), STAGES=2),
+            Config(**_register(128, 8, 8, 8, 4), STAGES=2),
             Config(**_register(64, 16, 4, 4, 4), STAGES=2),
         ),
         shape=_float4_tile,
@@ -260,6 +275,20 @@ LADDER: tuple[Kernel, ...] = (
             _warp((256, 256, 8), (64, 64), (16, 16), stages=3),  # twice the lanes it needs
         ),
         shape=_warp_tile,
+        min_capability=(8, 0),
+    ),
+    Kernel(
+        name="wmma",
+        idea="tensor cores, through nvcuda::wmma",
+        source=KERNELS_DIR / "s11_wmma.cu",
+        entry="gemm_wmma",
+        dtypes=(F16, BF16, TF32),
+        configs=(
+            Config(TILE_M=128, TILE_N=128, TILE_K=32, WARP_TILE_M=64, WARP_TILE_N=32),
+            Config(TILE_M=128, TILE_N=128, TILE_K=32, WARP_TILE_M=64, WARP_TILE_N=64),
+            Config(TILE_M=64, TILE_N=64, TILE_K=32, WARP_TILE_M=32, WARP_TILE_N=32),
+        ),
+        shape=_fragments,
         min_capability=(8, 0),
     ),
     Kernel(

@@ -27,11 +27,13 @@ static_assert(THREADS % 32 == 0 && THREADS <= 1024, "thread tile: whole warps, a
 // 512 threads on an SM, so that one block multiplies while another waits: at most 128 registers each.
 #define BLOCKS_PER_SM (THREADS < 512 ? 512 / THREADS : 1)
 
-// float4s that each thread copies of a tile.
+// Each thread copies A_LOADS and B_LOADS float4s, so many rows apart.
 #define A_LOADS (TILE_M * TILE_K / 4 / THREADS)
 #define B_LOADS (TILE_K * TILE_N / 4 / THREADS)
-static_assert(A_LOADS * THREADS * 4 == TILE_M * TILE_K, "TILE_M * TILE_K: the same number of float4s a thread");
-static_assert(B_LOADS * THREADS * 4 == TILE_K * TILE_N, "TILE_K * TILE_N: the same number of float4s a thread");
+#define A_ROW_STEP (THREADS / (TILE_K / 4))
+#define B_ROW_STEP (THREADS / (TILE_N / 4))
+static_assert(A_LOADS * A_ROW_STEP == TILE_M, "TILE_M: the threads must cover it in whole steps");
+static_assert(B_LOADS * B_ROW_STEP == TILE_K, "TILE_K: the threads must cover it in whole steps");
 
 // Elements col … col + 3 of a row, with 0 for those from `width` on. `aligned`: the row is 16-byte aligned.
 __device__ __forceinline__ float4 load4(const float* row, int col, int width, bool aligned)
@@ -46,21 +48,22 @@ __device__ __forceinline__ float4 load4(const float* row, int col, int width, bo
 }
 
 // c[0 … 3] = alpha · sum + beta · c, of which only the first `count` exist. beta = 0 does not read c.
-__device__ __forceinline__ void store4(float* c, int count, bool aligned, float alpha, const float* sum, float beta)
+__device__ __forceinline__ void store4(float* c, int count, bool aligned, float alpha, const float* sum,
+                                       float beta)
 {
+    float v[4];
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+        v[n] = alpha * sum[n];
+        if (beta != 0.0f && n < count) v[n] += beta * c[n];
+    }
     if (aligned && count >= 4) {
-        float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (beta != 0.0f) v = *reinterpret_cast<const float4*>(c);
-        v.x = beta == 0.0f ? alpha * sum[0] : alpha * sum[0] + beta * v.x;
-        v.y = beta == 0.0f ? alpha * sum[1] : alpha * sum[1] + beta * v.y;
-        v.z = beta == 0.0f ? alpha * sum[2] : alpha * sum[2] + beta * v.z;
-        v.w = beta == 0.0f ? alpha * sum[3] : alpha * sum[3] + beta * v.w;
-        *reinterpret_cast<float4*>(c) = v;
+        *reinterpret_cast<float4*>(c) = make_float4(v[0], v[1], v[2], v[3]);
         return;
     }
 #pragma unroll
     for (int n = 0; n < 4; ++n)
-        if (n < count) c[n] = beta == 0.0f ? alpha * sum[n] : alpha * sum[n] + beta * c[n];
+        if (n < count) c[n] = v[n];
 }
 
 __device__ __forceinline__ bool rows_aligned(const float* p, int ld)
@@ -78,36 +81,38 @@ gemm_prefetch(int M, int N, int K, float alpha, const float* __restrict__ A, int
     const int tx = threadIdx.x, ty = threadIdx.y;
     const int thread = ty * THREADS_X + tx;
     const int block_row = blockIdx.y * TILE_M, block_col = blockIdx.x * TILE_N;
-    const bool a_aligned = rows_aligned(A, lda), b_aligned = rows_aligned(B, ldb), c_aligned = rows_aligned(C, ldc);
+    const bool a_aligned = rows_aligned(A, lda), b_aligned = rows_aligned(B, ldb);
+    const bool c_aligned = rows_aligned(C, ldc);
 
+    // What this thread copies: 4 neighbours of row a_m of A and every A_ROW_STEP-th after it; so for B.
+    const int a_m = thread / (TILE_K / 4), a_k = thread % (TILE_K / 4) * 4;
+    const int b_k = thread / (TILE_N / 4), b_n = thread % (TILE_N / 4) * 4;
     float4 a_next[A_LOADS], b_next[B_LOADS];
     auto fetch = [&](int k0) {
 #pragma unroll
         for (int i = 0; i < A_LOADS; ++i) {
-            const int m = (thread + i * THREADS) / (TILE_K / 4), k = (thread + i * THREADS) % (TILE_K / 4) * 4;
-            const int row = block_row + m;
+            const int row = block_row + a_m + i * A_ROW_STEP;
             // A row past the edge has no element.
-            a_next[i] = load4(A + (size_t)row * lda, k0 + k, row < M ? K : 0, a_aligned);
+            a_next[i] = load4(A + (size_t)row * lda, k0 + a_k, row < M ? K : 0, a_aligned);
         }
 #pragma unroll
         for (int i = 0; i < B_LOADS; ++i) {
-            const int k = (thread + i * THREADS) / (TILE_N / 4), n = (thread + i * THREADS) % (TILE_N / 4) * 4;
-            b_next[i] = load4(B + (size_t)(k0 + k) * ldb, block_col + n, k0 + k < K ? N : 0, b_aligned);
+            const int k = k0 + b_k + i * B_ROW_STEP;
+            b_next[i] = load4(B + (size_t)k * ldb, block_col + b_n, k < K ? N : 0, b_aligned);
         }
     };
     auto stage = [&]() {
 #pragma unroll
         for (int i = 0; i < A_LOADS; ++i) {
-            const int m = (thread + i * THREADS) / (TILE_K / 4), k = (thread + i * THREADS) % (TILE_K / 4) * 4;
-            As[k][m] = a_next[i].x;
-            As[k + 1][m] = a_next[i].y;
-            As[k + 2][m] = a_next[i].z;
-            As[k + 3][m] = a_next[i].w;
+            const int m = a_m + i * A_ROW_STEP;
+            As[a_k][m] = a_next[i].x;
+            As[a_k + 1][m] = a_next[i].y;
+            As[a_k + 2][m] = a_next[i].z;
+            As[a_k + 3][m] = a_next[i].w;
         }
 #pragma unroll
         for (int i = 0; i < B_LOADS; ++i) {
-            const int k = (thread + i * THREADS) / (TILE_N / 4), n = (thread + i * THREADS) % (TILE_N / 4) * 4;
-            *reinterpret_cast<float4*>(&Bs[k][n]) = b_next[i];
+            *reinterpret_cast<float4*>(&Bs[b_k + i * B_ROW_STEP][b_n]) = b_next[i];
         }
     };
 
@@ -122,10 +127,12 @@ gemm_prefetch(int M, int N, int K, float alpha, const float* __restrict__ A, int
             float a[THREAD_TILE_M], b[THREAD_TILE_N];
 #pragma unroll
             for (int m = 0; m < THREAD_TILE_M; m += 4)
-                *reinterpret_cast<float4*>(&a[m]) = *reinterpret_cast<const float4*>(&As[k][m * THREADS_Y + ty * 4]);
+                *reinterpret_cast<float4*>(&a[m]) =
+                    *reinterpret_cast<const float4*>(&As[k][m * THREADS_Y + ty * 4]);
 #pragma unroll
             for (int n = 0; n < THREAD_TILE_N; n += 4)
-                *reinterpret_cast<float4*>(&b[n]) = *reinterpret_cast<const float4*>(&Bs[k][n * THREADS_X + tx * 4]);
+                *reinterpret_cast<float4*>(&b[n]) =
+                    *reinterpret_cast<const float4*>(&Bs[k][n * THREADS_X + tx * 4]);
 #pragma unroll
             for (int m = 0; m < THREAD_TILE_M; ++m)
 #pragma unroll

@@ -4,7 +4,7 @@
 //             is multiplied. A cannot be transposed on the way (16 bytes stay together), so a thread
 //             reads four k of a row of As at once, and its rows lie a whole block of threads apart.
 // The limit   Two loads of shared memory a thread for every 32 multiply-adds: with 8 × 8 elements a
-//             thread, shared memory is busy half of the time, and the copies need it too.
+//             thread, shared memory is busy at least half of the time, and the copies need it too.
 // Next        warp_tiled arranges the threads of a warp so that they share what they load, which leaves
 //             room for larger thread tiles.
 
@@ -66,21 +66,22 @@ __device__ __forceinline__ void copy4(float* shared, const float* global, int co
 }
 
 // c[0 … 3] = alpha · sum + beta · c, of which only the first `count` exist. beta = 0 does not read c.
-__device__ __forceinline__ void store4(float* c, int count, bool aligned, float alpha, const float* sum, float beta)
+__device__ __forceinline__ void store4(float* c, int count, bool aligned, float alpha, const float* sum,
+                                       float beta)
 {
+    float v[4];
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+        v[n] = alpha * sum[n];
+        if (beta != 0.0f && n < count) v[n] += beta * c[n];
+    }
     if (aligned && count >= 4) {
-        float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (beta != 0.0f) v = *reinterpret_cast<const float4*>(c);
-        v.x = beta == 0.0f ? alpha * sum[0] : alpha * sum[0] + beta * v.x;
-        v.y = beta == 0.0f ? alpha * sum[1] : alpha * sum[1] + beta * v.y;
-        v.z = beta == 0.0f ? alpha * sum[2] : alpha * sum[2] + beta * v.z;
-        v.w = beta == 0.0f ? alpha * sum[3] : alpha * sum[3] + beta * v.w;
-        *reinterpret_cast<float4*>(c) = v;
+        *reinterpret_cast<float4*>(c) = make_float4(v[0], v[1], v[2], v[3]);
         return;
     }
 #pragma unroll
     for (int n = 0; n < 4; ++n)
-        if (n < count) c[n] = beta == 0.0f ? alpha * sum[n] : alpha * sum[n] + beta * c[n];
+        if (n < count) c[n] = v[n];
 }
 
 __device__ __forceinline__ bool rows_aligned(const float* p, int ld)
@@ -100,7 +101,8 @@ gemm_async_copy(int M, int N, int K, float alpha, const float* __restrict__ A, i
     const int tx = threadIdx.x, ty = threadIdx.y;
     const int thread = ty * THREADS_X + tx;
     const int block_row = blockIdx.y * TILE_M, block_col = blockIdx.x * TILE_N;
-    const bool a_aligned = rows_aligned(A, lda), b_aligned = rows_aligned(B, ldb), c_aligned = rows_aligned(C, ldc);
+    const bool a_aligned = rows_aligned(A, lda), b_aligned = rows_aligned(B, ldb);
+    const bool c_aligned = rows_aligned(C, ldc);
 
     auto copy_tiles = [&](int stage, int k0) {
         float* const a = As + stage * TILE_M * TILE_K;

@@ -26,7 +26,8 @@ static_assert(STAGES >= 2, "STAGES: one tile to multiply, at least one in flight
 #define LANES_M (WARP_TILE_M / THREAD_TILE_M)
 #define LANES_N (WARP_TILE_N / THREAD_TILE_N)
 static_assert(THREADS <= 1024, "warp tile: a block has at most 1024 threads");
-static_assert(LANES_M * LANES_N == 32 && LANES_M % 2 == 0, "thread tile: 32 of them to a warp tile, an even number down");
+static_assert(LANES_M * LANES_N == 32, "thread tile: 32 of them to a warp tile");
+static_assert(LANES_M % 2 == 0, "thread tile: an even number of them down a warp tile");
 static_assert(THREADS % TILE_K == 0, "TILE_K: a divisor of the number of threads");
 static_assert(TILE_M * TILE_K % THREADS == 0, "TILE_M * TILE_K: the same number of elements a thread");
 static_assert(TILE_K * TILE_N % (THREADS * 4) == 0, "TILE_K * TILE_N: the same number of float4s a thread");
@@ -64,21 +65,22 @@ __device__ __forceinline__ void cp_async_wait()
 }
 
 // c[0 … 3] = alpha · sum + beta · c, of which only the first `count` exist. beta = 0 does not read c.
-__device__ __forceinline__ void store4(float* c, int count, bool aligned, float alpha, const float* sum, float beta)
+__device__ __forceinline__ void store4(float* c, int count, bool aligned, float alpha, const float* sum,
+                                       float beta)
 {
+    float v[4];
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+        v[n] = alpha * sum[n];
+        if (beta != 0.0f && n < count) v[n] += beta * c[n];
+    }
     if (aligned && count >= 4) {
-        float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (beta != 0.0f) v = *reinterpret_cast<const float4*>(c);
-        v.x = beta == 0.0f ? alpha * sum[0] : alpha * sum[0] + beta * v.x;
-        v.y = beta == 0.0f ? alpha * sum[1] : alpha * sum[1] + beta * v.y;
-        v.z = beta == 0.0f ? alpha * sum[2] : alpha * sum[2] + beta * v.z;
-        v.w = beta == 0.0f ? alpha * sum[3] : alpha * sum[3] + beta * v.w;
-        *reinterpret_cast<float4*>(c) = v;
+        *reinterpret_cast<float4*>(c) = make_float4(v[0], v[1], v[2], v[3]);
         return;
     }
 #pragma unroll
     for (int n = 0; n < 4; ++n)
-        if (n < count) c[n] = beta == 0.0f ? alpha * sum[n] : alpha * sum[n] + beta * c[n];
+        if (n < count) c[n] = v[n];
 }
 
 __device__ __forceinline__ bool rows_aligned(const float* p, int ld)
