@@ -225,6 +225,16 @@ def percent_text(share: float | None, digits: int = 1) -> str:
     return "–" if share is None else f"{100 * share:+.{digits}f} %"
 
 
+def share_text(ratio: float | None) -> str:
+    """A speed over cuBLAS's, in percent: 0.903 reads ``90.3``."""
+    return "–" if ratio is None else f"{100 * ratio:.1f}"
+
+
+def noise_text(floor: float | None) -> str:
+    """A noise floor: 0.0003 reads ``0.03 %``."""
+    return "–" if floor is None else f"{100 * floor:.2f} %"
+
+
 def _figures(case: Case, v: Verdict) -> str:
     return (
         f"{case.id}: {gflops_text(v.gflops)} GFLOPS against {gflops_text(v.baseline_gflops)} "

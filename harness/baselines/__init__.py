@@ -7,7 +7,7 @@ is refused with the reason. ``python -m harness.baselines --help`` shows the com
 
 from harness.baselines.fields import BaselineError
 from harness.baselines.merge import Run, load_run, merge_runs
-from harness.baselines.store import Baseline, BaselineEntry, current, gpu_slug, load, prune, write
+from harness.baselines.store import Baseline, BaselineEntry, current, gpu_slug, load, prune, stored, write
 
 __all__ = [
     "Baseline",
@@ -20,5 +20,6 @@ __all__ = [
     "load_run",
     "merge_runs",
     "prune",
+    "stored",
     "write",
 ]

@@ -19,9 +19,10 @@ from harness.baselines import (
     load_run,
     merge_runs,
     prune,
+    stored,
     write,
 )
-from harness.judge import gflops_text, percent_text
+from harness.judge import gflops_text, noise_text, percent_text, share_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,8 +75,8 @@ def comparison(old: Baseline | None, new: Baseline) -> list[str]:
                 gflops_text(was.gflops if was else None),
                 gflops_text(entry.gflops),
                 percent_text(entry.gflops / was.gflops - 1 if was else None),
-                _noise(was.noise_floor if was else None),
-                _noise(entry.noise_floor),
+                noise_text(was.noise_floor if was else None),
+                noise_text(entry.noise_floor),
             )
         )
     lines = _aligned(rows)
@@ -88,7 +89,7 @@ def _prune(root: Path) -> int:
     from harness.legality import GpuLimits
     from harness.suites import SUITES
 
-    for baseline in _stored(root):
+    for baseline in _some(root):
         major, minor = map(int, baseline.machine_info["capability"].split("."))
         live = {case.id for case in SUITES["full"].timed_cases(GpuLimits.of((major, minor)))}
         gone = [case for case in baseline.case_ids if case not in live]
@@ -105,7 +106,7 @@ def _prune(root: Path) -> int:
 
 
 def _show(root: Path) -> int:
-    for baseline in _stored(root):
+    for baseline in _some(root):
         machine, commit = baseline.machine_info, baseline.commit_info["id"][:12]
         print(
             f"{baseline.path}: {machine['name']}, driver {machine['driver']}, CUDA {machine['cuda_driver']}, "
@@ -113,23 +114,18 @@ def _show(root: Path) -> int:
         )
         rows = [("case", "GFLOPS", "% of cuBLAS", "noise")]
         for e in baseline.entries.values():
-            share = "–" if e.cublas_ratio is None else f"{100 * e.cublas_ratio:.1f}"
-            rows.append((e.case_id, gflops_text(e.gflops), share, _noise(e.noise_floor)))
+            rows.append(
+                (e.case_id, gflops_text(e.gflops), share_text(e.cublas_ratio), noise_text(e.noise_floor))
+            )
         print("\n".join(_aligned(rows)))
     return 0
 
 
-def _stored(root: Path) -> list[Baseline]:
-    """The current baseline of every GPU model. Raises BaselineError where there is none."""
-    folders = sorted(folder.name for folder in root.iterdir()) if root.is_dir() else []
-    paths = [path for name in folders if (path := current(root, name))]
-    if not paths:
+def _some(root: Path) -> list[Baseline]:
+    found = stored(root)
+    if not found:
         raise BaselineError(f"{root}: no baseline in it; measure one with `nox -s baseline`")
-    return [load(path) for path in paths]
-
-
-def _noise(floor: float | None) -> str:
-    return "–" if floor is None else f"{100 * floor:.2f} %"
+    return found
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:

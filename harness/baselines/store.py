@@ -112,6 +112,12 @@ def current(root: Path, slug: str) -> Path | None:
     return files[-1][1] if files else None
 
 
+def stored(root: Path) -> list[Baseline]:
+    """The current baseline of every GPU model. Raises BaselineError for one that cannot be trusted."""
+    folders = sorted(path.name for path in root.iterdir()) if root.is_dir() else []
+    return [load(path) for name in folders if (path := current(root, name))]
+
+
 def _numbered(folder: Path) -> list[tuple[int, Path]]:
     files = folder.glob("[0-9][0-9][0-9][0-9]_*.json") if folder.is_dir() else ()
     return sorted((int(path.name[:4]), path) for path in files)

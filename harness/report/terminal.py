@@ -10,7 +10,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from harness.judge import gflops_text, percent_text
+from harness.judge import gflops_text, noise_text, percent_text, share_text
 from harness.report import Row, in_order, row
 
 __all__ = ["Row", "ladder_table", "row"]
@@ -65,9 +65,9 @@ def _cells(one: Row, narrow: bool) -> tuple[str, ...]:
         one.dtype,
         _broken(one.config) if narrow else one.config,
         gflops_text(one.gflops),
-        "–" if one.cublas_ratio is None else f"{100 * one.cublas_ratio:.1f}",
+        share_text(one.cublas_ratio),
         percent_text(one.change),
-        "–" if one.noise_floor is None else f"{100 * one.noise_floor:.2f} %",
+        noise_text(one.noise_floor),
         one.outcome.replace(" ", "\n") if narrow else one.outcome,
     )
 

@@ -1,0 +1,124 @@
+"""Markdown: the summary of a CI job, and the ladder in the README, made from the stored baseline."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from harness.baselines import Baseline, BaselineEntry
+from harness.judge import gflops_text, noise_text, percent_text, share_text
+from harness.model import Case, Kernel, Problem
+from harness.report import Row, in_order
+from kernels import LADDER
+
+BEGIN, END = "<!-- ladder:begin -->", "<!-- ladder:end -->"
+NO_BASELINE = "No baseline yet: run nox -s baseline on a GPU."
+SHOWN = Problem(4096, 4096, 4096)
+
+
+def job_summary(rows: Sequence[Row], header: Sequence[str]) -> str:
+    """A GitHub job summary: the count of verdicts, the lines of ``header``, what failed, then everything."""
+    failed = [row for row in rows if row.failed]
+    counts = Counter(row.verdict for row in rows)
+    parts = [
+        f"## {'Red' if failed or not rows else 'Green'}: "
+        + (
+            ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()) or "nothing was judged"
+        ),
+        "\n".join(f"- {_safe(line)}" for line in header),
+    ]
+    if failed:
+        parts += ["### Failed", _rows(failed)]
+    if rows:
+        parts.append(f"<details><summary>All {len(rows)} cases</summary>\n\n{_rows(rows)}\n\n</details>")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _rows(rows: Sequence[Row]) -> str:
+    ordered = [row for group in in_order(rows).values() for row in group]
+    return _table(
+        ("problem", "stage", "dtype", "config", "GFLOPS", "% of cuBLAS", "change", "noise floor", "verdict"),
+        "llllrrrrl",
+        (
+            (
+                *(row.problem, row.stage, row.dtype, row.config, gflops_text(row.gflops)),
+                *(share_text(row.cublas_ratio), percent_text(row.change), noise_text(row.noise_floor)),
+                f"**{row.outcome}**" if row.failed else row.outcome,
+            )
+            for row in ordered
+        ),
+    )
+
+
+def readme_section(baselines: Sequence[Baseline]) -> str:
+    """What stands between the marks of the README: a table and its provenance for each GPU model."""
+    return "\n\n".join(f"{_provenance(b)}\n\n{_ladder(b)}" for b in baselines) or NO_BASELINE
+
+
+def replaced(readme: str, section: str) -> str:
+    """The README with the section between its marks. Raises ValueError where it has not both, once each."""
+    if readme.count(BEGIN) != 1 or readme.count(END) != 1 or readme.index(BEGIN) > readme.index(END):
+        raise ValueError(f"needs the line {BEGIN} once, and {END} once after it")
+    before, _, rest = readme.partition(BEGIN)
+    return f"{before}{BEGIN}\n{section}\n{END}{rest.partition(END)[2]}"
+
+
+def _provenance(baseline: Baseline) -> str:
+    machine, commit = baseline.machine_info, baseline.commit_info
+    changed = " with changes" if commit["dirty"] else ""
+    return (
+        f"{machine['name']}, M = N = K = {SHOWN.m}, the best config of each stage. "
+        f"Driver {machine['driver']}, CUDA {machine['cuda_driver']}, nvcc {machine['nvcc']}; "
+        f"commit {commit['id'][:12]}{changed}, {baseline.datetime[:10]}, medians of {baseline.runs} fresh runs."
+    )
+
+
+def _ladder(baseline: Baseline) -> str:
+    lines = []
+    for kernel in LADDER:
+        for dtype in kernel.dtypes:
+            stored = (baseline.entry(Case(kernel, dtype, c, SHOWN).id) for c in kernel.configs)
+            configs = [(entry, c.label) for entry, c in zip(stored, kernel.configs, strict=True) if entry]
+            if configs:
+                best, label = max(configs, key=lambda pair: pair[0].gflops)
+                lines.append(_line(kernel, str(dtype), label, best))
+    return _table(
+        ("stage", "idea", "dtype", "best config", "GFLOPS", "% of cuBLAS", "noise floor"), "llllrrr", lines
+    )
+
+
+def _line(kernel: Kernel, dtype: str, label: str, best: BaselineEntry) -> tuple[str, ...]:
+    share = 1.0 if kernel.library else best.cublas_ratio
+    return (
+        kernel.name,
+        kernel.idea,
+        dtype,
+        label,
+        gflops_text(best.gflops),
+        share_text(share),
+        noise_text(best.noise_floor),
+    )
+
+
+def _table(heads: Sequence[str], align: str, rows: Iterable[Sequence[str]]) -> str:
+    rule = ["---:" if side == "r" else "---" for side in align]
+    return "\n".join(f"| {' | '.join(map(_safe, cells))} |" for cells in (heads, rule, *rows))
+
+
+def _safe(text: str) -> str:
+    """Text that can neither end its cell nor become HTML."""
+    return re.sub(r"\s+", " ", text).replace("|", "\\|").replace("<", "&lt;")
+
+
+def update_readme(readme: Path, baselines: Sequence[Baseline], check: bool) -> bool:
+    """Brings the README's table up to date, or with ``check`` only looks; true if it was already.
+
+    Raises ValueError where the README has no place for it, OSError where it cannot be read or written.
+    """
+    text = readme.read_text(encoding="utf-8")
+    wanted = replaced(text, readme_section(baselines))
+    if text != wanted and not check:
+        readme.write_text(wanted, encoding="utf-8")
+    return text == wanted
