@@ -71,7 +71,7 @@ def _provenance(baseline: Baseline) -> str:
     return (
         f"{machine['name']}, M = N = K = {SHOWN.m}, the best config of each stage. "
         f"Driver {machine['driver']}, CUDA {machine['cuda_driver']}, nvcc {machine['nvcc']}; "
-        f"commit {commit['id'][:12]}{changed}, {baseline.datetime[:10]}, medians of {baseline.runs} fresh runs."
+        f"commit {commit['id'][:12]}{changed}, {baseline.datetime[:10]}, {baseline.runs} fresh runs."
     )
 
 

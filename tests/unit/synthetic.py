@@ -1,0 +1,152 @@
+"""Made-up cases, measurements and runs of a GPU that does not exist, for tests that need no recording."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_benchmark.stats import Stats
+
+from harness.baselines import BaselineEntry
+from harness.model import Case, Kernel, Measurement, Problem, Resources
+from kernels import LADDER
+
+GPU = "Test GPU 1000"
+SLUG = "test-gpu-1000"
+CUBE = Problem(4096, 4096, 4096)
+OLD, NEW = "a" * 64, "b" * 64  # Cubin hashes.
+SECRETS = ("build-host-17", "jane.doe", "/home/jane.doe/gemm")
+
+
+def kernel(name: str) -> Kernel:
+    return next(k for k in LADDER if k.name == name)
+
+
+def case(name: str = "tiled", config: int = 0, problem: Problem = CUBE) -> Case:
+    k = kernel(name)
+    return Case(k, k.dtypes[0], k.configs[config], problem)
+
+
+def measurement(median: float = 0.01, rounds: int = 9, cubin: str | None = NEW, **more: Any) -> Measurement:
+    """Samples symmetric about the median."""
+    seconds = tuple(median * (1 + 0.0001 * (i - rounds // 2)) for i in range(rounds))
+    fields: dict[str, Any] = {
+        "seconds": seconds,
+        "reference_seconds": tuple(s / 2 for s in seconds),
+        "resources": Resources(32, 8192, 0, cubin) if cubin else None,
+        "sm_clock_mhz": 1000.0,
+        "power_w": 100.0,
+        "temperature_c": 40.0,
+        "clock_event_reasons": 0,
+        "discarded": 0,
+        "throttled": False,
+    }
+    return Measurement(**(fields | more))
+
+
+def stats(seconds: Sequence[float]) -> dict[str, Any]:
+    made = Stats()  # type: ignore[no-untyped-call]
+    made.data = list(seconds)
+    computed: dict[str, Any] = made.as_dict()  # type: ignore[no-untyped-call]
+    return computed | {"data": list(seconds), "iterations": 1, "ops": 1 / computed["median"]}
+
+
+def entry(of: Case, median: float = 0.01, noise: float = 0.0, cubin: str | None = OLD) -> BaselineEntry:
+    info = {
+        "case": of.id,
+        "median_s": median,
+        "gflops": of.problem.gflops(median),
+        "noise_floor": noise,
+        "cubin_sha256": cubin,
+        "l2": "cold",
+    }
+    return BaselineEntry(
+        f"tests/test_performance.py::test_performance[{of.id}]",
+        of.problem.id,
+        stats(measurement(median).seconds),
+        info,
+    )
+
+
+def record(of: Case, m: Measurement) -> dict[str, Any]:
+    """One benchmark as ``--benchmark-json`` has it, with everything that it should not tell."""
+    resources = {} if m.resources is None else vars(m.resources)
+    return {
+        "group": of.problem.id,
+        "name": f"test_performance[{of.id}]",
+        "fullname": f"tests/test_performance.py::test_performance[{of.id}]",
+        "params": {"timed_case": f"UNSERIALIZABLE[PosixPath('{SECRETS[2]}/kernels/s02_tiled.cu')]"},
+        "param": of.id,
+        "extra_info": {
+            "case": of.id,
+            "variant": of.variant,
+            "flops": of.problem.flops,
+            "gflops": of.problem.gflops(m.median),
+            "median_s": m.median,
+            "spread": m.spread,
+            "cublas_ratio": m.cublas_ratio,
+            "sm_clock_mhz": m.sm_clock_mhz,
+            "power_w": m.power_w,
+            "temperature_c": m.temperature_c,
+            "clock_event_reasons": m.clock_event_reasons,
+            "discarded": m.discarded,
+            "throttled": m.throttled,
+            "l2": m.l2,
+            "verdict": "NO_BASELINE",
+            "verdict_reason": "NOT_IN_BASELINE",
+            **resources,
+        },
+        "options": {"timer": "perf_counter"},
+        "stats": stats(m.seconds),
+    }
+
+
+def run(number: int, measured: Mapping[Case, Measurement]) -> dict[str, Any]:
+    """What ``--benchmark-json`` writes in fresh run ``number``."""
+    return {
+        "machine_info": {
+            "node": SECRETS[0],
+            "cpu": {"brand_raw": "Some CPU"},
+            "name": GPU,
+            "memory_mib": 1024,
+            "capability": "9.0",
+            "driver": "999.1",
+            "cuda_driver": "13.0",
+            "nvcc": "13.0.88",
+            "power_limit_w": 700.0,
+            "max_sm_clock_mhz": 1000,
+            "ecc": True,
+            "mig": False,
+            "python": "3.11.2",
+            "pytest_benchmark": "5.3.1",
+        },
+        "commit_info": {
+            "id": "0123456789abcdef0123456789abcdef01234567",
+            "time": "2026-11-01T10:00:00+00:00",
+            "dirty": False,
+            "branch": SECRETS[1],
+            "project": SECRETS[2],
+        },
+        "benchmarks": [record(of, m) for of, m in measured.items()],
+        "datetime": f"2026-11-02T10:0{number}:00+00:00",
+        "version": "5.3.1",
+    }
+
+
+def five_runs(cases: Sequence[Case], median: float = 0.01, noise: float = 0.0004) -> list[dict[str, Any]]:
+    """Five runs whose medians differ by ``noise`` in all, the second being the middle one."""
+    offsets = (noise / 2, 0.0, -noise / 2, noise / 4, -noise / 4)
+    return [
+        run(number, {of: measurement(median * (1 + offset)) for of in cases})
+        for number, offset in enumerate(offsets)
+    ]
+
+
+def saved(folder: Path, documents: Sequence[Any]) -> list[Path]:
+    folder.mkdir(exist_ok=True)
+    paths = [folder / f"run_{number}.json" for number in range(1, len(documents) + 1)]
+    for path, document in zip(paths, documents, strict=True):
+        path.write_text(json.dumps(document))
+    return paths

@@ -1,0 +1,240 @@
+"""Each verdict from the samples that call for it, and never a pass for what cannot be judged."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from _pytest.mark.expression import Expression
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.judge import (
+    CompareFail,
+    Policy,
+    Verdict,
+    VerdictKind,
+    confirm,
+    gflops_text,
+    judge,
+    orphan,
+    percent_text,
+)
+from harness.suites import SUITES
+from tests.unit.synthetic import NEW, OLD, case, entry, measurement
+
+POLICY = Policy()
+TILED, CUBLAS = case("tiled"), case("cublas")
+
+
+def verdict_on(median: float, *, policy: Policy = POLICY, noise: float = 0.0, **more: Any) -> Verdict:
+    """Of samples with this median against a stored median of 10 ms."""
+    return judge(TILED, measurement(median, **more), entry(TILED, 0.01, noise), policy)
+
+
+@pytest.mark.parametrize(
+    ("median", "kind", "reason"),
+    [
+        (0.010, "PASS", "WITHIN_THRESHOLD"),
+        (0.01009, "PASS", "WITHIN_THRESHOLD"),
+        (0.00995, "PASS", "WITHIN_THRESHOLD"),
+        (0.01012, "REGRESSED", "SLOWER"),
+        (0.0103, "REGRESSED", "SLOWER"),
+        (0.0098, "IMPROVED", "FASTER"),
+    ],
+)
+def test_the_change_against_one_percent(median: float, kind: str, reason: str) -> None:
+    verdict = verdict_on(median)
+    assert (verdict.kind, verdict.reason) == (kind, reason)
+    assert verdict.failed(POLICY) == (kind == "REGRESSED")
+
+
+def test_the_change_is_that_of_gflops_not_of_seconds() -> None:
+    verdict = verdict_on(0.02)
+    assert verdict.change == pytest.approx(-0.5)
+    assert verdict.gflops == pytest.approx(2 * 4096**3 / 0.02 / 1e9)
+    assert verdict.baseline_gflops == pytest.approx(2 * verdict.gflops)
+
+
+@pytest.mark.parametrize(("noise", "kind"), [(0.005, "REGRESSED"), (0.01, "PASS")])
+def test_three_times_the_noise_floor_is_no_change(noise: float, kind: str) -> None:
+    verdict = verdict_on(0.0102, noise=noise)  # 1.96 % fewer GFLOPS
+    assert verdict.kind == kind
+    assert verdict.threshold == pytest.approx(3 * noise)
+    assert verdict.noise_floor == noise
+
+
+def test_the_run_goes_before_the_kernel_and_the_kernel_before_one_percent() -> None:
+    tolerant = dataclasses.replace(TILED, kernel=dataclasses.replace(TILED.kernel, threshold=0.05))
+    slow, stored = measurement(0.0103), entry(TILED)
+    assert judge(TILED, slow, stored, POLICY).threshold == 0.01
+    assert judge(tolerant, slow, stored, POLICY).kind is VerdictKind.PASS
+    assert judge(tolerant, slow, stored, Policy(min_change=0.01)).kind is VerdictKind.REGRESSED
+    assert judge(TILED, slow, stored, Policy(min_change=0.05)).kind is VerdictKind.PASS
+    assert verdict_on(0.01006, policy=Policy(min_change=0.005)).kind is VerdictKind.REGRESSED
+    # Below the noise, nobody may ask for it.
+    assert verdict_on(0.01006, policy=Policy(min_change=0.005), noise=0.003).kind is VerdictKind.PASS
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ({"throttled": True}, "THROTTLED"),
+        ({"rounds": 4}, "TOO_FEW_SAMPLES"),
+        ({"rounds": 0}, "TOO_FEW_SAMPLES"),
+        ({"seconds": (0.01,) * 6 + (float("nan"),)}, "IMPOSSIBLE_SAMPLE"),
+        ({"seconds": (0.01,) * 6 + (0.0,)}, "IMPOSSIBLE_SAMPLE"),
+        ({"seconds": (-1e-6,) * 7}, "IMPOSSIBLE_SAMPLE"),
+        ({"l2": "warm"}, "OTHER_L2_POLICY"),
+    ],
+)
+def test_what_cannot_be_judged_fails_under_every_policy(bad: dict[str, Any], reason: str) -> None:
+    verdict = verdict_on(0.01, **bad)
+    assert (verdict.kind, verdict.reason) == ("AMBIGUOUS", reason)
+    assert TILED.id in verdict.message
+    lenient = Policy(allow_no_baseline=True, allow_orphans=True, fail_on_drift=False)
+    assert verdict.failed(POLICY)
+    assert verdict.failed(lenient)
+
+
+def test_throttled_samples_are_not_called_new_either() -> None:
+    assert judge(TILED, measurement(throttled=True), None, POLICY).kind is VerdictKind.AMBIGUOUS
+
+
+@pytest.mark.parametrize(("stored", "reason"), [(True, "NOT_IN_BASELINE"), (False, "NO_BASELINE_FILE")])
+def test_no_baseline_fails_with_the_command_that_settles_it(stored: bool, reason: str) -> None:
+    verdict = judge(TILED, measurement(), None, POLICY, stored=stored)
+    assert (verdict.kind, verdict.reason) == ("NO_BASELINE", reason)
+    assert f'nox -s baseline -- -k "[{TILED.id}]"' in verdict.message
+    assert verdict.gflops is not None
+    assert verdict.failed(POLICY)
+    assert not verdict.failed(Policy(allow_no_baseline=True))
+
+
+def test_an_orphan_fails_with_the_command_that_settles_it() -> None:
+    verdict = orphan(entry(TILED))
+    assert (verdict.kind, verdict.reason) == ("ORPHAN", "NOT_RUN")
+    assert "python -m harness.baselines prune" in verdict.message
+    assert verdict.failed(POLICY)
+    assert not verdict.failed(Policy(allow_orphans=True))
+
+
+def test_only_pass_and_improved_are_green_by_themselves() -> None:
+    green = {kind for kind in VerdictKind if not Verdict(kind, "ANY").failed(POLICY)}
+    assert green == {VerdictKind.PASS, VerdictKind.IMPROVED}
+
+
+def confirmed(second: float, *, of: Any = TILED, policy: Policy = POLICY, **more: Any) -> Verdict:
+    stored = entry(of, 0.01, cubin=None if of.kernel.library else OLD)
+    first = judge(of, measurement(0.0103), stored, policy)
+    assert (first.kind, first.reason) == ("REGRESSED", "SLOWER")
+    assert "suspected" in first.message
+    return confirm(of, first, measurement(second, **more), stored, policy)
+
+
+@pytest.mark.parametrize(
+    ("second", "more", "kind", "reason"),
+    [
+        (0.0103, {"cubin": NEW}, "REGRESSED", "SLOWER_CONFIRMED"),
+        (0.0103, {"cubin": OLD}, "DRIFTED", "SAME_BINARY_SLOWER"),
+        (0.0100, {"cubin": NEW}, "PASS", "NOT_CONFIRMED"),
+        (0.0090, {"cubin": NEW}, "PASS", "NOT_CONFIRMED"),
+        (0.0103, {"throttled": True}, "AMBIGUOUS", "THROTTLED"),
+        (0.0100, {"rounds": 2}, "AMBIGUOUS", "TOO_FEW_SAMPLES"),
+        (0.0103, {"cubin": None}, "REGRESSED", "SLOWER_CONFIRMED"),
+    ],
+)
+def test_a_suspicion_measured_again(second: float, more: dict[str, Any], kind: str, reason: str) -> None:
+    verdict = confirmed(second, **more)
+    assert (verdict.kind, verdict.reason) == (kind, reason)
+    assert verdict.failed(POLICY) == (kind != "PASS")
+
+
+def test_a_slower_library_has_drifted() -> None:
+    verdict = confirmed(0.0103, of=CUBLAS, cubin=None)
+    assert (verdict.kind, verdict.reason) == ("DRIFTED", "LIBRARY_SLOWER")
+    assert verdict.failed(POLICY)
+    assert not verdict.failed(Policy(fail_on_drift=False))
+
+
+def test_two_unknown_binaries_are_not_the_same_binary() -> None:
+    stored = entry(TILED, 0.01, cubin=None)
+    first = judge(TILED, measurement(0.0103), stored, POLICY)
+    verdict = confirm(TILED, first, measurement(0.0103, cubin=None), stored, POLICY)
+    assert verdict.kind is VerdictKind.REGRESSED
+
+
+def test_a_regression_says_all_that_one_needs() -> None:
+    message = confirmed(0.0103).message
+    assert "\n" not in message
+    for part in (TILED.id, "13,344 GFLOPS", "13,744", "-2.91 %", "threshold 1 %", "noise floor 0 %"):
+        assert part in message
+    assert f'nox -s gpu -- -k "[{TILED.id}]"' in message
+
+
+def test_the_reproducing_expression_selects_one_case_of_the_ladder() -> None:
+    from harness.legality import GpuLimits
+
+    cases = SUITES["full"].timed_cases(GpuLimits.of((9, 0)))
+    names = [f"test_performance[{c.id}]" for c in cases]
+    for chosen in cases[:: max(1, len(cases) // 20)]:
+        expression = Expression.compile(f"[{chosen.id}]")
+        assert [n for n in names if expression.evaluate(lambda word, n=n: word in n)] == [
+            f"test_performance[{chosen.id}]"
+        ]
+
+
+@pytest.mark.parametrize(
+    ("check", "fails"),
+    [
+        (CompareFail("median", percent=0.5), True),
+        (CompareFail("median", percent=0.7), False),
+        (CompareFail("max", seconds=5e-5), True),
+        (CompareFail("max", seconds=7e-5), False),
+        (CompareFail("min", percent=0.5), True),
+    ],
+)
+def test_the_user_may_be_stricter(check: CompareFail, fails: bool) -> None:
+    policy = Policy(compare_fail=(check,))
+    verdict = verdict_on(0.01006, policy=policy)  # 0.6 % more seconds
+    assert (verdict.reason == "COMPARE_FAIL") == fails
+    assert verdict.failed(policy) == fails
+    assert (check.field in verdict.message) == fails
+
+
+def test_the_user_s_own_check_is_confirmed_or_not_like_any_other() -> None:
+    policy = Policy(compare_fail=(CompareFail("median", percent=0.5),))
+    first = verdict_on(0.01006, policy=policy)
+    again = confirm(TILED, first, measurement(0.01006, cubin=OLD), entry(TILED), policy)
+    assert (again.kind, again.reason) == ("REGRESSED", "COMPARE_FAIL")
+    assert confirm(TILED, first, measurement(0.01), entry(TILED), policy).reason == "NOT_CONFIRMED"
+
+
+@pytest.mark.parametrize(
+    ("field", "limits"), [("speed", {"percent": 1}), ("min", {}), ("min", {"percent": 1, "seconds": 1})]
+)
+def test_a_check_that_means_nothing_is_refused(field: str, limits: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=field):
+        CompareFail(field, **limits)
+
+
+@given(
+    old=st.floats(1e-6, 1),
+    ratio=st.floats(0.5, 2),
+    noise=st.floats(0, 0.1),
+    least=st.floats(0.001, 0.2),
+)
+def test_green_means_within_the_threshold_or_faster(
+    old: float, ratio: float, noise: float, least: float
+) -> None:
+    policy = Policy(min_change=least)
+    m = measurement(old * ratio)
+    verdict = judge(TILED, m, entry(TILED, old, noise), policy)
+    lost = 1 - old / m.median  # share of the GFLOPS
+    assert verdict.failed(policy) == (lost > max(least, 3 * noise))
+
+
+def test_figures_read_the_same_everywhere() -> None:
+    assert [gflops_text(g) for g in (None, 8838.4, 999.94, 12.345)] == ["–", "8,838", "999.9", "12.35"]
+    assert [percent_text(p) for p in (None, -0.031, 0.0)] == ["–", "-3.1 %", "+0.0 %"]
