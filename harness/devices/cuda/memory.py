@@ -120,7 +120,7 @@ def _pool(kind: str, dtype: DType, k: int, rng: np.random.Generator) -> np.ndarr
         values = rng.standard_normal(_PERIOD, np.float32)
     elif kind == "odd":
         half = 1 << (min(13, dtype.integer_bits) - 1)
-        values = (2 * rng.integers(-half // 2, half // 2, _PERIOD) + 1).astype(np.float32)
+        values = (2 * rng.integers(-half, half, _PERIOD) + 1).astype(np.float32)
     else:
         density = min(0.5, 512 / max(1, k))
         values = rng.choice([-1.0, 0.0, 1.0], _PERIOD, p=[density / 2, 1 - density, density / 2]).astype(

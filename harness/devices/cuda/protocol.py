@@ -48,9 +48,9 @@ class Plan:
     throttled clock before the case is given up.
     """
 
-    target_seconds: float = 0.05
-    min_rounds: int = 7
-    max_rounds: int = 100
+    target_seconds: float = 0.12
+    min_rounds: int = 11
+    max_rounds: int = 300
     l2: str = "cold"
     reference: bool = True
     retries: int = 4

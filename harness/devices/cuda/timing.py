@@ -146,7 +146,11 @@ class Stopwatch:
 
             return enqueue
 
-        one, five = (float(np.median(self.batch(empties(n), None, _BATCH, "cold").kernel)) for n in (1, 5))
+        def median(count: int) -> float:
+            batches = [self.batch(empties(count), None, _BATCH, "cold").kernel for _ in range(6)]
+            return float(np.median(batches))
+
+        one, five = median(1), median(5)
         self.overhead = one - (five - one) / 4
 
     def measure(

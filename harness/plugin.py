@@ -1,0 +1,325 @@
+"""The pytest plugin: options, the device, the baseline, cases as tests, the ladder at the end.
+
+Thin: each hook calls into the modules that know. ``plugin_benchmark`` holds what is about pytest-benchmark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_benchmark.utils import PercentageRegressionCheck
+
+from harness import baselines, cases, provenance
+from harness.baselines import BaselineError
+from harness.devices import NoDevice, open_cuda
+from harness.judge import CompareFail, Policy, VerdictKind
+from harness.model import Case
+from harness.report import row
+from harness.report.markdown import job_summary
+from harness.report.terminal import ladder_table
+from harness.session import KEY, Session
+
+pytest_plugins = ["harness.plugin_benchmark"]
+
+
+class Hooks:
+    """Hooks of this plugin's own."""
+
+    @pytest.hookspec(firstresult=True)
+    def pytest_gemm_device(self, config: pytest.Config) -> Any:
+        """The device to run on; the suite's own tests replay recorded samples through it."""
+
+
+def _percent(text: str) -> float:
+    try:
+        value = float(text.removesuffix("%")) / 100
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1:
+        raise pytest.UsageError(f"--max-slowdown {text!r}: give a share between 0 % and 100 %, such as 1.5%")
+    return value
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    pluginmanager.add_hookspecs(Hooks)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("gemm", "GEMM kernels")
+    add = group.addoption
+    add(
+        "--device",
+        choices=("auto", "cuda"),
+        default="auto",
+        help="where cases run; auto is cuda where there is a GPU",
+    )
+    add("--suite", default="full", metavar="NAME", help="named set of cases: smoke or full (default)")
+    add("--kernel", action="append", default=[], metavar="NAME", help="only this stage; may be repeated")
+    add(
+        "--config", action="append", default=[], metavar="LABEL", help="only this config, such as tile32-pad0"
+    )
+    add(
+        "--shape", action="append", default=[], metavar="MxNxK", help="these problems in place of the suite's"
+    )
+    add(
+        "--list-cases",
+        action="store_true",
+        help="list what the suite holds and what is illegal here, and why; run nothing",
+    )
+    add(
+        "--max-slowdown",
+        default=None,
+        metavar="PCT",
+        help="smallest slowdown that counts, such as 0.5%% (default 1%%)",
+    )
+    add(
+        "--noise-factor",
+        type=float,
+        default=None,
+        metavar="X",
+        help="slowdowns below X times the noise floor pass (default 3)",
+    )
+    add("--allow-no-baseline", action="store_true", help="a case without a baseline passes, and is listed")
+    add(
+        "--allow-orphans",
+        action="store_true",
+        help="a baseline case that no longer exists passes, and is listed",
+    )
+    add(
+        "--allow-drift",
+        action="store_true",
+        help="an unchanged binary that runs slower passes, and is listed",
+    )
+    add("--allow-busy", action="store_true", help="time even while other processes use the GPU")
+    add("--job-summary", default=None, metavar="FILE", help="write the verdicts as Markdown")
+    add("--baseline-run", action="store_true", help="measure for a new baseline: judge nothing")
+    add(
+        "--time-limit",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="seconds after which a kernel counts as hung (default 60)",
+    )
+
+
+# Before anything runs
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    session = config.stash[KEY] = Session(policy=_policy(config), judging=not config.option.baseline_run)
+    if config.option.help or (config.option.collectonly and not config.option.list_cases):
+        session.no_device = "not opened for --collect-only"
+    else:
+        _open_device(config, session)
+    try:
+        session.selection = cases.select(
+            config.option.suite,
+            config.option.kernel,
+            config.option.config,
+            config.option.shape,
+            _capability(session),
+        )
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
+    _choose_baseline(config, session)
+
+
+def _policy(config: pytest.Config) -> Policy:
+    policy = Policy(
+        allow_no_baseline=config.option.allow_no_baseline,
+        allow_orphans=config.option.allow_orphans,
+        fail_on_drift=not config.option.allow_drift,
+    )
+    checks = config.option.benchmark_compare_fail or []
+    if checks:
+        policy = replace(policy, compare_fail=tuple(map(_compare_fail, checks)))
+    if config.option.max_slowdown is not None:
+        policy = replace(policy, min_change=_percent(config.option.max_slowdown))
+    if config.option.noise_factor is not None:
+        policy = replace(policy, noise_factor=config.option.noise_factor)
+    return policy
+
+
+def _compare_fail(check: Any) -> CompareFail:
+    """One of pytest-benchmark's own --benchmark-compare-fail checks, to be applied case by case."""
+    if isinstance(check, PercentageRegressionCheck):
+        return CompareFail(check.field, percent=check.threshold)
+    return CompareFail(check.field, seconds=check.threshold)
+
+
+def _open_device(config: pytest.Config, session: Session) -> None:
+    try:
+        session.device = config.hook.pytest_gemm_device(config=config)
+    except NoDevice as error:
+        session.no_device = str(error)
+        if config.option.device == "cuda":
+            raise pytest.UsageError(f"--device cuda: {error}") from None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_gemm_device(config: pytest.Config) -> Any:
+    device = open_cuda(config.option.time_limit)
+    config.add_cleanup(device.close)
+    return device
+
+
+def _capability(session: Session) -> tuple[int, int]:
+    return session.device.info.capability if session.device else (9, 0)
+
+
+def _choose_baseline(config: pytest.Config, session: Session) -> None:
+    """--benchmark-compare, resolved here: to the baseline of the GPU at hand, or to a clear refusal."""
+    wanted = config.option.benchmark_compare
+    if session.device is None:
+        if wanted:
+            raise pytest.UsageError(
+                f"--benchmark-compare: nothing to compare without a GPU ({session.no_device})"
+            )
+        return
+    root = Path(str(config.rootpath)) / "baselines"
+    path = baselines.current(root, session.slug)
+    if isinstance(wanted, str):
+        found = (
+            [Path(wanted)]
+            if Path(wanted).is_file()
+            else sorted((root / session.slug).glob(f"{wanted}*.json"))
+        )
+        if not found:
+            raise pytest.UsageError(
+                f"--benchmark-compare={wanted}: no such file, and none in baselines/{session.slug}"
+            )
+        path = found[-1]
+    if path is None:
+        if wanted:
+            raise pytest.UsageError(
+                f"--benchmark-compare: no baseline of {session.device.info.name} in "
+                f"baselines/{session.slug}; make one with `nox -s baseline`"
+            )
+        return
+    try:
+        session.baseline = baselines.load(path)
+        session.baseline.require_gpu(session.slug, session.device.info.name)
+    except BaselineError as error:
+        if session.judging:
+            raise pytest.UsageError(str(error)) from None
+    session.baseline_path = path
+    if wanted:
+        config.option.benchmark_compare = str(path)
+
+
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    if not config.option.list_cases:
+        return None
+    config._do_configure()
+    session = config.stash[KEY]
+    print("\n".join(cases.listing(session.selection, _capability(session))))
+    config._ensure_unconfigure()
+    return 0
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    session = config.stash[KEY]
+    if session.device is None:
+        return [f"gpu: none ({session.no_device})", f"suite: {config.option.suite}"]
+    i = session.device.info
+    path = session.baseline_path
+    shown = path.relative_to(config.rootpath) if path and path.is_relative_to(config.rootpath) else path
+    return [
+        f"gpu: {i.name}, {i.memory_mib} MiB, compute capability {'.'.join(map(str, i.capability))}, "
+        f"power limit {i.power_limit_w or '?'} W, max SM clock {i.max_sm_clock_mhz or '?'} MHz",
+        f"driver: {i.driver}, CUDA {i.cuda_driver}, nvcc {provenance.nvcc_version()}",
+        f"suite: {config.option.suite}, baseline: {shown or 'none'}",
+    ]
+
+
+# Cases become tests
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    selection = metafunc.config.stash[KEY].selection
+    for name, chosen in (("verify_case", selection.verify), ("timed_case", selection.timed)):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, chosen, ids=[case.id for case in chosen], scope="session")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    session = config.stash[KEY]
+    if session.device is not None:
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason=f"no GPU: {session.no_device}"))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuses a busy GPU and compiles all that was selected, before the first test."""
+    state, config = session.config.stash[KEY], session.config
+    if state.device is None or config.option.collectonly:
+        return
+    chosen = [c for item in session.items if (c := _case_of(item))]
+    timed = any("timed_case" in getattr(item, "fixturenames", ()) for item in session.items)
+    others = state.device.busy() if timed and not config.option.allow_busy else []
+    if others:
+        raise pytest.UsageError(
+            f"{state.device.info.name} is in use by {'; '.join(others)}: timing would mean nothing. "
+            "Stop it, or pass --allow-busy"
+        )
+    if chosen and not hasattr(config, "workerinput"):
+        reporter = config.pluginmanager.get_plugin("terminalreporter")
+        variants = {c.variant: c for c in chosen}
+        if reporter:
+            reporter.write_line(f"compiling {len(variants)} kernel variants ...")
+        state.compile_errors = state.device.prepare(variants.values())
+
+
+def _case_of(item: pytest.Item) -> Case | None:
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return parameters.get("verify_case") or parameters.get("timed_case")
+
+
+# Fixtures
+
+
+@pytest.fixture(scope="session")
+def device(request: pytest.FixtureRequest) -> Any:
+    """The open device. Skips where there is none, saying why."""
+    session = request.config.stash[KEY]
+    if session.device is None:
+        pytest.skip(f"no GPU: {session.no_device}")
+    return session.device
+
+
+@pytest.fixture
+def orphans(request: pytest.FixtureRequest) -> list[str]:
+    """Baseline cases that the suite no longer has, empty where they are allowed."""
+    s = request.config.stash[KEY]
+    if s.baseline is None or not s.judging or s.policy.allow_orphans:
+        return []
+    live = {case.id for case in cases.select("full", (), (), (), _capability(s)).timed}
+    return sorted(set(s.baseline.case_ids) - live)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    session = config.stash[KEY]
+    if not session.results:
+        return
+    rows = [
+        row(r.case, r.verdict, r.measurement.cublas_ratio if r.measurement else None, session.policy)
+        for r in session.results
+    ]
+    terminalreporter.section("ladder")
+    writer = terminalreporter._tw
+    terminalreporter.write_line(ladder_table(rows, writer.fullwidth, writer.hasmarkup))
+    improved = [r.case.id for r in session.results if r.verdict.kind is VerdictKind.IMPROVED]
+    if improved:
+        chosen = " or ".join(f"[{case}]" for case in improved)
+        terminalreporter.write_line(
+            f'{len(improved)} improved; to keep that: nox -s baseline -- -k "{chosen}"'
+        )
+    if config.option.job_summary:
+        text = job_summary(rows, pytest_report_header(config))
+        Path(config.option.job_summary).write_text(text, encoding="utf-8")

@@ -1,0 +1,116 @@
+"""pytest-benchmark, told about GPUs and without its silent passes (docs/architecture.md lists them)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from harness import provenance
+from harness.gate import Result, SampleClock, extra_info, run
+from harness.model import Case
+from harness.session import KEY, Session
+
+DEVICE_CLOCK = SampleClock()
+
+
+class GateFixture:
+    """Measures, judges and records one timed case; a verdict that fails becomes one pytest failure."""
+
+    def __init__(self, session: Session, benchmark: Any) -> None:
+        self._session, self._benchmark = session, benchmark
+
+    def __call__(self, case: Case) -> None:
+        if self._benchmark.disabled:
+            pytest.fail(
+                "timing is off (pytest-xdist's -n or --benchmark-disable), so this case cannot be judged: "
+                "run without it, or deselect with --benchmark-skip",
+                pytrace=False,
+            )
+        s = self._session
+        result = run(s.device, case, s.baseline if s.judging else None, s.policy, s.plan)
+        s.results.append(result)
+        if result.measurement and result.measurement.seconds:
+            self._record(result)
+        if s.judging or result.measurement is None:
+            if result.verdict.failed(s.policy):
+                pytest.fail(f"{result.verdict.kind}: {result.verdict.message}", pytrace=False)
+        elif result.measurement.throttled:
+            pytest.fail(
+                f"AMBIGUOUS: {case.id}: the clock stayed throttled, no baseline can rest on it", pytrace=False
+            )
+
+    def _record(self, result: Result) -> None:
+        assert result.measurement is not None
+        seconds = result.measurement.seconds
+        benchmark = self._benchmark
+        benchmark.group = result.case.problem.id
+        benchmark.params = {"timed_case": result.case.id}  # a Case's repr names this machine's paths
+        benchmark.extra_info.update(extra_info(result))
+        DEVICE_CLOCK.load(seconds)
+        benchmark.pedantic(DEVICE_CLOCK.tick, rounds=len(seconds), iterations=1)
+        # The table's OPS column reads GFLOPS (see pytest_benchmark_scale_unit): of the median, as judged.
+        stats = benchmark.stats.stats
+        stats.__dict__["ops"] = 1 / stats.median
+
+
+@pytest.fixture
+def gate(request: pytest.FixtureRequest, benchmark: Any) -> GateFixture:
+    """Call it with a timed case."""
+    return GateFixture(request.config.stash[KEY], benchmark)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """What a user saves with pytest-benchmark's own options is filed under the GPU's name too."""
+    benchmark_session = getattr(session.config, "_benchmarksession", None)
+    if benchmark_session is not None and session.config.stash[KEY].device:
+        slug = session.config.stash[KEY].slug
+        benchmark_session.machine_id = slug
+        if hasattr(benchmark_session.storage, "default_machine_id"):
+            benchmark_session.storage.default_machine_id = slug
+        # pytest-benchmark's own check ends the run without a failing test: here each case fails by itself.
+        benchmark_session.compare_fail = []
+
+
+def pytest_benchmark_generate_machine_info(config: pytest.Config) -> dict[str, Any]:
+    """The GPU in place of the host: no host name, no user."""
+    session = config.stash[KEY]
+    if session.device is None:
+        return {"gpu": None}
+    return {**session.device.info.as_dict(), **provenance.software_versions(), **session.device.facts()}
+
+
+def pytest_benchmark_update_commit_info(commit_info: dict[str, Any]) -> None:
+    """A copy of the tree without git, as in a container, says by GEMM_COMMIT (or GITHUB_SHA) what it is."""
+    if commit_info.get("id") in (None, "unknown"):
+        told = os.environ.get("GEMM_COMMIT") or os.environ.get("GITHUB_SHA")
+        commit_info.clear()
+        commit_info |= {"id": told or "unknown", "dirty": not told, "time": None}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_benchmark_scale_unit(config: Any, unit: str, benchmarks: list[Any]) -> tuple[str, float] | None:
+    """Operations of one problem read as GFLOPS: ``OPS (GFLops/s)``."""
+    flops = {b["extra_info"].get("flops") for b in benchmarks} if unit == "operations" else set()
+    if len(flops) == 1 and (count := flops.pop()):
+        return "GFL", count / 1e9
+    return None
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """A run with a failure is never saved: it would be the next run's baseline."""
+    config = session.config
+    benchmark_session = getattr(config, "_benchmarksession", None)
+    if (
+        benchmark_session is not None
+        and session.testsfailed
+        and (benchmark_session.save or benchmark_session.autosave)
+    ):
+        benchmark_session.save = benchmark_session.autosave = None
+        config.get_terminal_writer().line(
+            "\nnot saved: a run with failures must not become what the next one is compared with", red=True
+        )
+    yield

@@ -1,0 +1,55 @@
+"""A NumPy device of the tests' own, right unless a fault is planted in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from harness.devices import Array, Inputs, Outputs
+from harness.model import Case, Problem
+
+# A fault computes the product's place (m, n), or changes the finished C, given what a kernel is given.
+Multiply = Callable[[Array, Array, Problem], Array]
+Finish = Callable[[Array, Inputs, Problem], None]
+
+
+def product(a: Array, b: Array, p: Problem) -> Array:
+    """A·B with every product and sum in float64, rounded once to FP32."""
+    return a.astype(np.float64) @ b.astype(np.float64)
+
+
+class NumpyDevice:
+    """``multiply`` replaces A·B, ``combine`` alpha·P + beta·C, ``finish`` tampers with C at the end."""
+
+    name = "numpy"
+
+    def __init__(
+        self,
+        multiply: Multiply = product,
+        combine: Callable[[Array, Array, Problem], Array] | None = None,
+        finish: Finish | None = None,
+        violations: tuple[str, ...] = (),
+    ) -> None:
+        self.multiply, self.combine, self.finish, self.violations = multiply, combine, finish, violations
+        self.launches = 0
+        self.last: Any = None
+
+    def run(self, case: Case, inputs: Inputs) -> Outputs:
+        self.launches += 1
+        p = case.problem
+        c = inputs.c.copy()
+        with np.errstate(invalid="ignore"):
+            partial = self.multiply(inputs.a[:, : p.k], inputs.b[:, : p.n], p)
+            old = c[:, : p.n].astype(np.float64)
+            if self.combine:
+                c[:, : p.n] = self.combine(partial, old, p)
+            else:
+                c[:, : p.n] = p.alpha * partial + (p.beta * old if p.beta else 0.0)
+        if self.finish:
+            self.finish(c, inputs, p)
+        return Outputs(c, self.violations)
+
+    def close(self) -> None:
+        pass

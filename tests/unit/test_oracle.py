@@ -1,0 +1,254 @@
+"""Each planted fault is found, by the check that is there for it; a right kernel gives no finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness import oracle
+from harness.devices import Array, Inputs
+from harness.model import BF16, DTYPES, F16, F32, TF32, BlockShape, Case, Config, DType, Kernel, Problem
+from harness.suites import VERIFIED
+from tests.unit.fakes import NumpyDevice, product
+
+KERNEL = Kernel(
+    name="fake",
+    idea="",
+    source=None,
+    entry="",
+    dtypes=tuple(DTYPES.values()),
+    configs=(Config(),),
+    shape=lambda config, dtype: BlockShape((1, 1), (1, 1)),
+)
+ODD = Problem(37, 53, 141, lda=149, ldb=57, ldc=61)
+
+
+def found(device: NumpyDevice, problem: Problem = ODD, dtype: DType = F32) -> list[str]:
+    return [finding.check for finding in oracle.verify(device, Case(KERNEL, dtype, Config(), problem))]
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+@pytest.mark.parametrize("problem", VERIFIED, ids=lambda p: p.id)
+def test_a_right_kernel_gives_no_finding(problem: Problem, dtype: DType) -> None:
+    assert found(NumpyDevice(), problem, dtype) == []
+
+
+def _float(a: Array) -> Array:
+    return a.astype(np.float64)
+
+
+def _swapped_n_and_k(a: Array, b: Array, p: Problem) -> Array:
+    flat = np.resize(_float(b).reshape(-1), p.n * p.k)
+    out: Array = _float(a) @ flat.reshape(p.n, p.k).T
+    return out
+
+
+def _tf32(a: Array, b: Array, p: Problem) -> Array:
+    return product(
+        oracle.round_to(TF32, a.astype(np.float32)), oracle.round_to(TF32, b.astype(np.float32)), p
+    )
+
+
+def _half_sums(a: Array, b: Array, p: Problem) -> Array:
+    total = np.zeros((p.m, p.n), np.float16)
+    with np.errstate(over="ignore"):
+        for k in range(p.k):
+            total = (total + (_float(a)[:, k : k + 1] * _float(b)[k : k + 1]).astype(np.float16)).astype(
+                np.float16
+            )
+    return total
+
+
+def _bf16_inputs(a: Array, b: Array, p: Problem) -> Array:
+    return product(
+        oracle.round_to(BF16, a.astype(np.float32)), oracle.round_to(BF16, b.astype(np.float32)), p
+    )
+
+
+@pytest.mark.parametrize(
+    ("multiply", "check"),
+    [
+        pytest.param(_swapped_n_and_k, "exact", id="N and K exchanged"),
+        pytest.param(
+            lambda a, b, p: product(a[:, : p.k // 16 * 16], b[: p.k // 16 * 16], p), "exact", id="K tail lost"
+        ),
+        pytest.param(lambda a, b, p: product(a[:, :-1], b[:-1], p), "exact", id="K cut by one"),
+        pytest.param(
+            lambda a, b, p: product(a[:, 128:], b[128:], p), "exact", id="sum reset at a later tile"
+        ),
+        pytest.param(lambda a, b, p: product(a[:, ::-1], b, p), "exact", id="index reversed"),
+        pytest.param(_tf32, "precision", id="TF32 in an FP32 kernel"),
+        pytest.param(_half_sums, "exact", id="sums in half"),
+    ],
+)
+def test_a_wrong_product_is_found(multiply: Callable[..., Array], check: str) -> None:
+    assert found(NumpyDevice(multiply)) == [check]
+
+
+def test_lower_precision_of_a_tensor_core_kernel_is_found() -> None:
+    assert found(NumpyDevice(_bf16_inputs), dtype=F16) == ["precision"]
+
+
+def test_a_relative_error_of_a_few_hundred_roundoffs_is_out_of_bounds() -> None:
+    def slightly_off(a: Array, b: Array, p: Problem) -> Array:
+        exact = product(a, b, p)
+        return np.where(
+            exact == np.round(exact), exact, exact + np.abs(_float(a)) @ np.abs(_float(b)) * 2.0**-16
+        )
+
+    assert found(NumpyDevice(slightly_off)) == ["bound"]
+
+
+@pytest.mark.parametrize(
+    ("combine", "check"),
+    [
+        pytest.param(lambda product, c, p: p.alpha * product, "exact", id="beta ignored"),
+        pytest.param(
+            lambda product, c, p: product + (p.beta * c if p.beta else 0), "exact", id="alpha ignored"
+        ),
+        pytest.param(
+            lambda product, c, p: p.alpha * (product + (p.beta * c if p.beta else 0)),
+            "exact",
+            id="alpha scales C too",
+        ),
+        pytest.param(
+            lambda product, c, p: p.alpha * product + p.beta * c, "unwritten", id="beta = 0 reads C"
+        ),
+        pytest.param(
+            lambda product, c, p: c if p.alpha == 0 else p.alpha * product + (p.beta * c if p.beta else 0),
+            "exact",
+            id="alpha = 0 shortcut leaves C",
+        ),
+    ],
+)
+def test_wrong_scaling_is_found(combine: Callable[..., Array], check: str) -> None:
+    assert found(NumpyDevice(combine=combine)) == [check]
+
+
+def _last_row_missing(c: Array, inputs: Inputs, p: Problem) -> None:
+    c[-1] = inputs.c[-1]
+
+
+def _last_column_missing(c: Array, inputs: Inputs, p: Problem) -> None:
+    c[:, p.n - 1] = inputs.c[:, p.n - 1]
+
+
+def _one_column_too_far(c: Array, inputs: Inputs, p: Problem) -> None:
+    c[:, p.n] = c[:, p.n - 1]
+
+
+def _nan_spreads(c: Array, inputs: Inputs, p: Problem) -> None:
+    if np.isnan(c[:, : p.n]).any():
+        c[:, : p.n] = np.nan
+
+
+def _nan_swallowed(c: Array, inputs: Inputs, p: Problem) -> None:
+    np.nan_to_num(c, copy=False)
+
+
+@pytest.mark.parametrize(
+    ("finish", "check"),
+    [
+        pytest.param(_last_row_missing, "exact", id="last row not written"),
+        pytest.param(_last_column_missing, "exact", id="last column not written"),
+        pytest.param(_one_column_too_far, "padding", id="a column past the row"),
+        pytest.param(_nan_spreads, "nan_row", id="a NaN spreads to other rows"),
+        pytest.param(_nan_swallowed, "nan_row", id="a NaN is swallowed"),
+    ],
+)
+def test_wrong_stores_are_found(finish: Callable[..., None], check: str) -> None:
+    start = Problem(ODD.m, ODD.n, ODD.k, 2, 3, ODD.lda, ODD.ldb, ODD.ldc)
+    assert found(NumpyDevice(finish=finish), start) == [check]
+
+
+def test_padding_columns_of_the_inputs_must_not_be_read() -> None:
+    device = NumpyDevice()
+    plain = device.run
+
+    def reads_past_the_row(case: Case, inputs: Inputs) -> Any:
+        outputs = plain(case, inputs)
+        outputs.c[:, : case.problem.n] += 0 * inputs.a[:, case.problem.k :].astype(np.float32).sum(
+            axis=1, keepdims=True
+        )
+        return outputs
+
+    device.run = reads_past_the_row  # type: ignore[method-assign]
+    assert found(device) == ["unwritten"]
+
+
+def test_stale_output_is_found() -> None:
+    device = NumpyDevice()
+    seen: list[Array] = []
+
+    def stale(c: Array, inputs: Inputs, p: Problem) -> None:
+        seen.append(c.copy())
+        c[:] = seen[0]
+
+    device.finish = stale
+    assert found(device) == ["exact"]
+
+
+def test_a_last_bit_that_changes_is_found() -> None:
+    device = NumpyDevice()
+
+    def flip(c: Array, inputs: Inputs, p: Problem) -> None:
+        fractional = c[0, 0] != np.round(c[0, 0])
+        if fractional and device.launches % 2:
+            c[0, 0] = np.nextafter(c[0, 0], np.float32(np.inf))
+
+    device.finish = flip
+    assert found(device) == ["repeat"]
+
+
+def test_violations_of_the_device_become_findings() -> None:
+    assert "guard" in found(NumpyDevice(violations=("a guard band was written",)))
+
+
+def test_a_mismatch_names_place_values_bound_and_count() -> None:
+    def two_wrong(c: Array, inputs: Inputs, p: Problem) -> None:
+        c[3, 5] += 1
+        c[9, 2] += 1
+
+    (finding,) = oracle.verify(NumpyDevice(finish=two_wrong), Case(KERNEL, F32, Config(), ODD))
+    want = oracle.reference(ODD, F32, "exact")
+    assert f"C(3, 5) is {want[3, 5] + 1:g}, expected {want[3, 5]:g} ± 0" in finding.message
+    assert f"2 of {37 * 53} elements are wrong" in finding.message
+    assert "alpha 1, beta 0" in finding.message
+
+
+def test_inputs_of_the_exact_check_stay_exact_in_fp32() -> None:
+    for problem in VERIFIED:
+        for dtype in DTYPES.values():
+            for kind in ("exact", "probe"):
+                inputs = oracle.make_inputs(problem, dtype, kind)
+                a, b = (_float(x[:, :n]) for x, n in ((inputs.a, problem.k), (inputs.b, problem.n)))
+                total = 3 * (np.abs(a) @ np.abs(b)) if kind == "exact" else np.abs(a) @ np.abs(b)
+                assert total.size == 0 or total.max() + 3 * 15 < 2**24
+
+
+def test_the_probe_cannot_be_held_by_a_lower_precision() -> None:
+    values = oracle.make_inputs(ODD, F32, "probe").a[:, : ODD.k]
+    assert (oracle.round_to(TF32, values) != values).mean() > 0.5
+    assert (values.astype(np.float16).astype(np.float32) != values).mean() > 0.5
+
+
+@pytest.mark.parametrize(
+    ("value", "rounded"),
+    [
+        (1.0 + 2.0**-11, 1.0 + 2.0**-10),  # a tie goes away from zero
+        (-1.0 - 2.0**-11, -1.0 - 2.0**-10),
+        (1.0 + 2.0**-11 - 2.0**-20, 1.0),
+        (float("inf"), float("inf")),
+    ],
+)
+def test_rounding_to_tf32(value: float, rounded: float) -> None:
+    assert oracle.round_to(TF32, np.array([value], np.float32))[0] == np.float32(rounded)
+
+
+def test_gamma_refuses_where_no_bound_holds() -> None:
+    assert oracle.gamma(10, 2.0**-24) == pytest.approx(10 * 2.0**-24, rel=1e-5)
+    with pytest.raises(ValueError, match="must be below 1"):
+        oracle.gamma(2**24, 2.0**-24)
