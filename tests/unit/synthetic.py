@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_benchmark.stats import Stats
 
-from harness.baselines import BaselineEntry
+from harness.baselines import Baseline, BaselineEntry, load_run, merge_runs
 from harness.model import Case, Kernel, Measurement, Problem, Resources
 from kernels import LADDER
 
@@ -150,3 +150,12 @@ def saved(folder: Path, documents: Sequence[Any]) -> list[Path]:
     for path, document in zip(paths, documents, strict=True):
         path.write_text(json.dumps(document))
     return paths
+
+
+def merged(folder: Path, documents: Sequence[Any], previous: Baseline | None = None) -> Baseline:
+    """The baseline that these runs make, by way of files."""
+    return merge_runs([load_run(path) for path in saved(folder / "runs", documents)], previous)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}

@@ -1,0 +1,208 @@
+"""Fresh runs made into a baseline, and the commands that do it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.baselines import BaselineError, current, load, prune, stored, write
+from harness.baselines.__main__ import main
+from harness.legality import GpuLimits
+from harness.model import Problem
+from harness.suites import SUITES
+from tests.unit.synthetic import GPU, SLUG, case, contents, five_runs, measurement, merged, run, saved
+
+ROOT = Path(__file__).parents[2]
+TILED, NAIVE, CUBLAS = case("tiled"), case("naive"), case("cublas")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder of baselines that holds one, of tiled, naive and cublas."""
+    write(merged(tmp_path, five_runs([TILED, NAIVE, CUBLAS])), tmp_path / "baselines" / SLUG)
+    return tmp_path / "baselines"
+
+
+@pytest.fixture
+def file(root: Path) -> Path:
+    path = current(root, SLUG)
+    assert path is not None
+    return path
+
+
+def test_the_middle_run_gives_the_stats(tmp_path: Path) -> None:
+    medians = [0.0102, 0.0099, 0.0101, 0.0110, 0.0098]
+    runs = [run(n, {TILED: measurement(m)}) for n, m in enumerate(medians)]
+    entry = merged(tmp_path, runs).entry(TILED.id)
+    assert entry is not None
+    assert entry.median_s == 0.0101
+    assert entry.noise_floor == pytest.approx((0.0110 - 0.0098) / 0.0101, rel=1e-2)
+    assert entry.info["run_medians"] == medians
+
+
+def all_info(**values: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda d: [b["extra_info"].update(values) for b in d["benchmarks"]]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            lambda d: d["machine_info"].update(name="Other GPU"),
+            "name is Other GPU, in run_1.json Test",
+        ),
+        (lambda d: d["machine_info"].update(driver="1.0"), "driver is 1.0"),
+        (lambda d: d["machine_info"].update(nvcc="12.9.1"), "nvcc is 12.9.1"),
+        (lambda d: d["machine_info"].update(power_limit_w=500), "power_limit_w is 500"),
+        (lambda d: d["machine_info"].pop("ecc"), "ecc is None"),
+        (lambda d: d["commit_info"].update(id="feedface"), "commit id is feedface"),
+        (lambda d: d["commit_info"].update(dirty=True), "commit dirty is True"),
+        (all_info(cubin_sha256="c" * 64), "cubin_sha256 differs"),
+        (all_info(l2="warm"), "l2 differs"),
+        (all_info(throttled=True), "throttled"),
+        (all_info(throttled=None), "throttled"),
+        (all_info(verdict="WRONG", verdict_reason="WRONG"), "WRONG"),
+        (all_info(verdict="CRASHED", verdict_reason="HANG"), "CRASHED (HANG)"),
+        (all_info(verdict="AMBIGUOUS", verdict_reason="TOO_FEW_SAMPLES"), "AMBIGUOUS"),
+        (all_info(gflops=1.0), "gflops is 1"),
+        (lambda d: d["benchmarks"][0]["stats"].update(rounds=4), "4 rounds, at least 5"),
+        (lambda d: d["benchmarks"][0]["stats"].update(median=float("nan")), "median is nan"),
+        (lambda d: d["benchmarks"].pop(), f"run_3.json: lacks {NAIVE.id}"),
+        (lambda d: d["benchmarks"].clear(), "no timed case"),
+        (lambda d: d["benchmarks"].append(d["benchmarks"][0]), "in it twice"),
+        (lambda d: d["benchmarks"][0].update(fullname="test_x.py::test_y"), "not a timed case of this suite"),
+        (lambda d: d.update(datetime="2026-11-02T10:00:00+00:00"), "the same run was given twice"),
+        (lambda d: d.update(machine_info={"gpu": None}), "name is missing"),
+    ],
+)
+def test_runs_no_baseline_can_rest_on(
+    tmp_path: Path, change: Callable[[dict[str, Any]], Any], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents = five_runs([TILED, NAIVE])
+    change(documents[2])
+    files = saved(tmp_path / "runs", documents)
+    assert main(["merge", *map(str, files), "--root", str(tmp_path / "baselines"), "--yes"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert reason in error
+    assert not (tmp_path / "baselines").exists()
+
+
+def test_four_runs_are_too_few(tmp_path: Path) -> None:
+    with pytest.raises(BaselineError, match="4 runs, a baseline needs at least 5"):
+        merged(tmp_path, five_runs([TILED])[:4])
+
+
+def test_a_partial_refresh_leaves_the_others_as_they_are(file: Path, tmp_path: Path) -> None:
+    previous = load(file)
+    documents = five_runs([TILED], median=0.008)
+    for document in documents:
+        document["machine_info"]["driver"] = "1000.2"
+        document["commit_info"]["id"] = "feedface"
+    new = merged(tmp_path, documents, previous)
+    assert new.entries[NAIVE.id] is previous.entries[NAIVE.id]
+    assert new.entries[NAIVE.id].info["driver"] == "999.1"
+    assert new.entries[TILED.id].median_s == 0.008
+    assert new.entries[TILED.id].info["driver"] == "1000.2"
+    assert new.entries[TILED.id].info["commit"] == "feedface"
+    assert new.case_ids == previous.case_ids
+    assert load(write(new, tmp_path / SLUG)).entries == new.entries
+
+
+def test_a_partial_refresh_of_another_gpu_is_refused(file: Path, tmp_path: Path) -> None:
+    documents = five_runs([TILED])
+    for document in documents:
+        document["machine_info"]["name"] = "Other GPU"
+    with pytest.raises(BaselineError, match=f"the baseline of {GPU}, but this GPU is Other GPU"):
+        merged(tmp_path, documents, load(file))
+
+
+# The command line
+
+
+def test_merge_shows_old_against_new_before_it_writes(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = contents(root / SLUG)
+    files = [str(path) for path in saved(tmp_path / "new", five_runs([TILED], median=0.008))]
+    assert main(["merge", *files, "--root", str(root)]) == 1  # Nobody at the terminal said yes.
+    shown = capsys.readouterr()
+    assert contents(root / SLUG) == before
+    assert "pass --yes" in shown.err
+    line = next(line for line in shown.out.splitlines() if line.startswith(TILED.id))
+    assert line.split()[1:] == ["13,744", "17,180", "+25.0", "%", "0.04", "%", "0.04", "%"]
+    assert "2 other cases stay as they are" in shown.out
+    assert NAIVE.id not in shown.out
+
+    assert main(["merge", *files, "--root", str(root), "--yes"]) == 0
+    assert "0002_2026-11-02.json" in capsys.readouterr().out.splitlines()[-1]
+    path = current(root, SLUG)
+    assert path is not None
+    assert load(path).entries[TILED.id].median_s == 0.008
+
+
+def test_merge_makes_the_first_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [str(path) for path in saved(tmp_path / "runs", five_runs([TILED]))]
+    assert main(["merge", *files, "--root", str(tmp_path / "new"), "--yes"]) == 0
+    assert (tmp_path / "new" / SLUG / "0001_2026-11-02.json").is_file()
+    assert "–" in capsys.readouterr().out
+
+
+def test_merge_does_not_build_on_a_damaged_baseline(
+    root: Path, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(file.read_text()[:500])
+    files = [str(path) for path in saved(tmp_path / "new", five_runs([TILED]))]
+    assert main(["merge", *files, "--root", str(root), "--yes"]) == 1
+    assert "cut short" in capsys.readouterr().err
+
+
+def test_prune_drops_what_the_suite_has_no_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root, gone = tmp_path / "baselines", case(problem=Problem(17, 19, 23))
+    live = SUITES["full"].timed_cases(GpuLimits.of((9, 0)))[0]
+    write(merged(tmp_path, five_runs([gone, live])), root / SLUG)
+    assert main(["prune", "--root", str(root)]) == 0
+    assert f"dropping {gone.id}" in capsys.readouterr().out
+    assert [b.case_ids for b in stored(root)] == [(live.id,)]
+    assert main(["prune", "--root", str(root)]) == 0
+    assert "nothing to drop" in capsys.readouterr().out
+    assert len(contents(root / SLUG)) == 2
+
+
+def test_prune_does_not_empty_a_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "baselines"
+    write(merged(tmp_path, five_runs([case(problem=Problem(17, 19, 23))])), root / SLUG)
+    assert main(["prune", "--root", str(root)]) == 1
+    assert "no case of it is in the suite" in capsys.readouterr().err
+    assert len(contents(root / SLUG)) == 1
+
+
+def test_pruned_keeps_the_named(file: Path) -> None:
+    assert prune(load(file), {NAIVE.id}).case_ids == (NAIVE.id,)
+
+
+def test_show_prints_provenance_and_figures(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "--root", str(root)]) == 0
+    out = capsys.readouterr().out
+    for part in (GPU, "driver 999.1", "commit 0123456789ab", "5 runs", TILED.id, "13,744", "50.0", "0.04 %"):
+        assert part in out
+
+
+def test_the_command_line_fails_in_one_line(tmp_path: Path) -> None:
+    for arguments, status in (
+        (["show", "--root", str(tmp_path)], 1),
+        (["merge", "absent.json"], 1),
+        (["merge"], 2),
+        (["grow"], 2),
+    ):
+        command = [sys.executable, "-m", "harness.baselines", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+        assert done.returncode == status
+        assert "error: " in done.stderr
+        assert "Traceback" not in done.stderr
