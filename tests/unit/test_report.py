@@ -1,0 +1,236 @@
+"""The ladder table in the terminal, in a job summary and in the README."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.baselines import current, load, write
+from harness.judge import Policy, Verdict, VerdictKind, judge
+from harness.model import Problem
+from harness.report.__main__ import main
+from harness.report.markdown import BEGIN, END, NO_BASELINE, job_summary, readme_section, replaced
+from harness.report.terminal import Row, ladder_table, row
+from kernels import LADDER
+from tests.unit.synthetic import CUBE, SLUG, case, entry, five_runs, measurement, merged, run
+
+ROOT = Path(__file__).parents[2]
+POLICY = Policy()
+LONG = "tile128x256x8-thread16x8-warp64x64-stages3-pad4"
+SMALL = "256x256x256"
+
+
+def made(stage: str = "tiled", config: str = "tile32-pad0", problem: str = SMALL, **more: object) -> Row:
+    plain = Row(stage, config, "f32", problem, 1234.5, 0.25, -0.002, 0.0003, "PASS", "WITHIN_THRESHOLD")
+    return replace(plain, **more)  # type: ignore[arg-type]
+
+
+RED = made(
+    "register", LONG, CUBE.id, verdict="REGRESSED", reason="SLOWER_CONFIRMED", failed=True, change=-0.031
+)
+CRASHED = made(
+    "naive", problem=CUBE.id, verdict="CRASHED", reason="ILLEGAL_ADDRESS", failed=True, gflops=None,
+    cublas_ratio=None, change=None, noise_floor=None,
+)  # fmt: skip
+ROWS = [made("cublas", ""), made(), made("naive"), RED, CRASHED]
+
+
+def test_a_judged_case_becomes_a_row() -> None:
+    of = case("tiled")
+    verdict = judge(of, measurement(0.0103), entry(of), POLICY)
+    made_row = row(of, verdict, 0.5, POLICY)
+    assert (made_row.stage, made_row.config, made_row.dtype) == ("tiled", "tile32-pad0", "f32")
+    assert (made_row.problem, made_row.cublas_ratio) == (CUBE.id, 0.5)
+    assert made_row.outcome == "REGRESSED SLOWER"
+    assert made_row.failed
+    assert not row(of, verdict=Verdict(VerdictKind.NO_BASELINE, "X"), cublas_ratio=None,
+                   policy=Policy(allow_no_baseline=True)).failed  # fmt: skip
+
+
+def test_every_row_stands_under_its_problem_in_the_order_of_the_ladder() -> None:
+    lines = ladder_table(ROWS, 160, False).splitlines()
+    words = [re.findall(r"[\w!]+", line)[:2] for line in lines[1:]]
+    assert words == [
+        [SMALL],
+        ["naive", "f32"],
+        ["tiled", "f32"],
+        ["cublas", "f32"],
+        [CUBE.id],
+        ["!", "naive"],
+        ["!", "register"],
+    ]
+    assert " ".join(lines[3].split()) == "tiled f32 tile32-pad0 1,234 25.0 -0.2 % 0.03 % PASS"
+    assert " ".join(lines[6].split()) == "! naive f32 tile32-pad0 – – – – CRASHED ILLEGAL_ADDRESS"
+    assert lines[7].split()[-3:] == ["0.03", "%", "REGRESSED"]
+
+
+def test_dtypes_of_one_stage_do_not_mix() -> None:
+    rows = [made("cublas", "", dtype=dtype) for dtype in ("bf16", "f32", "f16")] + [made("naive")]
+    lines = ladder_table(rows, 160, False).splitlines()[2:]
+    assert [line.split()[:2] for line in lines] == [
+        ["naive", "f32"],
+        ["cublas", "f32"],
+        ["cublas", "f16"],
+        ["cublas", "bf16"],
+    ]
+
+
+@pytest.mark.parametrize("width", [20, 80, 100, 300])
+def test_no_width_cuts_a_word_or_a_figure(width: int) -> None:
+    text = ladder_table(ROWS, width, False)
+    assert "…" not in text
+    for word in ("ILLEGAL_ADDRESS", "warp64x64-", "tile128x256x8-", "REGRESSED", "-3.1 %", "1,234"):
+        assert word in text
+    lines = text.splitlines()
+    assert all(line == line.rstrip() for line in lines)
+    assert max(map(len, lines)) <= max(width, 95)
+    if width == 300:
+        assert LONG in text
+
+
+def test_many_rows_are_all_there_whatever_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LINES", "5")
+    monkeypatch.setenv("COLUMNS", "20")
+    rows = [made(problem=f"{n}x1x1") for n in range(300)]
+    assert len(ladder_table(rows, 100, False).splitlines()) == 1 + 2 * 300
+
+
+def test_color_only_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b" not in ladder_table(ROWS, 120, False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    colored = ladder_table(ROWS, 120, True)
+    assert "\x1b[31m" in next(line for line in colored.splitlines() if "register" in line)
+    assert "\x1b[31m" not in next(line for line in colored.splitlines() if "tiled" in line)
+
+
+def test_a_job_summary_says_red_first() -> None:
+    text = job_summary(ROWS, ["gpu: Some <b>GPU</b>"])
+    assert text.startswith("## Red: 3 PASS, 1 REGRESSED, 1 CRASHED\n")
+    assert "- gpu: Some &lt;b>GPU&lt;/b>" in text
+    failed, _, everything = text.partition("<details>")
+    assert "### Failed" in failed
+    assert failed.count("\n| 4096x4096x4096 ") == 2
+    assert (
+        f"| 4096x4096x4096 | register | f32 | {LONG} | 1,234 | 25.0 | -3.1 % | 0.03 % | **REGRESSED** |"
+        in failed
+    )
+    assert everything.count("\n| 256x256x256 ") == 3
+    assert everything.count("\n| 4096x4096x4096 ") == 2
+    columns = {line.count("|") for line in text.splitlines() if line.startswith("|")}
+    assert columns == {10}
+
+
+def test_a_job_summary_is_green_only_where_something_was_judged() -> None:
+    assert job_summary([made()], []).startswith("## Green: 1 PASS\n")
+    assert "Failed" not in job_summary([made()], [])
+    assert job_summary([], ["gpu: none"]).startswith("## Red: nothing was judged")
+
+
+# The README
+
+README = f"# Title\n\n{BEGIN}\nold\n{END}\n\nafter\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A README and a baseline in which the second config of tiled is the faster one."""
+    medians = {
+        case("naive"): 0.04, case("tiled", 0): 0.02, case("tiled", 2): 0.016, case("cublas"): 0.004,
+        case("tiled", 1, Problem(256, 256, 256)): 1e-6,
+    }  # fmt: skip
+    runs = [run(n, {of: measurement(m * (1 + 0.0001 * n)) for of, m in medians.items()}) for n in range(5)]
+    write(merged(tmp_path, runs), tmp_path / "baselines" / SLUG)
+    (tmp_path / "README.md").write_text(README)
+    return tmp_path
+
+
+def readme(project: Path, *more: str) -> int:
+    return main(["readme", "--readme", f"{project}/README.md", "--root", f"{project}/baselines", *more])
+
+
+def test_the_readme_shows_the_best_config_of_each_stage(project: Path) -> None:
+    assert readme(project) == 0
+    text = (project / "README.md").read_text()
+    assert text.startswith(f"# Title\n\n{BEGIN}\n")
+    assert text.endswith(f"\n{END}\n\nafter\n")
+    assert "old" not in text.split(END)[0].splitlines()
+    rows = [[c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    assert rows[0] == ["stage", "idea", "dtype", "best config", "GFLOPS", "% of cuBLAS", "noise floor"]
+    assert [r[0] for r in rows[2:]] == ["naive", "tiled", "cublas"]
+    ideas = {k.name: k.idea for k in LADDER}
+    # 2·4096³ FLOP in 16.0032 ms; cuBLAS in the same run takes half the time; 0.04 % between the five medians.
+    assert rows[3] == [
+        "tiled",
+        ideas["tiled"],
+        "f32",
+        case("tiled", 2).config.label,
+        "8,588",
+        "50.0",
+        "0.04 %",
+    ]
+    assert rows[4][5] == "100.0"
+    for part in (
+        "Test GPU 1000",
+        "Driver 999.1",
+        "CUDA 13.0",
+        "commit 0123456789ab,",
+        "2026-11-02",
+        "5 fresh runs",
+    ):
+        assert part in text
+
+
+def test_check_says_whether_it_is_stale(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert readme(project, "--check") == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    assert (project / "README.md").read_text() == README
+    assert readme(project) == 0
+    assert readme(project, "--check") == 0
+    path = current(project / "baselines", SLUG)
+    assert path is not None
+    baseline = load(path)
+    faster = merged(project, five_runs([case("naive")], median=0.03), baseline)
+    write(faster, path.parent)
+    assert readme(project, "--check") == 1
+    assert "stale" in capsys.readouterr().err
+
+
+def test_without_a_baseline_it_says_so(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text(README)
+    assert readme(tmp_path) == 0
+    assert f"{BEGIN}\n{NO_BASELINE}\n{END}" in (tmp_path / "README.md").read_text()
+    assert readme_section([]) == "No baseline yet: run nox -s baseline on a GPU."
+
+
+@pytest.mark.parametrize("text", ["", BEGIN, END, f"{END}\n{BEGIN}", f"{BEGIN}{END}{BEGIN}{END}"])
+def test_a_readme_without_its_marks_is_left_alone(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ValueError, match="once"):
+        replaced(text, "x")
+    (tmp_path / "README.md").write_text(text)
+    assert readme(tmp_path) == 1
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path}/README.md: needs the line")
+    assert (tmp_path / "README.md").read_text() == text
+
+
+def test_a_damaged_baseline_makes_no_table(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = current(project / "baselines", SLUG)
+    assert path is not None
+    path.write_text("{")
+    assert readme(project) == 1
+    assert "cut short" in capsys.readouterr().err
+    assert (project / "README.md").read_text() == README
+
+
+def test_the_command_fails_in_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "harness.report", "readme", "--readme", str(tmp_path / "absent.md")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 1
+    assert done.stderr == f"error: {tmp_path}/absent.md: No such file or directory\n"
