@@ -328,6 +328,7 @@ def test_a_kill_in_the_middle_loses_nothing(file: Path, root: Path) -> None:
     assert {name.rpartition(".")[2] for name in left} == {"tmp"}  # It was in the middle.
     assert current(root, SLUG) == file
     assert load(file).case_ids
+    (file.parent / "0007_2026-10-01.json.tmp").write_text("{")  # Of a kill long ago.
     write(load(file), file.parent)
     assert sorted(contents(file.parent)) == ["0001_2026-11-02.json", "0002_2026-11-02.json"]
 
