@@ -159,7 +159,8 @@ def _blocks_by_shared(shared_bytes: int, limits: GpuLimits) -> int:
     if shared_bytes > limits.shared_per_block_optin:
         return 0
     of_block = _up(shared_bytes + limits.shared_reserved, limits.shared_unit)
-    return limits.shared_per_sm // of_block if of_block else limits.blocks_per_sm
+    # A block that asks for none is not limited by it; threads_per_sm is more than anything else allows.
+    return limits.shared_per_sm // of_block if of_block else limits.threads_per_sm
 
 
 def _up(value: int, unit: int) -> int:

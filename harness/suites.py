@@ -25,14 +25,15 @@ VERIFIED: tuple[Problem, ...] = (
     *VERIFIED_SMOKE,
     Problem(0, 7, 5, beta=1),
     Problem(7, 0, 5),
-    Problem(1, 257, 129),  # one row
+    Problem(1, 257, 129, alpha=0, beta=-1),  # one row
     Problem(263, 1, 67, beta=1),  # one column
-    Problem(389, 7, 61, alpha=0, beta=-1),  # tall
+    Problem(2085, 137, 19, beta=-1),  # tall: more than eight of the highest tiles, a band of warp_tiled
     Problem(5, 397, 83, alpha=2),  # flat
     Problem(130, 262, 128, ldb=264, ldc=268),  # aligned, but N ends within a vector
     Problem(3, 2, 391, alpha=-1, beta=1, lda=393, ldc=5),  # long K for a little C
 )
 
+INT_MAX = 2**31 - 1  # as the kernels take them
 SQUARES = (256, 512, 1024, 2048, 4096, 8192, 1000, 4095, 4097)
 TIMED: tuple[Problem, ...] = (
     *(Problem(n, n, n) for n in SQUARES),
@@ -139,7 +140,12 @@ def find_problem(text: str) -> Problem:
         scales = {name: float(parts.pop(name)) for name in ("alpha", "beta") if name in parts}
     except ValueError:
         raise ValueError(f"shape {text!r}: alpha and beta must be numbers") from None
-    return Problem(**{name: int(part) for name, part in parts.items()}, **scales)  # type: ignore[arg-type]
+    numbers = {name: int(part) for name, part in parts.items()}
+    if max(numbers.values()) > INT_MAX:
+        raise ValueError(
+            f"shape {text!r}: sizes and leading dimensions are 32-bit integers, at most {INT_MAX}"
+        )
+    return Problem(**numbers, **scales)  # type: ignore[arg-type]
 
 
 def illegal(limits: GpuLimits) -> list[tuple[str, tuple[str, ...]]]:

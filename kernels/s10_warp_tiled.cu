@@ -5,7 +5,7 @@
 //             shared memory serve 128 multiply-adds. STAGES tiles by cp.async, A transposed on the way
 //             by copies of 4 bytes, registers for step k + 1 loaded during step k, across tiles too.
 //             Blocks that run at the same time form a compact patch of C, and share A and B in L2.
-// The limit   The FP32 units themselves: of 136 instructions 128 are multiply-adds.
+// The limit   The FP32 units themselves: nine of ten instructions are multiply-adds.
 // Next        wmma leaves the FP32 units for the tensor cores.
 
 #if !defined(TILE_M) || !defined(TILE_N) || !defined(TILE_K) || !defined(STAGES)

@@ -1,0 +1,140 @@
+"""The `.cu` files and their declarations say the same: neither drifts from the other unseen."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.model import F32, KERNELS_DIR, Config, Kernel
+from kernels import LADDER
+
+KERNELS = [kernel for kernel in LADDER if not kernel.library]
+ABI = (
+    r"int M, int N, int K, float alpha, const (\w+)\* A, int lda, "
+    r"const \1\* B, int ldb, float beta, float\* C, int ldc"
+)
+
+
+def files_that_drifted(files: Sequence[Path], ladder: Sequence[Kernel]) -> list[str]:
+    """Files nobody declares, declarations without a file, numbers out of ladder order."""
+    declared = Counter(kernel.source for kernel in ladder if kernel.source)
+    found = [f"{file.name} is not declared" for file in files if file not in declared]
+    found += [f"{path.name} does not exist" for path in declared if path not in files]
+    found += [f"{path.name} is declared {times} times" for path, times in declared.items() if times > 1]
+    numbered = [kernel for kernel in ladder if kernel.source]
+    for number, kernel in enumerate(numbered):
+        expected = f"s{number:02}_{kernel.name}.cu"
+        if kernel.source and kernel.source.name != expected:
+            found.append(f"{kernel.name} is {kernel.source.name}, not {expected}")
+    return found
+
+
+def source_drifted(kernel: Kernel, source: str) -> list[str]:
+    """Where a `.cu` file and its declaration differ: entry, signature, macros, dtypes, header."""
+    found = []
+    # Comments may name any macro; only code uses one.
+    code = " ".join(re.sub(r"//[^\n]*", "", source).replace("__restrict__ ", "").split())
+    signature = re.search(rf'extern "C" __global__ void[^;{{]*\b{kernel.entry}\(([^)]*)\)', code)
+    if kernel.entry != f"gemm_{kernel.name}" or not signature:
+        found.append(f"no entry {kernel.entry}")
+    elif not re.fullmatch(ABI, signature[1]):
+        found.append(f"the signature differs: {signature[1]}")
+    demanded = set(re.findall(r"!defined\((\w+)\)", code))
+    if not demanded or "#error" not in code:
+        found.append("demands no macro")
+    for config in kernel.configs:
+        found += [f"{config.label} lacks {name}" for name in demanded - set(config)]
+        found += [f"{name} of {config.label} is not demanded" for name in set(config) - demanded]
+    used = re.sub(r"#if.*?#error \"[^\"]*\"", "", code)
+    found += [f"{name} is not used" for name in demanded if not re.search(rf"\b{name}\b", used)]
+    if len(kernel.dtypes) > 1:
+        found += [f"{d.macro} is not used" for d in kernel.dtypes if f"defined({d.macro})" not in code]
+    header = source.split("\n\n")[0]
+    if not header.startswith(f"// {kernel.name}: ") or not all(
+        w in header for w in ("The idea", "The limit", "Next")
+    ):
+        found.append("the header does not tell the idea, what limits it and what comes next")
+    return found
+
+
+def test_files_are_the_ladder() -> None:
+    assert files_that_drifted(sorted(KERNELS_DIR.glob("*.cu")), LADDER) == []
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_a_file_is_what_is_declared(kernel: Kernel) -> None:
+    assert kernel.source
+    assert source_drifted(kernel, kernel.source.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
+def test_names_are_told_apart(kernel: Kernel) -> None:
+    assert [k.name for k in LADDER].count(kernel.name) == 1
+    labels = Counter(config.label for config in kernel.configs)
+    assert max(labels.values()) == 1, labels
+
+
+def test_the_library_has_nothing_to_compile() -> None:
+    (cublas,) = [kernel for kernel in LADDER if kernel.library]
+    assert (cublas.name, cublas.entry, cublas.configs) == ("cublas", "", (Config(),))
+    assert [dtype.name for dtype in cublas.dtypes] == ["f32", "f16", "bf16", "tf32"]
+    assert LADDER[-1] is cublas
+
+
+# What the checks above are worth: each sees the fault it is there for.
+
+
+def test_drift_of_files_is_seen() -> None:
+    files = sorted(KERNELS_DIR.glob("*.cu"))
+    assert files_that_drifted([*files, KERNELS_DIR / "s99_mine.cu"], LADDER) == [
+        "s99_mine.cu is not declared"
+    ]
+    assert files_that_drifted(files[1:], LADDER) == [f"{files[0].name} does not exist"]
+    assert f"{files[0].name} is declared 2 times" in files_that_drifted(files, (*LADDER, LADDER[0]))
+    swapped = (LADDER[1], LADDER[0], *LADDER[2:])
+    assert len(files_that_drifted(files, swapped)) == 2
+
+
+SOURCE = """\
+// mine: a kernel.
+//
+// The idea    .
+// The limit   .
+// Next        PADDING is only spoken of here.
+
+#if !defined(TILE)
+#error "mine needs -D TILE"
+#endif
+extern "C" __global__ void __launch_bounds__(TILE)
+gemm_mine(int M, int N, int K, float alpha, const float* __restrict__ A, int lda,
+          const float* B, int ldb, float beta, float* C, int ldc)
+{
+}
+"""
+MINE = replace(KERNELS[0], name="mine", entry="gemm_mine", configs=(Config(TILE=8),), dtypes=(F32,))
+
+
+@pytest.mark.parametrize(
+    ("fault", "finding"),
+    [
+        (("gemm_mine(", "gemm_other("), "no entry gemm_mine"),
+        (("float beta, ", ""), "the signature differs"),
+        (("float* C", "float* B, float* C"), "the signature differs"),
+        (("const float* B", "const half* B"), "the signature differs"),
+        (("int M, int N", "int N, int M"), "the signature differs"),
+        (("!defined(TILE)", "0"), "demands no macro"),
+        (("!defined(TILE)", "!defined(TILE) || !defined(PADDING)"), "tile8 lacks PADDING"),
+        (("#if !defined(TILE)", "#if !defined(SIZE)"), "TILE of tile8 is not demanded"),
+        (("__launch_bounds__(TILE)", ""), "TILE is not used"),
+        (("// Next", "// So"), "the header does not tell"),
+    ],
+)
+def test_drift_of_a_source_is_seen(fault: tuple[str, str], finding: str) -> None:
+    assert source_drifted(MINE, SOURCE) == []
+    assert fault[0] in SOURCE
+    assert any(found.startswith(finding) for found in source_drifted(MINE, SOURCE.replace(*fault)))

@@ -1,0 +1,155 @@
+"""What a GPU refuses, why, and how many blocks an SM holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from harness.legality import GpuLimits, legal_variants, occupancy, refusals
+from harness.model import BF16, F16, F32, TF32, BlockShape, Config, Kernel
+from kernels import LADDER
+
+H200 = GpuLimits.of((9, 0))
+TURING = GpuLimits.of((7, 5))
+GOOD = BlockShape(threads=(16, 16), tile=(128, 128), thread_tile=(8, 8), shared_bytes=8192)
+
+
+def kernel_of(shape: BlockShape, **fields: object) -> Kernel:
+    kernel = Kernel("k", "", LADDER[0].source, "gemm_k", (F32,), (Config(),), lambda config, dtype: shape)
+    return replace(kernel, **fields)  # type: ignore[arg-type]
+
+
+def refused(shape: BlockShape, limits: GpuLimits = H200) -> tuple[str, ...]:
+    return refusals(kernel_of(shape), Config(), F32, limits)
+
+
+def test_a_sound_block_is_not_refused() -> None:
+    assert refused(GOOD) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"threads": (64, 64), "thread_tile": (2, 2)}, "4096 threads a block (64×64), at most 1024"),
+        ({"threads": (4, 4), "tile": (32, 32)}, "16 threads a block (4×4) are not whole warps of 32"),
+        ({"shared_bytes": 48 * 1024 + 4}, "49156 bytes of static shared memory a block, at most 49152"),
+        (
+            {"shared_bytes": 227 * 1024 + 4, "dynamic": True},
+            "232452 bytes of dynamic shared memory a block, at most 232448",
+        ),
+        (
+            {"vectors": (("Bs", 128, 4), ("As", 65, 4))},
+            "rows of As are 65 elements apart: vectors of 4 would be misaligned",
+        ),
+        ({"thread_tile": (8, 12)}, "a tile of 128×128 is not divisible into thread tiles of 8×12"),
+        # The notes' own example: 256 threads where 64 have work.
+        ({"tile": (64, 64)}, "256 threads with 8×8 elements each do not make a tile of 64×64"),
+        (
+            {"threads": (8, 8), "thread_tile": (16, 16)},
+            "16×16 sums a thread do not fit the 255 registers it can have",
+        ),
+        (
+            {"threads": (32, 32), "tile": (256, 256)},
+            "8×8 sums a thread do not fit the 64 registers it can have",
+        ),
+    ],
+)
+def test_a_fault_is_the_one_reason(change: dict[str, object], reason: str) -> None:
+    assert refused(replace(GOOD, **change)) == (reason,)  # type: ignore[arg-type]
+
+
+def test_several_faults_are_all_told() -> None:
+    assert len(refused(replace(GOOD, threads=(48, 43), shared_bytes=50000))) == 5
+
+
+def test_dynamic_shared_memory_depends_on_the_gpu() -> None:
+    big = replace(GOOD, shared_bytes=100 * 1024, dynamic=True)
+    allowed = {
+        c
+        for c in ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))
+        if not refused(big, GpuLimits.of(c))
+    }
+    assert allowed == {(8, 0), (9, 0), (10, 0)}
+
+
+def test_a_warp_wide_kernel_has_no_thread_tile_to_check() -> None:
+    assert refused(replace(GOOD, thread_tile=None)) == ()
+
+
+def test_capability() -> None:
+    hopper = kernel_of(GOOD, min_capability=(9, 0))
+    assert refusals(hopper, Config(), F32, GpuLimits.of((8, 9))) == (
+        "k f32 needs compute capability 9.0, this is 8.9",
+    )
+    assert (
+        refusals(hopper, Config(), F32, H200) == refusals(hopper, Config(), F32, GpuLimits.of((10, 0))) == ()
+    )
+
+
+@pytest.mark.parametrize(("dtype", "legal"), [(F32, True), (F16, True), (BF16, False), (TF32, False)])
+def test_turing_has_no_bf16_and_no_tf32(dtype: object, legal: bool) -> None:
+    (cublas,) = [kernel for kernel in LADDER if kernel.library]
+    assert dtype in cublas.dtypes
+    assert (dtype in [d for _, d in legal_variants(cublas, TURING)]) is legal
+
+
+def test_the_declared_space_shows_what_the_notes_get_wrong() -> None:
+    kernels = {kernel.name: kernel for kernel in LADDER}
+    tiled = refusals(kernels["tiled"], Config(TILE_SIZE=64, PADDING=0), F32, H200)
+    assert tiled == ("4096 threads a block (64×64), at most 1024",)
+    (misaligned,) = [c for c in kernels["vectorized"].configs if c["PADDING"] == 1]
+    assert "rows of As are 65 elements apart" in refusals(kernels["vectorized"], misaligned, F32, H200)[0]
+
+
+@pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
+def test_the_default_config_runs_on_hopper_in_every_dtype(kernel: Kernel) -> None:
+    legal = legal_variants(kernel, H200)
+    assert {dtype for config, dtype in legal if config == kernel.configs[0]} == set(kernel.dtypes)
+
+
+def test_an_unknown_gpu_is_one_clear_line() -> None:
+    with pytest.raises(ValueError, match=r"compute capability 6\.1 is not known; known: 7\.5, 8\.0") as error:
+        GpuLimits.of((6, 1))
+    assert "\n" not in str(error.value)
+
+
+# Blocks computed by cuda_occupancy.h of CUDA 13.0 (block barriers 1, shared memory opted in).
+@pytest.mark.parametrize(
+    ("capability", "threads", "registers", "shared", "blocks", "limiter"),
+    [
+        ((9, 0), 256, 64, 0, 4, "registers"),
+        ((8, 0), 256, 32, 0, 8, "threads"),
+        ((8, 0), 256, 64, 0, 4, "registers"),
+        ((9, 0), 256, 128, 8320, 2, "registers"),
+        ((9, 0), 256, 129, 8320, 1, "registers"),
+        ((9, 0), 256, 255, 37248, 1, "registers"),
+        ((9, 0), 1024, 65, 0, 0, "registers"),
+        ((9, 0), 96, 168, 0, 4, "registers"),  # 12 warps fit, 3 to each sub-partition
+        ((9, 0), 32, 16, 512, 32, "blocks"),
+        ((8, 6), 32, 16, 512, 16, "blocks"),
+        ((8, 9), 32, 16, 512, 24, "blocks"),
+        ((12, 0), 32, 16, 512, 24, "blocks"),
+        ((7, 5), 32, 16, 0, 16, "blocks"),
+        ((9, 0), 128, 32, 45568, 5, "shared memory"),
+        ((9, 0), 128, 32, 232448, 1, "shared memory"),
+        ((8, 6), 128, 32, 49152, 2, "shared memory"),  # 1 KB of each is the driver's
+        ((7, 5), 128, 32, 32768, 2, "shared memory"),  # and here none is
+        ((8, 6), 512, 32, 0, 3, "threads"),
+        ((7, 5), 512, 32, 0, 2, "threads"),
+    ],
+)
+def test_occupancy(
+    capability: tuple[int, int], threads: int, registers: int, shared: int, blocks: int, limiter: str
+) -> None:
+    limits = GpuLimits.of(capability)
+    found = occupancy(threads, registers, shared, limits)
+    assert (found.blocks, found.limiter) == (blocks, limiter)
+    assert found.warps == blocks * threads // 32
+    assert found.fraction == pytest.approx(blocks * threads / limits.threads_per_sm)
+
+
+def test_what_cannot_be_launched_has_no_blocks() -> None:
+    assert occupancy(1056, 16, 0, H200).blocks == 0
+    assert occupancy(32, 256, 0, H200).blocks == 0
+    assert occupancy(32, 16, 227 * 1024 + 1, H200).blocks == 0

@@ -1,0 +1,171 @@
+"""The suites hold what they promise, and a wrong name is answered in one clear line."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import pytest
+
+from harness.legality import GpuLimits, legal_variants, refusals
+from harness.model import Case, Config, Problem
+from harness.suites import (
+    SUITES,
+    TIMED,
+    VERIFIED,
+    VERIFIED_SMOKE,
+    find_config,
+    find_kernel,
+    find_problem,
+    find_suite,
+    illegal,
+)
+from kernels import LADDER
+
+H200 = GpuLimits.of((9, 0))
+
+
+@pytest.mark.parametrize("problem", VERIFIED, ids=lambda problem: problem.id)
+def test_no_verified_problem_hides_an_exchange_of_sizes(problem: Problem) -> None:
+    assert problem == Problem(1, 1, 1) or len({problem.m, problem.n, problem.k}) == 3
+
+
+@pytest.mark.parametrize("problems", [VERIFIED, VERIFIED_SMOKE], ids=["full", "smoke"])
+def test_verified_problems_reach_every_path(problems: tuple[Problem, ...]) -> None:
+    padded = [p for p in problems if not p.tight]
+    assert any(p.lda % 4 == p.ldb % 4 == p.ldc % 4 == 0 and p.k % 4 for p in padded), "a vector over the edge"
+    assert any(p.lda % 2 and p.ldb % 2 and p.ldc % 2 for p in padded), "no vector at all"
+    assert any(p.k == 0 and p.beta for p in problems), "only beta"
+    assert any(p.m * p.n * p.k % 2 and p.beta for p in problems), "nothing divides"
+    assert {p.alpha for p in problems} >= {1, -1, 2, 3}
+    assert {p.beta for p in problems} >= {0, 1, -1, 2, 3}
+
+
+def test_zero_sizes_and_scales_are_verified() -> None:
+    assert {(p.m == 0, p.n == 0, p.k == 0) for p in VERIFIED} >= {
+        (True, False, False),
+        (False, True, False),
+        (False, False, True),
+    }
+    assert any(p.alpha == 0 for p in VERIFIED)
+
+
+@pytest.mark.parametrize("kernel", [k for k in LADDER if not k.library], ids=lambda kernel: kernel.name)
+def test_every_config_meets_whole_tiles_and_four_of_them_along_k(kernel: object) -> None:
+    kernel = find_kernel(getattr(kernel, "name", ""))
+    for config, dtype in legal_variants(kernel, H200):
+        rows, columns = kernel.shape(config, dtype).tile
+        depth = config.get("TILE_K", config.get("TILE_SIZE", 1))
+        assert any(
+            p.m >= rows and p.n >= columns and p.m * p.n > rows * columns and p.k >= 4 * depth
+            for p in VERIFIED_SMOKE
+            if p.lda % 8 == p.ldb % 8 == p.ldc % 8 == p.k % 8 == p.n % 8 == 0
+        ), config
+
+
+def test_full_verifies_every_legal_variant_on_every_problem() -> None:
+    cases = SUITES["full"].verify_cases(H200)
+    variants = sum(len(legal_variants(kernel, H200)) for kernel in LADDER)
+    assert len(set(cases)) == len(cases) == variants * len(VERIFIED)
+
+
+def test_full_times_defaults_everywhere_and_the_others_on_two_squares() -> None:
+    cases = SUITES["full"].timed_cases(H200)
+    for kernel in LADDER:
+        fitting = {p for p in TIMED if p.flops <= kernel.largest_timed}
+        for config, dtype in legal_variants(kernel, H200):
+            timed = {c.problem for c in cases if (c.kernel, c.config, c.dtype) == (kernel, config, dtype)}
+            default = config == kernel.configs[0]
+            assert timed == (fitting if default else {Problem(1024, 1024, 1024), Problem(4096, 4096, 4096)})
+    assert len({case.id for case in cases}) == len(cases)
+
+
+def test_slow_kernels_are_spared_the_largest_problems() -> None:
+    timed = {(c.kernel.name, c.problem.m) for c in SUITES["full"].timed_cases(H200)}
+    assert ("strided", 4096) in timed
+    assert ("strided", 8192) not in timed
+    assert ("tiled", 8192) in timed
+    smoke = {(c.kernel.name, c.problem.m) for c in SUITES["smoke"].timed_cases(H200)}
+    assert {m for name, m in smoke if name == "strided"} == {1024}
+    assert {m for name, m in smoke if name == "naive"} == {1024, 2048, 4095}
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_nothing_illegal_runs(name: str) -> None:
+    for limits in (H200, GpuLimits.of((7, 5))):
+        for case in SUITES[name].verify_cases(limits) + SUITES[name].timed_cases(limits):
+            assert not refusals(case.kernel, case.config, case.dtype, limits)
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_smoke_and_full_time_every_kernel_in_every_dtype(name: str) -> None:
+    timed = {(c.kernel.name, c.dtype.name) for c in SUITES[name].timed_cases(H200)}
+    assert timed == {(kernel.name, dtype.name) for kernel in LADDER for dtype in kernel.dtypes}
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_timed_cases_keep_the_data_of_a_problem_and_dtype_together(name: str) -> None:
+    cases = SUITES[name].timed_cases(H200)
+    runs = [key for key, _ in groupby(cases, key=lambda case: (case.problem, case.dtype))]
+    assert len(runs) == len(set(runs))
+    assert len(list(groupby(cases, key=lambda case: case.problem))) == len({c.problem for c in cases})
+    order = [kernel.name for kernel in LADDER]
+    for _, run in groupby(cases, key=lambda case: (case.problem, case.dtype)):
+        ranks = [order.index(case.kernel.name) for case in run]
+        assert ranks == sorted(ranks)
+
+
+def test_what_is_illegal_can_be_listed_with_its_reasons() -> None:
+    listed = dict(illegal(H200))
+    assert "4096 threads" in listed["tiled-f32-tile64-pad0"][0]
+    assert "misaligned" in listed["vectorized-f32-tile64x64x8-thread8x8-pad1"][0]
+    declared = sum(len(kernel.configs) * len(kernel.dtypes) for kernel in LADDER)
+    assert len(listed) + sum(len(legal_variants(kernel, H200)) for kernel in LADDER) == declared
+    assert len(illegal(GpuLimits.of((7, 5)))) > len(listed)
+
+
+def test_names_are_found() -> None:
+    tiled = find_kernel("tiled")
+    assert find_suite("smoke") is SUITES["smoke"]
+    assert find_config(tiled, "tile16-pad1") == Config(TILE_SIZE=16, PADDING=1)
+    assert find_config(find_kernel("cublas"), "") == Config()
+    assert find_problem("4096x64x4096") == Problem(4096, 64, 4096)
+
+
+@pytest.mark.parametrize(
+    "problem", [*VERIFIED, *TIMED, Problem(8, 9, 10, batch=5, alpha=0.5)], ids=lambda p: p.id
+)
+def test_every_problem_is_found_by_its_id(problem: Problem) -> None:
+    assert find_problem(problem.id) == problem
+
+
+@pytest.mark.parametrize(
+    ("lookup", "message"),
+    [
+        (lambda: find_suite("smok"), r"unknown suite 'smok' \(did you mean 'smoke'\?\); known: smoke, full"),
+        (
+            lambda: find_kernel("tield"),
+            r"unknown kernel 'tield' \(did you mean 'tiled'\?\); known: strided, naive, ",
+        ),
+        (
+            lambda: find_config(find_kernel("naive"), "tile8"),
+            r"unknown config of naive 'tile8'; known: block32x32, ",
+        ),
+        (lambda: find_config(find_kernel("cublas"), "x"), r"unknown config of cublas 'x'; known: none"),
+        (lambda: find_problem("4096x4096"), r"unknown shape '4096x4096': write it as MxNxK"),
+        (lambda: find_problem("1x2x3-alpha1e-e"), r"shape '1x2x3-alpha1e-e': alpha and beta must be numbers"),
+        (lambda: find_problem("8x8x8-ld4.8.8"), r"problem 8x8x8: lda 4 is shorter than the row of 8"),
+        (lambda: find_problem("1x1x2147483648"), r"shape '1x1x2147483648': .* at most 2147483647"),
+        (lambda: find_problem("1x2x3-batch0"), r"batch 1 or more"),
+    ],
+)
+def test_a_wrong_name_is_one_clear_line(lookup: object, message: str) -> None:
+    assert callable(lookup)
+    with pytest.raises(ValueError, match=message) as error:
+        lookup()
+    assert "\n" not in str(error.value)
+
+
+def test_cases_have_ids_of_their_own() -> None:
+    for suite in SUITES.values():
+        cases: list[Case] = suite.verify_cases(H200)
+        assert len({case.id for case in cases}) == len(cases)
