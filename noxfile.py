@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["nox==2026.10.20"]
+# dependencies = ["nox>=2025.2.9"]
 # ///
 """The commands of the suite. `nox --list` shows them; pytest's own options go after `--`.
 

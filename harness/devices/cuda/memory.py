@@ -9,11 +9,10 @@ import numpy as np
 import pycuda.driver as cuda
 
 from harness.devices import Inputs, Outputs
+from harness.devices.cuda.guards import ALIGN, GUARD, violations
 from harness.devices.cuda.modules import Pointers
 from harness.model import DTYPES, DType, Problem
 
-GUARD = 16 * 1024  # bytes on either side of a buffer, more than the largest row of a block tile
-ALIGN = 256  # what cuMemAlloc promises
 _PERIOD = 4_194_319  # prime: the pool of random numbers never lines up with a tile or a row
 
 
@@ -57,39 +56,7 @@ class GuardedArena:
         c = after[offsets[2] : end].view(inputs.c.dtype).reshape(inputs.c.shape).copy()
         changed = np.flatnonzero(before != after)
         changed = changed[(changed < offsets[2]) | (changed >= end)]
-        return Outputs(c, _violations(changed, inputs, offsets))
-
-
-def _violations(changed: np.ndarray[Any, Any], inputs: Inputs, offsets: list[int]) -> tuple[str, ...]:
-    """One line for each input, and for the guard bands together, with changed bytes."""
-    lines = []
-    ends = []
-    for name, array, start in zip("ABC", (inputs.a, inputs.b, inputs.c), offsets, strict=True):
-        ends.append(start + array.nbytes)
-        inside = (changed >= start) & (changed < ends[-1])
-        if inside.any() and name != "C":
-            first, count = int(changed[inside][0] - start) // array.itemsize, int(inside.sum())
-            row, column = divmod(first, max(1, array.shape[1]))
-            lines.append(f"input {name} was changed at ({row}, {column}), {count} bytes in all")
-        changed = changed[~inside]
-    if changed.size:
-        first = int(changed[0])
-        past = (
-            min((first - end, name) for end, name in zip(ends, "ABC", strict=True) if first >= end)
-            if first >= ends[0]
-            else None
-        )
-        ahead = min(
-            ((start - first, name) for start, name in zip(offsets, "ABC", strict=True) if first < start),
-            default=None,
-        )
-        if past and (not ahead or past[0] <= ahead[0]):
-            where = f"{past[0]} bytes past the end of {past[1]}"
-        else:
-            assert ahead is not None
-            where = f"{ahead[0]} bytes before the start of {ahead[1]}"
-        lines.append(f"a guard band was written, first {where}, {changed.size} bytes in all")
-    return tuple(lines)
+        return Outputs(c, violations(changed, inputs, offsets))
 
 
 @dataclass

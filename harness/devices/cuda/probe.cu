@@ -63,12 +63,15 @@ extern "C" __global__ void matvec(const void* X, int kind, int columns, int ld, 
 }
 
 // Counts |c - r| > tolerance (a NaN counts) into result[0]; result[1] is the first such index.
-extern "C" __global__ void compare(const float* c, const float* r, size_t count, float tolerance,
-                                   unsigned long long* result)
+extern "C" __global__ void compare(const float* c, const float* r, int rows, int columns, int ld,
+                                   float tolerance, unsigned long long* result)
 {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x)
-        if (!(fabsf(c[i] - r[i]) <= tolerance)) {
-            atomicAdd(&result[0], 1ull);
-            atomicMin(&result[1], (unsigned long long)i);
+    for (int row = blockIdx.x; row < rows; row += gridDim.x)
+        for (int column = threadIdx.x; column < columns; column += blockDim.x) {
+            const size_t i = (size_t)row * ld + column;
+            if (!(fabsf(c[i] - r[i]) <= tolerance)) {
+                atomicAdd(&result[0], 1ull);
+                atomicMin(&result[1], (unsigned long long)i);
+            }
         }
 }

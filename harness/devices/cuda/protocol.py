@@ -53,7 +53,7 @@ class Plan:
     max_rounds: int = 300
     l2: str = "cold"
     reference: bool = True
-    retries: int = 4
+    retries: int = 6
 
 
 @dataclass(frozen=True)

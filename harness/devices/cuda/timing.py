@@ -166,8 +166,9 @@ class Stopwatch:
         wanted = int(np.clip(plan.target_seconds / one, plan.min_rounds, plan.max_rounds))
         clean: list[Batch] = []
         discarded = retries = got = 0
+        size = _BATCH
         while got < wanted:
-            batch = self.batch(kernel, reference, min(_BATCH, wanted - got), plan.l2)
+            batch = self.batch(kernel, reference, min(size, wanted - got), plan.l2)
             if batch.clock >= self.settled_mhz * (1 - _CLOCK_TOLERANCE):
                 self.settled_mhz = max(self.settled_mhz, batch.clock)
                 clean.append(batch)
@@ -178,6 +179,9 @@ class Stopwatch:
             if retries > plan.retries:
                 return clean, discarded, True
             if batch.reasons & THROTTLE_MASK:
-                time.sleep(0.3)  # power or heat: a rest lets the clock come back
-            self.settle()
+                # Power or heat: shorter bursts and a rest between them let the clock come back.
+                size = max(2, size // 3)
+                time.sleep(0.4)
+            else:
+                self.settle()
         return clean, discarded, False

@@ -202,17 +202,17 @@ class Worker:
         rounded = dtype.unit_roundoff * np.sqrt(p.k) if dtype is TF32 else 0.0
         tolerance = 2 * _ROUNDING_MARGIN * (dtype.accumulate_roundoff * p.k + rounded)
         result = cuda.to_device(np.array([0, 2**63 - 1], np.uint64))
-        self._probe.get_function("compare")(
-            np.uintp(data.normal.c), np.uintp(data.reference.c), np.uint64(p.m * p.ldc), np.float32(tolerance),
-            result, block=(256, 1, 1), grid=(1024, 1),
-        )  # fmt: skip
-        count, first = (int(v) for v in cuda.from_device(result, 2, np.uint64))
-        if count:
+        addresses = np.uintp(data.normal.c), np.uintp(data.reference.c)
+        sizes = np.int32(p.m), np.int32(p.n), np.int32(p.ldc)
+        compare = self._probe.get_function("compare")
+        compare(*addresses, *sizes, np.float32(tolerance), result, block=(256, 1, 1), grid=(1024, 1))
+        wrong, first = (int(v) for v in cuda.from_device(result, 2, np.uint64))
+        if wrong:
             row, column = divmod(first, p.ldc)
             got, want = (self._element(address, first) for address in (data.normal.c, data.reference.c))
             raise DeviceError(
                 "WRONG",
-                f"{build.name} on {p.id}: the output of a timed launch is wrong in {count} of {p.m * p.n} "
+                f"{build.name} on {p.id}: the output of a timed launch is wrong in {wrong} of {p.m * p.n} "
                 f"elements, first at ({row}, {column}): got {got:g}, expected {want:g} ± {tolerance:.3g}",
             )
         self._check_guard(build, data)

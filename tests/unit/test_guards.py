@@ -1,0 +1,36 @@
+"""Bytes that changed around A, B and C are told as what they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from harness.devices import Inputs
+from harness.devices.cuda.guards import GUARD, violations
+
+INPUTS = Inputs(np.zeros((4, 8), np.float32), np.zeros((8, 4), np.float16), np.zeros((4, 5), np.float32))
+A, B, C = OFFSETS = [GUARD, 3 * GUARD, 5 * GUARD]
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        pytest.param([A + 4 * 10], "input A was changed at (1, 2), 1 bytes in all", id="A"),
+        pytest.param([B + 2 * 5, B + 2 * 5 + 1], "input B was changed at (1, 1), 2 bytes in all", id="B"),
+        pytest.param([C + 80, C + 81], "guard band was written, first 0 bytes past the end of C, 2", id="past C"),
+        pytest.param([C - 4], "a guard band was written, first 4 bytes before the start of C, 1", id="before C"),
+        pytest.param([B + 64 + 8], "a guard band was written, first 8 bytes past the end of B, 1", id="past B"),
+        pytest.param([A - 1], "a guard band was written, first 1 bytes before the start of A, 1", id="before A"),
+    ],
+)
+def test_a_changed_byte_is_named_after_its_place(changed: list[int], line: str) -> None:
+    (found,) = violations(np.array(changed), INPUTS, OFFSETS)
+    assert line in found
+
+
+def test_writing_all_of_c_is_no_violation() -> None:
+    assert violations(np.arange(C, C + 80), INPUTS, OFFSETS) == ()
+
+
+def test_an_input_and_a_guard_band_are_two_violations() -> None:
+    assert len(violations(np.array([A, C + 80]), INPUTS, OFFSETS)) == 2
