@@ -14,7 +14,8 @@ import pycuda.driver as cuda
 
 from harness.devices import DeviceError, Outputs
 from harness.devices.cuda.environment import Gpu
-from harness.devices.cuda.memory import GUARD, GuardedArena, TimedData, TimedDataCache
+from harness.devices.cuda.guards import GUARD
+from harness.devices.cuda.memory import GuardedArena, TimedData, TimedDataCache
 from harness.devices.cuda.modules import Cublas, Loaded, compile_all, cublas_version, load, load_probe
 from harness.devices.cuda.protocol import Build, Plan, Reply, Request
 from harness.devices.cuda.timing import Stopwatch
