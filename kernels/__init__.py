@@ -185,8 +185,8 @@ LADDER: tuple[Kernel, ...] = (
         entry="gemm_rectangular",
         dtypes=(F32,),
         configs=(
-            Config(TILE_M=128, TILE_N=64, TILE_K=16, THREAD_TILE_M=16),
             Config(TILE_M=128, TILE_N=64, TILE_K=8, THREAD_TILE_M=16),
+            Config(TILE_M=128, TILE_N=64, TILE_K=16, THREAD_TILE_M=16),
             Config(TILE_M=64, TILE_N=64, TILE_K=8, THREAD_TILE_M=8),
             Config(TILE_M=64, TILE_N=128, TILE_K=8, THREAD_TILE_M=8),
             Config(TILE_M=128, TILE_N=128, TILE_K=8, THREAD_TILE_M=8),  # 2 048 threads
@@ -267,8 +267,8 @@ LADDER: tuple[Kernel, ...] = (
         entry="gemm_warp_tiled",
         dtypes=(F32,),
         configs=(
-            _warp((256, 128, 8), (64, 64), (16, 8), stages=3),
             _warp((256, 128, 8), (64, 64), (16, 8), stages=4),
+            _warp((256, 128, 8), (64, 64), (16, 8), stages=3),
             _warp((128, 256, 8), (64, 64), (16, 8), stages=3),
             _warp((128, 128, 8), (64, 32), (8, 8), stages=3),
             _warp((64, 64, 16), (32, 32), (8, 4), stages=3),
