@@ -176,7 +176,7 @@ def _entry(record: Any) -> BaselineEntry:
         agree("median_s", positive(info, "median_s"), positive(stats, "median"))
         agree("gflops", positive(info, "gflops"), positive(info, "flops") / stats["median"] / 1e9)
         floor = positive(info, "noise_floor", zero=True)
-        if abs(floor - noise_floor(medians)) > 1e-4:
+        if abs(floor - noise_floor(medians)) > 1e-4 + 0.01 * floor:
             raise ValueError(f"noise_floor {floor!r} does not follow from its run medians")
         check_binary(info)
         for name in ("cublas_ratio", "registers", "shared_bytes", "local_bytes"):

@@ -1,22 +1,31 @@
 // The harness's own device code: hold the queue, keep the GPU busy, check a product.
 
 // Holds the stream until the host sets *flag, so that launches queue up behind it and run back to
-// back once released. Gives up after timeout_ns: a host that died must not leave a GPU spinning.
-// out: cycles and nanoseconds waited (their ratio is the SM clock), and whether it timed out.
+// back once released. Gives up after timeout_ns, and says so in *late: a host that died must not leave
+// a GPU spinning.
 extern "C" __global__ void gate(volatile unsigned* flag, unsigned token, unsigned long long timeout_ns,
-                                unsigned long long* out)
+                                unsigned* late)
 {
     unsigned long long t0, t1;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t0));
-    const long long c0 = clock64();
-    bool late = false;
+    bool expired = false;
     do {
         asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t1));
-        late = t1 - t0 > timeout_ns;
-    } while (*flag != token && !late);
-    out[0] = clock64() - c0;
-    out[1] = t1 - t0;
-    out[2] = late;
+        expired = t1 - t0 > timeout_ns;
+    } while (*flag != token && !expired);
+    *late = expired;
+}
+
+// Leaves (cycles, nanoseconds, SM) at `out`: two stamps of one SM give its clock between them.
+extern "C" __global__ void stamp(unsigned long long* out)
+{
+    unsigned sm;
+    unsigned long long now;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    out[0] = clock64();
+    out[1] = now;
+    out[2] = sm;
 }
 
 // Does nothing: what an event pair reads around it is the pair's own cost.

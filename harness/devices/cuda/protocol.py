@@ -44,8 +44,8 @@ class Plan:
 
     ``target_seconds`` of device time for the kernel's own rounds, within [min_rounds, max_rounds];
     ``l2`` ``cold`` (a buffer of twice the L2 is written before every round) or ``warm``;
-    ``reference`` times cuBLAS in turn with the kernel; ``retries`` batches may be thrown away for a
-    throttled clock before the case is given up.
+    ``reference`` times cuBLAS in turn with the kernel; ``retries`` batches may lose rounds to a
+    throttled clock before the case makes do with what it has.
     """
 
     target_seconds: float = 0.12
@@ -53,7 +53,7 @@ class Plan:
     max_rounds: int = 300
     l2: str = "cold"
     reference: bool = True
-    retries: int = 6
+    retries: int = 10
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pycuda.driver as cuda
 
 from harness.devices import DeviceError
+from harness.devices.cuda.clocks import clocks
 from harness.devices.cuda.environment import THROTTLE_MASK, Gpu, Telemetry
 from harness.devices.cuda.protocol import Plan
 
@@ -24,29 +25,37 @@ Enqueue = Callable[[Any], None]
 
 _BATCH = 48  # rounds queued at once: eight entries each, the launch queue holds about a thousand
 _GATE_TIMEOUT_NS = 5_000_000_000
-_CLOCK_TOLERANCE = 0.01  # a batch whose clock is further below the settled one is thrown away
+_CLOCK_TOLERANCE = 0.01  # a round whose clock is further below the settled one is thrown away
+_REST_SECONDS = 0.3
 _SETTLE_SECONDS = 3.0
 
 
 @dataclass
-class Batch:
-    """Seconds of each round of the kernel and of the reference, and what NVML said meanwhile."""
+class Rounds:
+    """Seconds of each round of the kernel and, in turn with it, of the reference (empty without one); the
+    SM clock in MHz while either ran, the lower of the two; what NVML said meanwhile."""
 
-    kernel: list[float]
-    reference: list[float]
-    looks: list[Telemetry]
-    gate_mhz: float
-
-    @property
-    def clock(self) -> float:
-        return min(look.sm_clock_mhz for look in self.looks)
+    kernel: list[float] = field(default_factory=list)
+    reference: list[float] = field(default_factory=list)
+    mhz: list[float] = field(default_factory=list)
+    looks: list[Telemetry] = field(default_factory=list)
 
     @property
     def reasons(self) -> int:
+        """NVML's clock-event reasons, or-ed."""
         bits = 0
         for look in self.looks:
             bits |= look.reasons
         return bits
+
+    def take(self, other: Rounds, least_mhz: float) -> int:
+        """Adds the rounds of ``other`` that ran at this clock at least; returns how many did not."""
+        kept = [i for i, mhz in enumerate(other.mhz) if not mhz < least_mhz]  # an unknown clock is NaN
+        self.kernel += [other.kernel[i] for i in kept]
+        self.reference += [other.reference[i] for i in kept if other.reference]
+        self.mhz += [other.mhz[i] for i in kept]
+        self.looks += other.looks if kept else []
+        return len(other.mhz) - len(kept)
 
 
 class Stopwatch:
@@ -63,8 +72,10 @@ class Stopwatch:
         self._flag = cuda.pagelocked_zeros(1, np.uint32, mem_flags=cuda.host_alloc_flags.DEVICEMAP)
         self._flag_at = int(self._flag.base.get_device_pointer())
         self._token = 0
-        self._waited = cuda.mem_alloc(24)
+        self._late = cuda.mem_alloc(4)
+        self._stamps = cuda.mem_alloc(24 * (2 * _BATCH + 1))
         self._gate = probe.get_function("gate").prepare("PIQP")
+        self._stamp = probe.get_function("stamp").prepare("P")
         self._empty = probe.get_function("empty").prepare("")
         self._busy = probe.get_function("busy").prepare("QP")
         self._events = [cuda.Event() for _ in range(4 * _BATCH)]
@@ -91,46 +102,47 @@ class Stopwatch:
         self.settled_mhz = max(self.settled_mhz, best)
         return best
 
-    def batch(self, kernel: Enqueue, reference: Enqueue | None, rounds: int, l2: str) -> Batch:
+    def batch(self, kernel: Enqueue, reference: Enqueue | None, rounds: int, l2: str) -> Rounds:
         """One released batch. Raises DeviceError where the gate timed out before the host released it."""
         work = [kernel] if reference is None else [kernel, reference]
         self._token += 1
         self._gate.prepared_async_call(
-            (1, 1), (1, 1, 1), self.stream, self._flag_at, self._token, _GATE_TIMEOUT_NS, int(self._waited)
+            (1, 1), (1, 1, 1), self.stream, self._flag_at, self._token, _GATE_TIMEOUT_NS, int(self._late)
         )
         events = iter(self._events)
-        pairs: list[list[tuple[Any, Any]]] = [[] for _ in work]
+        pairs: list[tuple[Any, Any]] = []
         for _ in range(rounds):
-            for enqueue, out in zip(work, pairs, strict=True):
+            for enqueue in work:
+                self._stamp_at(len(pairs))
                 if l2 == "cold":
                     self.flush()
                 start, end = next(events), next(events)
                 start.record(self.stream)
                 enqueue(self.stream)
                 end.record(self.stream)
-                out.append((start, end))
-        last = pairs[-1][-1][1]
+                pairs.append((start, end))
+        self._stamp_at(len(pairs))
         self._flag[0] = self._token
         looks = [self._gpu.look()]
-        while not last.query():
+        while not pairs[-1][1].query():
             time.sleep(0.001)
             looks.append(self._gpu.look())
-        waited = np.empty(3, np.uint64)
-        cuda.memcpy_dtoh(waited, int(self._waited))
-        if waited[2]:
+        self.stream.synchronize()
+        if cuda.from_device(int(self._late), 1, np.uint32)[0]:
             raise DeviceError(
                 "LAUNCH_FAILED", "the host took more than 5 s to queue a batch of launches; is it overloaded?"
             )
-        times = [[start.time_till(end) / 1e3 for start, end in out] for out in pairs]
-        times = [[max(t - self.overhead, 1e-9) for t in out] for out in times]
+        seconds = [max(start.time_till(end) / 1e3 - self.overhead, 1e-9) for start, end in pairs]
+        mhz = clocks(cuda.from_device(int(self._stamps), (len(pairs) + 1, 3), np.uint64))
         # The first look may come before the batch has started; where there are more, it says nothing.
         looks = looks[1:-1] or looks
-        return Batch(
-            times[0],
-            times[1] if reference else [],
-            looks,
-            float(waited[0]) / max(1.0, float(waited[1])) * 1e3,
-        )
+        if reference is None:
+            return Rounds(seconds, [], mhz, looks)
+        both = [min(pair) for pair in zip(mhz[::2], mhz[1::2], strict=True)]
+        return Rounds(seconds[::2], seconds[1::2], both, looks)
+
+    def _stamp_at(self, number: int) -> None:
+        self._stamp.prepared_async_call((1, 1), (1, 1, 1), self.stream, int(self._stamps) + 24 * number)
 
     def calibrate(self) -> None:
         """Seconds that an event pair adds to one launch, as the GPU is now.
@@ -153,35 +165,29 @@ class Stopwatch:
         one, five = median(1), median(5)
         self.overhead = one - (five - one) / 4
 
-    def measure(
-        self, kernel: Enqueue, reference: Enqueue | None, plan: Plan
-    ) -> tuple[list[Batch], int, bool]:
-        """Clean batches that add up to the plan, the number of rounds thrown away, and whether the
-        clock stayed throttled through all retries."""
+    def measure(self, kernel: Enqueue, reference: Enqueue | None, plan: Plan) -> tuple[Rounds, int, bool]:
+        """Clean rounds as the plan wants them, the number thrown away, and whether the clock stayed so low
+        through all retries that too few are clean."""
         if not self.settled_mhz:
             self.settle()
             self.calibrate()
         probe = self.batch(kernel, reference, 2, plan.l2)
         one = max(float(np.median(probe.kernel)), 1e-7)
         wanted = int(np.clip(plan.target_seconds / one, plan.min_rounds, plan.max_rounds))
-        clean: list[Batch] = []
-        discarded = retries = got = 0
-        size = _BATCH
-        while got < wanted:
-            batch = self.batch(kernel, reference, min(size, wanted - got), plan.l2)
-            if batch.clock >= self.settled_mhz * (1 - _CLOCK_TOLERANCE):
-                self.settled_mhz = max(self.settled_mhz, batch.clock)
-                clean.append(batch)
-                got += len(batch.kernel)
+        clean, discarded, retries, size = Rounds(), 0, 0, _BATCH
+        while len(clean.kernel) < wanted:
+            batch = self.batch(kernel, reference, min(size, wanted - len(clean.kernel)), plan.l2)
+            lost = clean.take(batch, self.settled_mhz * (1 - _CLOCK_TOLERANCE))
+            if not lost:
                 continue
-            discarded += len(batch.kernel)
+            discarded += lost
             retries += 1
             if retries > plan.retries:
-                return clean, discarded, True
-            if batch.reasons & THROTTLE_MASK:
+                return clean, discarded, len(clean.kernel) < plan.min_rounds
+            if batch.reasons & THROTTLE_MASK or lost < len(batch.mhz):
                 # Power or heat: shorter bursts and a rest between them let the clock come back.
                 size = max(2, size // 3)
-                time.sleep(0.4)
+                time.sleep(_REST_SECONDS)
             else:
                 self.settle()
         return clean, discarded, False

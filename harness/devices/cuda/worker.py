@@ -18,7 +18,7 @@ from harness.devices.cuda.guards import GUARD
 from harness.devices.cuda.memory import GuardedArena, TimedData, TimedDataCache
 from harness.devices.cuda.modules import Cublas, Loaded, compile_all, cublas_version, load, load_probe
 from harness.devices.cuda.protocol import Build, Plan, Reply, Request
-from harness.devices.cuda.timing import Stopwatch
+from harness.devices.cuda.timing import Rounds, Stopwatch
 from harness.model import DTYPES, TF32, Launch, Measurement, Problem
 from harness.toolchain import arch
 
@@ -101,25 +101,20 @@ class Worker:
         reference(watch.stream)
         with_reference = plan.reference and not isinstance(kernel, Cublas)
         cuda.memset_d8(data.guard[0], 0xFF, data.guard[1] + GUARD - data.guard[0])
-        batches, discarded, throttled = watch.measure(enqueue, reference if with_reference else None, plan)
+        clean, discarded, throttled = watch.measure(enqueue, reference if with_reference else None, plan)
         self._check_timed(build, problem, data)
-        looks = [look for batch in batches for look in batch.looks]
-        seconds = tuple(s for batch in batches for s in batch.kernel)
         return Measurement(
-            seconds=seconds,
-            reference_seconds=tuple(s for b in batches for s in b.reference) if with_reference else seconds,
+            seconds=tuple(clean.kernel),
+            reference_seconds=tuple(clean.reference if with_reference else clean.kernel),
             resources=kernel.resources,
-            sm_clock_mhz=float(np.median([look.sm_clock_mhz for look in looks])) if looks else 0.0,
-            power_w=max((look.power_w for look in looks), default=0.0),
-            temperature_c=max((look.temperature_c for look in looks), default=0.0),
-            clock_event_reasons=int(np.bitwise_or.reduce([look.reasons for look in looks] or [0])),
+            sm_clock_mhz=_median_clock(clean),
+            power_w=max((look.power_w for look in clean.looks), default=0.0),
+            temperature_c=max((look.temperature_c for look in clean.looks), default=0.0),
+            clock_event_reasons=clean.reasons,
             discarded=discarded,
             throttled=throttled,
             l2=plan.l2,
-            extra={
-                "overhead_us": round(watch.overhead * 1e6, 3),
-                "gate_mhz": round(float(np.median([b.gate_mhz for b in batches] or [0])), 1),
-            },
+            extra={"overhead_us": round(watch.overhead * 1e6, 3)},
         )
 
     def _matvec(self, matrix: int, kind: int, rows: int, columns: int, ld: int, x: Any, y: Any) -> None:
@@ -229,6 +224,12 @@ class Worker:
             cuda.memcpy_dtoh(band, address)
             if (band != 0xFF).any():
                 raise DeviceError("WRONG", f"{build.name} on {data.problem.id}: wrote {where} the end of C")
+
+
+def _median_clock(rounds: Rounds) -> float:
+    """MHz over the rounds, by their stamps, else by NVML; 0 without a round."""
+    known = [mhz for mhz in rounds.mhz if mhz == mhz] or [look.sm_clock_mhz for look in rounds.looks] or [0.0]
+    return round(float(np.median(known)), 1)
 
 
 def _reply(error: Exception) -> Reply:

@@ -1,0 +1,33 @@
+"""The SM clock during each timed launch, from stamps that a tiny kernel leaves between them. Pure.
+
+NVML's clock lags by tens of milliseconds: a tensor-core burst is throttled by the power cap and back again
+before it shows. A stamp is (SM cycles, nanoseconds, SM number); two of one SM give its clock between them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+WINDOW_NS = 1_000_000  # the nanosecond timer ticks coarsely: over a millisecond its tick is below 0.1 %
+
+
+def clocks(stamps: np.ndarray[Any, Any], window_ns: int = WINDOW_NS) -> list[float]:
+    """MHz between each two neighbouring stamps (rows of an (n + 1, 3) integer array), n of them.
+
+    Each is taken over the stamps around, as far as they span ``window_ns`` or there are more; NaN where
+    the stamps of a window came from different SMs.
+    """
+    cycles, times, sms = (stamps[:, i].astype(np.int64) for i in range(3))
+    found = []
+    for i in range(len(stamps) - 1):
+        first, last = i, i + 1
+        while times[last] - times[first] < window_ns and (first > 0 or last < len(stamps) - 1):
+            first, last = max(0, first - 1), min(len(stamps) - 1, last + 1)
+        span = int(times[last] - times[first])
+        if span <= 0 or sms[first] != sms[last]:
+            found.append(float("nan"))
+        else:
+            found.append(float(cycles[last] - cycles[first]) / span * 1e3)
+    return found

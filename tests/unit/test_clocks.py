@@ -1,0 +1,42 @@
+"""The SM clock between stamps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from harness.devices.cuda.clocks import clocks
+
+
+def stamps(mhz: list[float], step_ns: int, sm: int = 0) -> np.ndarray:
+    """Stamps ``step_ns`` apart with this clock between them."""
+    cycles = np.cumsum([10_000, *(step_ns * f / 1e3 for f in mhz)])
+    times = 5_000_000 + step_ns * np.arange(len(mhz) + 1)
+    return np.array([cycles, times, np.full(len(times), sm)]).T.astype(np.uint64)
+
+
+def test_each_interval_has_its_own_clock() -> None:
+    assert clocks(stamps([1980, 1980, 1500], 2_000_000)) == pytest.approx([1980, 1980, 1500])
+
+
+def test_short_intervals_are_taken_over_a_window_around_them() -> None:
+    found = clocks(stamps([1980] * 50 + [1500] * 50, 100_000))
+    assert found[:40] == pytest.approx([1980] * 40)
+    assert found[60:] == pytest.approx([1500] * 40)
+    assert 1500 < found[49] < 1980
+
+
+def test_a_batch_shorter_than_a_window_is_one_window() -> None:
+    assert clocks(stamps([1900, 1960], 10_000)) == pytest.approx([1930, 1930])
+
+
+def test_stamps_of_two_sms_say_nothing() -> None:
+    mixed = stamps([1980, 1980], 2_000_000)
+    mixed[2, 2] = 7
+    found = clocks(mixed)
+    assert found[0] == pytest.approx(1980)
+    assert np.isnan(found[1])
+
+
+def test_a_timer_that_did_not_move_says_nothing() -> None:
+    assert np.isnan(clocks(stamps([1980], 0))[0])
