@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 
-from harness.devices.cuda.clocks import clocks
+from harness.devices.cuda.clocks import clocks, steady
 
 
-def stamps(mhz: list[float], step_ns: int, sm: int = 0) -> np.ndarray:
+def stamps(mhz: Sequence[float], step_ns: int, sm: int = 0) -> np.ndarray[Any, Any]:
     """Stamps ``step_ns`` apart with this clock between them."""
     cycles = np.cumsum([10_000, *(step_ns * f / 1e3 for f in mhz)])
     times = 5_000_000 + step_ns * np.arange(len(mhz) + 1)
@@ -40,3 +43,12 @@ def test_stamps_of_two_sms_say_nothing() -> None:
 
 def test_a_timer_that_did_not_move_says_nothing() -> None:
     assert np.isnan(clocks(stamps([1980], 0))[0])
+
+
+def test_rounds_slowed_by_a_cap_are_told_from_those_at_full_clock() -> None:
+    assert steady([1575.0, 1572.0, 1470.0, float("nan"), 1320.0, 1578.0]) == [0, 1, 3, 5]
+
+
+def test_where_no_clock_is_known_every_round_counts() -> None:
+    assert steady([float("nan")] * 3) == [0, 1, 2]
+    assert steady([]) == []

@@ -1,7 +1,7 @@
 """The SM clock during each timed launch, from stamps that a tiny kernel leaves between them. Pure.
 
-NVML's clock lags by tens of milliseconds: a tensor-core burst is throttled by the power cap and back again
-before it shows. A stamp is (SM cycles, nanoseconds, SM number); two of one SM give its clock between them.
+NVML does not show it: on an H200 a large FP16 product runs at 1575 MHz from its first launch, and at 1320
+once the power cap bites, some 40 ms later, while NVML still reads 1980. A stamp is (SM cycles, nanoseconds, SM number); two of one SM give its clock between them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,13 @@ from typing import Any
 import numpy as np
 
 WINDOW_NS = 1_000_000  # the nanosecond timer ticks coarsely: over a millisecond its tick is below 0.1 %
+TOLERANCE = 0.005  # rounds within this of the best clock of their case ran at full clock
+
+
+def steady(mhz: list[float], tolerance: float = TOLERANCE) -> list[int]:
+    """Indices of the rounds within ``tolerance`` of the best clock. An unknown clock (NaN) is kept."""
+    best = max((m for m in mhz if m == m), default=0.0)
+    return [i for i, m in enumerate(mhz) if not m < best * (1 - tolerance)]
 
 
 def clocks(stamps: np.ndarray[Any, Any], window_ns: int = WINDOW_NS) -> list[float]:

@@ -17,27 +17,27 @@ import numpy as np
 import pycuda.driver as cuda
 
 from harness.devices import DeviceError
-from harness.devices.cuda.clocks import clocks
-from harness.devices.cuda.environment import THROTTLE_MASK, Gpu, Telemetry
+from harness.devices.cuda.clocks import clocks, steady
+from harness.devices.cuda.environment import Gpu, Telemetry
 from harness.devices.cuda.protocol import Plan
 
 Enqueue = Callable[[Any], None]
 
 _BATCH = 48  # rounds queued at once: eight entries each, the launch queue holds about a thousand
 _GATE_TIMEOUT_NS = 5_000_000_000
-_CLOCK_TOLERANCE = 0.01  # a round whose clock is further below the settled one is thrown away
 _REST_SECONDS = 0.3
 _SETTLE_SECONDS = 3.0
 
 
 @dataclass
 class Rounds:
-    """Seconds of each round of the kernel and, in turn with it, of the reference (empty without one); the
-    SM clock in MHz while either ran, the lower of the two; what NVML said meanwhile."""
+    """Seconds of each round of the kernel and, in turn with it, of the reference (none without one), the SM
+    clock in MHz while each ran, and what NVML said meanwhile."""
 
     kernel: list[float] = field(default_factory=list)
-    reference: list[float] = field(default_factory=list)
     mhz: list[float] = field(default_factory=list)
+    reference: list[float] = field(default_factory=list)
+    reference_mhz: list[float] = field(default_factory=list)
     looks: list[Telemetry] = field(default_factory=list)
 
     @property
@@ -48,14 +48,20 @@ class Rounds:
             bits |= look.reasons
         return bits
 
-    def take(self, other: Rounds, least_mhz: float) -> int:
-        """Adds the rounds of ``other`` that ran at this clock at least; returns how many did not."""
-        kept = [i for i, mhz in enumerate(other.mhz) if not mhz < least_mhz]  # an unknown clock is NaN
-        self.kernel += [other.kernel[i] for i in kept]
-        self.reference += [other.reference[i] for i in kept if other.reference]
-        self.mhz += [other.mhz[i] for i in kept]
-        self.looks += other.looks if kept else []
-        return len(other.mhz) - len(kept)
+    def add(self, other: Rounds) -> None:
+        for name in ("kernel", "mhz", "reference", "reference_mhz", "looks"):
+            getattr(self, name).extend(getattr(other, name))
+
+    def at_full_clock(self) -> Rounds:
+        """The rounds that no power cap or heat slowed down; kernel and reference each by its own clock."""
+        kept, references = steady(self.mhz), steady(self.reference_mhz)
+        return Rounds(
+            [self.kernel[i] for i in kept],
+            [self.mhz[i] for i in kept],
+            [self.reference[i] for i in references],
+            [self.reference_mhz[i] for i in references],
+            self.looks,
+        )
 
 
 class Stopwatch:
@@ -79,15 +85,14 @@ class Stopwatch:
         self._empty = probe.get_function("empty").prepare("")
         self._busy = probe.get_function("busy").prepare("QP")
         self._events = [cuda.Event() for _ in range(4 * _BATCH)]
-        self.settled_mhz = 0.0
         self.overhead = 0.0
 
     def flush(self) -> None:
         """Queues a write over twice the L2: nothing of the kernel's data stays in it."""
         cuda.memset_d32_async(int(self._flush), 0, self._flush_words, self.stream)
 
-    def settle(self) -> float:
-        """Keeps every SM busy until the SM clock has stopped rising; returns it in MHz."""
+    def settle(self) -> None:
+        """Keeps every SM busy until the SM clock has stopped rising."""
         best, since = 0.0, time.monotonic()
         start = since
         while time.monotonic() - since < 0.15 and time.monotonic() - start < _SETTLE_SECONDS:
@@ -99,8 +104,6 @@ class Stopwatch:
             if clock > best:
                 best, since = clock, time.monotonic()
             self.stream.synchronize()
-        self.settled_mhz = max(self.settled_mhz, best)
-        return best
 
     def batch(self, kernel: Enqueue, reference: Enqueue | None, rounds: int, l2: str) -> Rounds:
         """One released batch. Raises DeviceError where the gate timed out before the host released it."""
@@ -137,9 +140,8 @@ class Stopwatch:
         # The first look may come before the batch has started; where there are more, it says nothing.
         looks = looks[1:-1] or looks
         if reference is None:
-            return Rounds(seconds, [], mhz, looks)
-        both = [min(pair) for pair in zip(mhz[::2], mhz[1::2], strict=True)]
-        return Rounds(seconds[::2], seconds[1::2], both, looks)
+            return Rounds(seconds, mhz, looks=looks)
+        return Rounds(seconds[::2], mhz[::2], seconds[1::2], mhz[1::2], looks)
 
     def _stamp_at(self, number: int) -> None:
         self._stamp.prepared_async_call((1, 1), (1, 1, 1), self.stream, int(self._stamps) + 24 * number)
@@ -166,28 +168,21 @@ class Stopwatch:
         self.overhead = one - (five - one) / 4
 
     def measure(self, kernel: Enqueue, reference: Enqueue | None, plan: Plan) -> tuple[Rounds, int, bool]:
-        """Clean rounds as the plan wants them, the number thrown away, and whether the clock stayed so low
-        through all retries that too few are clean."""
-        if not self.settled_mhz:
+        """Rounds at full clock, as many as the plan wants; the number thrown away; and whether the clock
+        stayed so low through all retries that too few are left."""
+        if not self.overhead:
             self.settle()
             self.calibrate()
-        probe = self.batch(kernel, reference, 2, plan.l2)
-        one = max(float(np.median(probe.kernel)), 1e-7)
+        one = max(float(np.median(self.batch(kernel, reference, 2, plan.l2).kernel)), 1e-7)
         wanted = int(np.clip(plan.target_seconds / one, plan.min_rounds, plan.max_rounds))
-        clean, discarded, retries, size = Rounds(), 0, 0, _BATCH
-        while len(clean.kernel) < wanted:
-            batch = self.batch(kernel, reference, min(size, wanted - len(clean.kernel)), plan.l2)
-            lost = clean.take(batch, self.settled_mhz * (1 - _CLOCK_TOLERANCE))
-            if not lost:
-                continue
-            discarded += lost
-            retries += 1
-            if retries > plan.retries:
-                return clean, discarded, len(clean.kernel) < plan.min_rounds
-            if batch.reasons & THROTTLE_MASK or lost < len(batch.mhz):
+        seen, clean, retries, size = Rounds(), Rounds(), 0, _BATCH
+        while len(clean.kernel) < wanted and retries <= plan.retries:
+            before = len(seen.kernel) - len(clean.kernel)
+            seen.add(self.batch(kernel, reference, min(size, wanted - len(clean.kernel)), plan.l2))
+            clean = seen.at_full_clock()
+            if len(seen.kernel) - len(clean.kernel) > before:
                 # Power or heat: shorter bursts and a rest between them let the clock come back.
+                retries += 1
                 size = max(2, size // 3)
                 time.sleep(_REST_SECONDS)
-            else:
-                self.settle()
-        return clean, discarded, False
+        return clean, len(seen.kernel) - len(clean.kernel), len(clean.kernel) < plan.min_rounds
