@@ -1,7 +1,8 @@
 """The SM clock during each timed launch, from stamps that a tiny kernel leaves between them. Pure.
 
 NVML does not show it: on an H200 a large FP16 product runs at 1575 MHz from its first launch, and at 1320
-once the power cap bites, some 40 ms later, while NVML still reads 1980. A stamp is (SM cycles, nanoseconds, SM number); two of one SM give its clock between them.
+once the power cap bites, some 40 ms later, while NVML still reads 1980. A stamp is (SM cycles,
+nanoseconds, SM number); two of one SM give its clock between them.
 """
 
 from __future__ import annotations

@@ -45,15 +45,17 @@ class Plan:
     ``target_seconds`` of device time for the kernel's own rounds, within [min_rounds, max_rounds];
     ``l2`` ``cold`` (a buffer of twice the L2 is written before every round) or ``warm``;
     ``reference`` times cuBLAS in turn with the kernel; ``retries`` batches may lose rounds to a
-    throttled clock before the case makes do with what it has.
+    throttled clock before the case makes do with what it has, which has to be
+    ``least_rounds`` or more.
     """
 
-    target_seconds: float = 0.12
+    target_seconds: float = 0.08
     min_rounds: int = 11
     max_rounds: int = 300
     l2: str = "cold"
     reference: bool = True
-    retries: int = 10
+    least_rounds: int = 5
+    retries: int = 6
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ Enqueue = Callable[[Any], None]
 
 _BATCH = 48  # rounds queued at once: eight entries each, the launch queue holds about a thousand
 _GATE_TIMEOUT_NS = 5_000_000_000
-_REST_SECONDS = 0.3
+_REST_SECONDS = 0.15
 _SETTLE_SECONDS = 3.0
 
 
@@ -177,12 +177,14 @@ class Stopwatch:
         wanted = int(np.clip(plan.target_seconds / one, plan.min_rounds, plan.max_rounds))
         seen, clean, retries, size = Rounds(), Rounds(), 0, _BATCH
         while len(clean.kernel) < wanted and retries <= plan.retries:
-            before = len(seen.kernel) - len(clean.kernel)
-            seen.add(self.batch(kernel, reference, min(size, wanted - len(clean.kernel)), plan.l2))
+            burst = min(size, wanted - len(clean.kernel))
+            lost = len(clean.kernel) - len(seen.kernel)
+            seen.add(self.batch(kernel, reference, burst, plan.l2))
             clean = seen.at_full_clock()
-            if len(seen.kernel) - len(clean.kernel) > before:
+            lost += len(seen.kernel) - len(clean.kernel)
+            if lost > burst // 4:
                 # Power or heat: shorter bursts and a rest between them let the clock come back.
                 retries += 1
-                size = max(2, size // 3)
+                size = max(6, size // 3)
                 time.sleep(_REST_SECONDS)
-        return clean, len(seen.kernel) - len(clean.kernel), len(clean.kernel) < plan.min_rounds
+        return clean, len(seen.kernel) - len(clean.kernel), len(clean.kernel) < plan.least_rounds
