@@ -46,7 +46,21 @@ def test_a_timer_that_did_not_move_says_nothing() -> None:
 
 
 def test_rounds_slowed_by_a_cap_are_told_from_those_at_full_clock() -> None:
-    assert steady([1575.0, 1572.0, 1470.0, float("nan"), 1320.0, 1578.0]) == [0, 1, 3, 5]
+    full = [1575.0, 1572.0, 1578.0, 1576.0, 1574.0]
+    assert steady([*full, 1470.0, float("nan"), *[1320.0] * 20, 1573.0]) == [0, 1, 2, 3, 4, 6, 27]
+
+
+def test_the_first_milliseconds_at_a_higher_clock_are_not_full_clock() -> None:
+    found = steady([*[1980.0] * 6, *[1790.0 + i % 3 for i in range(60)]])
+    assert found == list(range(6, 66))
+
+
+def test_a_single_round_at_a_higher_clock_does_not_count_the_others_out() -> None:
+    assert steady([1650.0, *[1620.0] * 6]) == [1, 2, 3, 4, 5, 6]
+
+
+def test_few_rounds_are_held_against_the_highest_clock() -> None:
+    assert steady([1980.0, 1975.0, 1900.0]) == [0, 1]
 
 
 def test_where_no_clock_is_known_every_round_counts() -> None:

@@ -12,13 +12,18 @@ from typing import Any
 import numpy as np
 
 WINDOW_NS = 1_000_000  # the nanosecond timer ticks coarsely: over a millisecond its tick is below 0.1 %
-TOLERANCE = 0.005  # rounds within this of the best clock of their case ran at full clock
+TOLERANCE = 0.01  # rounds within this of one clock ran at the same clock
+CLUSTER = 5  # rounds at one clock, and a fifth of them all, are no accident of the first milliseconds
 
 
 def steady(mhz: list[float], tolerance: float = TOLERANCE) -> list[int]:
-    """Indices of the rounds within ``tolerance`` of the best clock. An unknown clock (NaN) is kept."""
-    best = max((m for m in mhz if m == m), default=0.0)
-    return [i for i, m in enumerate(mhz) if not m < best * (1 - tolerance)]
+    """Indices of the rounds at full clock: the highest that CLUSTER rounds and a fifth of them share within
+    ``tolerance``, or simply the highest where none is shared so. A round of unknown clock (NaN) is kept."""
+    known = sorted((m for m in mhz if m == m), reverse=True)
+    cluster = max(CLUSTER, len(known) // 5)
+    shared = (k for k, low in zip(known, known[cluster - 1 :], strict=False) if low >= k * (1 - tolerance))
+    full = next(shared, known[0] if known else 0.0)
+    return [i for i, m in enumerate(mhz) if not abs(m - full) > full * tolerance]
 
 
 def clocks(stamps: np.ndarray[Any, Any], window_ns: int = WINDOW_NS) -> list[float]:

@@ -50,7 +50,7 @@ class Plan:
     """
 
     target_seconds: float = 0.08
-    min_rounds: int = 11
+    min_rounds: int = 7
     max_rounds: int = 300
     l2: str = "cold"
     reference: bool = True
