@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.devices.cuda.environment import GpuInfo
+from harness.legality import GpuLimits
+from harness.suites import SUITES
 from tests.unit.replay import RECORDED
 
 KERNELS = ("naive", "tiled", "double_buffered", "cublas")
@@ -22,14 +24,26 @@ def _measurement(bench: dict[str, Any]) -> dict[str, Any]:
     middle = len(data) // 2
     step = max(1, len(data) // ROUNDS)
     seconds = sorted({middle, *range(middle % step, len(data), step)})
-    resources = {name: info[name] for name in ("registers", "shared_bytes", "local_bytes", "cubin_sha256") if name in info}
+    resources = {
+        name: info[name]
+        for name in ("registers", "shared_bytes", "local_bytes", "cubin_sha256")
+        if name in info
+    }
     return {
         "seconds": [float(f"{data[i]:.6g}") for i in seconds],
         "reference_seconds": [float(f"{info['median_s'] * info['cublas_ratio']:.6g}")],
         "resources": resources or None,
         **{
             name: info[name]
-            for name in ("sm_clock_mhz", "power_w", "temperature_c", "clock_event_reasons", "discarded", "throttled", "l2")
+            for name in (
+                "sm_clock_mhz",
+                "power_w",
+                "temperature_c",
+                "clock_event_reasons",
+                "discarded",
+                "throttled",
+                "l2",
+            )
         },
     }
 
@@ -37,6 +51,7 @@ def _measurement(bench: dict[str, Any]) -> dict[str, Any]:
 def main(files: list[str]) -> None:
     runs = [json.loads(Path(file).read_text(encoding="utf-8")) for file in files]
     machine = runs[0]["machine_info"]
+    smoke = {case.id for case in SUITES["smoke"].timed_cases(GpuLimits.of((9, 0)))}
     recording = {
         "gpu": {name: machine[name] for name in GpuInfo.__dataclass_fields__},
         "commit": runs[0]["commit_info"]["id"],
@@ -45,6 +60,7 @@ def main(files: list[str]) -> None:
                 bench["extra_info"]["case"]: _measurement(bench)
                 for bench in run["benchmarks"]
                 if bench["extra_info"]["variant"].split("-")[0] in KERNELS
+                and bench["extra_info"]["case"] in smoke
             }
             for run in runs
         ],
