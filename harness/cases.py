@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from harness.legality import GpuLimits, refusals
-from harness.model import Case, Problem
+from harness.model import Case, Kernel, Problem
 from harness.suites import SUITES, find_config, find_kernel, find_problem, find_suite, illegal
+from kernels import LADDER
 
 
 @dataclass(frozen=True)
@@ -27,22 +28,25 @@ def select(
 ) -> Selection:
     """The cases of a suite, of these kernels and configs only, on these shapes in place of the suite's.
 
-    Raises ValueError, in one line, for a name that does not exist or a config that is illegal on a GPU
-    of this compute capability.
+    Raises ValueError, in one line, for a name that does not exist, that the suite has no case of, or that
+    is illegal on a GPU of this compute capability.
     """
     limits = GpuLimits.of(capability)
     chosen = find_suite(suite)
-    names = {find_kernel(name).name for name in kernels}
-    _check_configs(names, configs, limits)
-    problems = [find_problem(text) for text in shapes]
-
-    def keep(case: Case) -> bool:
-        return (not names or case.kernel.name in names) and (not configs or case.config.label in configs)
-
-    verify = [case for case in chosen.verify_cases(limits) if keep(case)]
-    timed = [case for case in chosen.timed_cases(limits) if keep(case)]
+    searched = [find_kernel(name) for name in dict.fromkeys(kernels)] or list(LADDER)
+    for label in configs:
+        _check_config(label, searched, limits)
+    problems = list(dict.fromkeys(find_problem(text) for text in shapes))
+    verify = [case for case in chosen.verify_cases(limits) if case.kernel in searched]
+    timed = [case for case in chosen.timed_cases(limits) if case.kernel in searched]
+    _check_all_there("kernel", kernels, {case.kernel.name for case in verify}, suite)
+    _check_all_there("config", configs, {case.config.label for case in verify}, suite)
+    if configs:
+        verify = [case for case in verify if case.config.label in configs]
+        timed = [case for case in timed if case.config.label in configs]
     if problems:
-        verify, timed = _on(verify, problems), _on(timed, problems)
+        # A problem without a single operation has a result to verify, but no speed.
+        verify, timed = _on(verify, problems), _on(timed, [p for p in problems if p.flops])
     return Selection(tuple(verify), tuple(timed))
 
 
@@ -52,18 +56,25 @@ def _on(cases: Sequence[Case], problems: Sequence[Problem]) -> list[Case]:
     return [Case(c.kernel, c.dtype, c.config, p) for p in problems for c in variants]
 
 
-def _check_configs(names: set[str], labels: Sequence[str], limits: GpuLimits) -> None:
-    searched = [find_kernel(n) for n in names] or list(
-        {c.kernel.name: c.kernel for c in SUITES["full"].verify_cases(limits)}.values()
-    )
-    for label in labels:
-        owners = [k for k in searched if any(c.label == label for c in k.configs)]
-        if not owners:
-            known = sorted({c.label for k in searched for c in k.configs})
-            raise ValueError(f"unknown config {label!r}; known: {', '.join(known)}")
-        reasons = [r for k in owners for d in k.dtypes for r in refusals(k, find_config(k, label), d, limits)]
-        if len(reasons) and all(refusals(k, find_config(k, label), k.dtypes[0], limits) for k in owners):
-            raise ValueError(f"config {label!r} is illegal here: {reasons[0]}")
+def _check_config(label: str, searched: Sequence[Kernel], limits: GpuLimits) -> None:
+    """Raises ValueError for a label that none of these kernels declares, or that is illegal for them all."""
+    owners = [kernel for kernel in searched if any(config.label == label for config in kernel.configs)]
+    if not owners:
+        known = sorted({config.label for kernel in searched for config in kernel.configs} - {""})
+        raise ValueError(f"unknown config {label!r}; known: {', '.join(known) or 'none'}")
+    refused = [refusals(k, find_config(k, label), dtype, limits) for k in owners for dtype in k.dtypes]
+    if all(refused):
+        raise ValueError(f"config {label!r} is illegal here: {refused[0][0]}")
+
+
+def _check_all_there(what: str, asked: Sequence[str], there: Collection[str], suite: str) -> None:
+    """Raises ValueError for a name without a case: a run of nothing would pass."""
+    for name in asked:
+        if name not in there:
+            raise ValueError(
+                f"suite {suite!r} has no case of {what} {name!r} here; "
+                "`pytest --list-cases --suite full` shows what there is and what is illegal"
+            )
 
 
 def listing(selection: Selection, capability: tuple[int, int]) -> list[str]:
@@ -82,8 +93,8 @@ def find_case(text: str, capability: tuple[int, int]) -> Case:
 
     Raises ValueError in one line where the id names no variant that is legal here.
     """
-    variant, _, shape = text.rpartition("-")
     for case in SUITES["full"].verify_cases(GpuLimits.of(capability)):
-        if case.variant == variant:
+        shape = text.removeprefix(f"{case.variant}-")
+        if shape != text and shape[0].isdigit():  # No config label begins with a digit, every problem does.
             return Case(case.kernel, case.dtype, case.config, find_problem(shape))
     raise ValueError(f"unknown case {text!r}: `pytest --list-cases` lists the variants; add -MxNxK")

@@ -31,6 +31,15 @@ class Result:
     measurement: Measurement | None = None
     first_median: float | None = None
 
+    @property
+    def cublas_ratio(self) -> float | None:
+        return self.measurement.cublas_ratio if self.measurement and self.usable else None
+
+    @property
+    def usable(self) -> bool:
+        """Whether there are samples, enough of them and each a duration."""
+        return self.measurement is not None and self.verdict.gflops is not None
+
 
 class SampleClock:
     """A timer for pytest-benchmark that replays device samples.

@@ -5,6 +5,7 @@ Thin: each hook calls into the modules that know. ``plugin_benchmark`` holds wha
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from pytest_benchmark.utils import PercentageRegressionCheck
 
 from harness import baselines, cases, provenance
 from harness.baselines import BaselineError
-from harness.devices import NoDevice, open_cuda
+from harness.devices import DeviceError, NoDevice, open_cuda
 from harness.judge import CompareFail, Policy, VerdictKind
 from harness.model import Case
 from harness.report import row
@@ -115,6 +116,7 @@ def pytest_configure(config: pytest.Config) -> None:
         session.no_device = "not opened for --collect-only"
     else:
         _open_device(config, session)
+    _check_numbers(config)
     try:
         session.selection = cases.select(
             config.option.suite,
@@ -125,12 +127,25 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
-    _choose_baseline(config, session)
+    if not (config.option.collectonly or config.option.list_cases):
+        _choose_baseline(config, session)
+
+
+def _check_numbers(config: pytest.Config) -> None:
+    factor, limit, summary = (
+        getattr(config.option, n) for n in ("noise_factor", "time_limit", "job_summary")
+    )
+    if factor is not None and not 0 <= factor < math.inf:
+        raise pytest.UsageError(f"--noise-factor {factor}: give a number of 0 or more, such as 3")
+    if not 0 < limit < math.inf:
+        raise pytest.UsageError(f"--time-limit {limit}: give seconds above 0")
+    if summary and not Path(summary).absolute().parent.is_dir():
+        raise pytest.UsageError(f"--job-summary {summary}: there is no such folder")
 
 
 def _policy(config: pytest.Config) -> Policy:
     policy = Policy(
-        allow_no_baseline=config.option.allow_no_baseline,
+        allow_no_baseline=config.option.allow_no_baseline or config.option.baseline_run,
         allow_orphans=config.option.allow_orphans,
         fail_on_drift=not config.option.allow_drift,
     )
@@ -262,6 +277,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     chosen = [c for item in session.items if (c := _case_of(item))]
     timed = any("timed_case" in getattr(item, "fixturenames", ()) for item in session.items)
+    timed = timed and not config.option.benchmark_skip
     others = state.device.busy() if timed and not config.option.allow_busy else []
     if others:
         raise pytest.UsageError(
@@ -273,7 +289,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         variants = {c.variant: c for c in chosen}
         if reporter:
             reporter.write_line(f"compiling {len(variants)} kernel variants ...")
-        state.compile_errors = state.device.prepare(variants.values())
+        try:
+            state.compile_errors = state.device.prepare(variants.values())
+        except DeviceError as error:
+            raise pytest.UsageError(f"the GPU cannot be used: {error.code}: {error}") from None
 
 
 def _case_of(item: pytest.Item) -> Case | None:
@@ -296,30 +315,42 @@ def device(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture
 def orphans(request: pytest.FixtureRequest) -> list[str]:
     """Baseline cases that the suite no longer has, empty where they are allowed."""
-    s = request.config.stash[KEY]
-    if s.baseline is None or not s.judging or s.policy.allow_orphans:
+    session = request.config.stash[KEY]
+    return [] if session.policy.allow_orphans else _orphans(session)
+
+
+def _orphans(s: Session) -> list[str]:
+    if s.baseline is None or not s.judging:
         return []
     live = {case.id for case in cases.select("full", (), (), (), _capability(s)).timed}
     return sorted(set(s.baseline.case_ids) - live)
 
 
+# After the last test
+
+
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     session = config.stash[KEY]
-    if not session.results:
-        return
-    rows = [
-        row(r.case, r.verdict, r.measurement.cublas_ratio if r.measurement else None, session.policy)
-        for r in session.results
-    ]
-    terminalreporter.section("ladder")
-    writer = terminalreporter._tw
-    terminalreporter.write_line(ladder_table(rows, writer.fullwidth, writer.hasmarkup))
-    improved = [r.case.id for r in session.results if r.verdict.kind is VerdictKind.IMPROVED]
-    if improved:
-        chosen = " or ".join(f"[{case}]" for case in improved)
-        terminalreporter.write_line(
-            f'{len(improved)} improved; to keep that: nox -s baseline -- -k "{chosen}"'
-        )
+    rows = [row(r.case, r.verdict, r.cublas_ratio, session.policy) for r in session.results]
+    notes = _notes(session)
+    if rows:
+        terminalreporter.section("ladder")
+        writer = terminalreporter._tw
+        terminalreporter.write_line(ladder_table(rows, writer.fullwidth, writer.hasmarkup))
+        for note in notes:
+            terminalreporter.write_line(note)
     if config.option.job_summary:
-        text = job_summary(rows, pytest_report_header(config))
+        counts = ", ".join(text for text, _ in terminalreporter.build_summary_stats_line()[0])
+        text = job_summary(rows, [*pytest_report_header(config), f"tests: {counts}", *notes])
         Path(config.option.job_summary).write_text(text, encoding="utf-8")
+
+
+def _notes(session: Session) -> list[str]:
+    """What passes and yet should be known."""
+    notes = []
+    if improved := [r.case.id for r in session.results if r.verdict.kind is VerdictKind.IMPROVED]:
+        chosen = " or ".join(f"[{case}]" for case in improved)
+        notes.append(f'{len(improved)} improved; to keep that: nox -s baseline -- -k "{chosen}"')
+    if session.policy.allow_orphans and (orphans := _orphans(session)):
+        notes.append(f"{len(orphans)} orphans in the baseline: {', '.join(orphans)}")
+    return notes

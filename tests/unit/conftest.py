@@ -1,0 +1,39 @@
+"""A checkout of the suite for each test that runs it, with a baseline made of five recorded runs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from harness.baselines import load_run, merge_runs, write
+from tests.unit.replay import ReplayDevice
+from tests.unit.rig import RECORDED, Rig
+
+
+@pytest.fixture(scope="session")
+def recorded_baseline(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the suite itself makes of five recorded runs."""
+    rig = Rig(tmp_path_factory.mktemp("recorded") / "checkout")
+    kernels = [part for name in RECORDED for part in ("--kernel", name)]
+    runs = []
+    for number in range(5):
+        outcome = rig.run("--baseline-run", *kernels, device=ReplayDevice(number))
+        assert outcome.status == 0, outcome.text
+        runs.append((rig.root / "out.json").rename(rig.root / f"run_{number}.json"))
+    return write(merge_runs([load_run(run) for run in runs]), rig.baselines)
+
+
+@pytest.fixture
+def empty_rig(tmp_path: Path) -> Rig:
+    """A checkout without a baseline."""
+    return Rig(tmp_path / "checkout")
+
+
+@pytest.fixture
+def rig(empty_rig: Rig, recorded_baseline: Path) -> Rig:
+    """A checkout with the baseline of the recorded GPU."""
+    empty_rig.baselines.mkdir(parents=True)
+    shutil.copy(recorded_baseline, empty_rig.baselines)
+    return empty_rig

@@ -1,0 +1,156 @@
+"""Runs of the real suite in a folder of their own, on a device that replays recorded samples."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import cases
+from harness.devices import NoDevice
+from tests.unit.replay import ReplayDevice, recorded
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SUITE_FILE = "tests/test_performance.py"
+
+
+def _recorded_cases() -> dict[str, list[str]]:
+    """The case ids of the smoke suite by kernel, of kernels that the recording holds whole."""
+    runs = recorded()["runs"]
+    found: dict[str, list[str]] = {}
+    for case in cases.select("smoke", (), (), (), (9, 0)).timed:
+        found.setdefault(case.kernel.name, []).append(case.id)
+    return {name: ids for name, ids in found.items() if all(case in run for run in runs for case in ids)}
+
+
+RECORDED = _recorded_cases()
+LIBRARY = "cublas"
+SLOW, OTHER = [name for name in RECORDED if name != LIBRARY][:2]
+OURS = ("--kernel", SLOW, "--kernel", OTHER)
+CASES = [*RECORDED[SLOW], *RECORDED[OTHER]]
+
+
+class _Supplies:
+    """Gives the plugin its device, or the reason why there is none."""
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
+        self.opened = 0
+
+    def pytest_gemm_device(self, config: pytest.Config) -> Any:
+        self.opened += 1
+        if isinstance(self.device, str):
+            raise NoDevice(self.device)
+        return self.device
+
+
+@dataclass
+class Outcome:
+    """One finished run. ``failures`` are the messages of JUnit XML by test name, ``text`` the terminal's."""
+
+    status: int
+    text: str
+    root: Path
+    opened: int
+
+    @property
+    def junit(self) -> dict[str, ElementTree.Element]:
+        tree = ElementTree.parse(self.root / "junit.xml")
+        return {str(test.get("name")): test for test in tree.iter("testcase")}
+
+    @property
+    def failures(self) -> dict[str, str]:
+        found = {name: [*test.iter("failure"), *test.iter("error")] for name, test in self.junit.items()}
+        return {name: "; ".join(str(f.get("message")) for f in all) for name, all in found.items() if all}
+
+    @property
+    def passed(self) -> set[str]:
+        return {name for name, test in self.junit.items() if not len(test)}
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        found = {name: test.find("skipped") for name, test in self.junit.items()}
+        return {name: str(one.get("message")) for name, one in found.items() if one is not None}
+
+    @property
+    def json(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads((self.root / "out.json").read_text())
+        return document
+
+    @property
+    def timed(self) -> dict[str, dict[str, Any]]:
+        """What --benchmark-json holds, by case id."""
+        return {bench["extra_info"]["case"]: bench for bench in self.json["benchmarks"]}
+
+    def row(self, case: str) -> list[str]:
+        """The words of a case's row in the ladder table."""
+        ladder = self.text.split(" ladder ")[1].splitlines()
+        kernel, dtype, rest = case.split("-", 2)
+        problem = rest.rpartition("-")[2]
+        group = ladder[next(i for i, line in enumerate(ladder) if line.strip() == problem) :]
+        return next(
+            line.split() for line in group if line.lstrip("! ").startswith(f"{kernel} ") and dtype in line
+        )
+
+
+def named(*case_ids: str) -> set[str]:
+    """The tests of these cases."""
+    return {f"test_performance[{case}]" for case in case_ids}
+
+
+class Rig:
+    """A checkout of the suite's own: the real test file, ini and plugin, and baselines of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "tests").mkdir(parents=True)
+        shutil.copy(REPOSITORY / SUITE_FILE, root / SUITE_FILE)
+        shutil.copy(REPOSITORY / "pyproject.toml", root)
+        shutil.copy(REPOSITORY / "conftest.py", root)
+
+    @property
+    def baselines(self) -> Path:
+        return self.root / "baselines" / "nvidia-h200"
+
+    def run(self, *args: str, device: Any = None, suite: str = "smoke", outputs: bool = True) -> Outcome:
+        """One pytest run in this process. ``device`` a string: there is none, and this is why."""
+        supplies = _Supplies(ReplayDevice() if device is None else device)
+        for name in ("junit.xml", "out.json"):
+            (self.root / name).unlink(missing_ok=True)
+        files = ("--junitxml=junit.xml", "--benchmark-json=out.json") if outputs else ()
+        with _apart(self.root) as text:
+            status = pytest.main([SUITE_FILE, f"--suite={suite}", *files, *args], plugins=[supplies])
+        return Outcome(int(status), text.getvalue(), self.root, supplies.opened)
+
+
+@contextlib.contextmanager
+def _apart(root: Path) -> Iterator[io.StringIO]:
+    """In that folder, with output caught and what was imported forgotten again."""
+    text = io.StringIO()
+    modules, environment, folder = dict(sys.modules), dict(os.environ), Path.cwd()
+    for name in ("PYTEST_XDIST_WORKER", "PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "FORCE_COLOR"):
+        os.environ.pop(name, None)
+    os.environ["COLUMNS"] = "160"
+    sys.modules.pop("tests.test_performance", None)
+    os.chdir(root)
+    try:
+        with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+            yield text
+    finally:
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        for name in set(sys.modules) - set(modules):
+            if name.startswith(("tests", "conftest")):
+                del sys.modules[name]
+        sys.modules.update(modules)

@@ -1,0 +1,297 @@
+"""Recorded runs, as they are and tampered with, through the whole suite: what is red, and what it says."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+
+from harness import baselines, cases
+from harness.model import Case, Measurement
+from tests.unit.replay import ReplayDevice, slowed
+from tests.unit.rig import CASES, LIBRARY, OTHER, OURS, RECORDED, SLOW, Outcome, Rig, named
+
+SLOWED, UNTOUCHED = RECORDED[SLOW], RECORDED[OTHER]
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def _faster(factor: float) -> ReplayDevice:
+    return ReplayDevice(3, slowed(1 / factor, SLOW))
+
+
+def _same_binary_slower(case: Case, m: Measurement, attempt: int) -> Measurement:
+    return dataclasses.replace(m, seconds=tuple(1.03 * s for s in m.seconds)) if SLOW in case.id else m
+
+
+def _slower_at_first(case: Case, m: Measurement, attempt: int) -> Measurement:
+    return slowed(1.03, SLOW)(case, m, attempt) if attempt == 1 else m
+
+
+def test_same_code_run_again_is_green(rig: Rig) -> None:
+    device = ReplayDevice(3)
+    outcome = rig.run(*OURS, "--kernel", LIBRARY, device=device)
+    assert outcome.status == 0
+    assert outcome.passed == named(*CASES, *RECORDED[LIBRARY]) | {"test_no_orphans"}
+    assert device.restarts == 0
+    for case in CASES:
+        entry = baselines.load(next(rig.baselines.iterdir())).entry(case)
+        gflops = outcome.timed[case]["extra_info"]["gflops"]
+        assert entry is not None
+        assert gflops == pytest.approx(entry.gflops, rel=0.01)
+        row = outcome.row(case)
+        assert _number(row[3]) == pytest.approx(gflops, abs=1)
+        assert _number(row[4]) == pytest.approx(
+            100 * outcome.timed[case]["extra_info"]["cublas_ratio"], abs=0.1
+        )
+        assert _number(row[5]) == pytest.approx(100 * (gflops / entry.gflops - 1), abs=0.1)
+        assert row[-1] == "PASS"
+
+
+def test_header_names_what_the_figures_rest_on(rig: Rig) -> None:
+    device = ReplayDevice()
+    text = rig.run("--collect-only", outputs=False).text
+    assert "gpu: none (not opened for --collect-only)" in text
+    text, info = rig.run(*OURS, device=device).text, device.info
+    gpu = next(line for line in text.splitlines() if line.startswith("gpu: "))
+    assert info.name in gpu
+    assert f"{info.memory_mib} MiB" in gpu
+    assert f"power limit {info.power_limit_w} W" in gpu
+    assert f"max SM clock {info.max_sm_clock_mhz} MHz" in gpu
+    assert re.search(
+        rf"^driver: {re.escape(info.driver)}, CUDA {info.cuda_driver}, nvcc \d+\.\d+", text, re.M
+    )
+    stored = next(rig.baselines.iterdir()).relative_to(rig.root)
+    assert f"\nsuite: smoke, baseline: {stored}\n" in text
+
+
+def test_benchmark_table_shows_the_gflops_that_were_judged(rig: Rig) -> None:
+    outcome = rig.run(*OURS, device=ReplayDevice(2))
+    assert "OPS (GFLops/s)" in outcome.text
+    for case in CASES:
+        line = next(
+            line for line in outcome.text.splitlines() if line.startswith(f"test_performance[{case}] ")
+        )
+        figures = re.findall(r"([\d,.]+) \(", line)
+        judged = outcome.timed[case]["extra_info"]["gflops"]
+        assert _number(figures[-1]) == pytest.approx(judged, rel=1e-6)
+
+
+@pytest.fixture
+def regressed(rig: Rig) -> tuple[Outcome, ReplayDevice]:
+    device = ReplayDevice(3, slowed(1.03, SLOW))
+    return rig.run(*OURS, device=device), device
+
+
+def test_slower_kernel_fails_and_no_other(regressed: tuple[Outcome, ReplayDevice], rig: Rig) -> None:
+    outcome, device = regressed
+    assert outcome.status == 1
+    assert outcome.failures.keys() == named(*SLOWED)
+    assert outcome.passed == named(*UNTOUCHED) | {"test_no_orphans"}
+    assert device.restarts == len(SLOWED)
+    stored = baselines.load(next(rig.baselines.iterdir()))
+    for case in SLOWED:
+        message, entry = *(outcome.failures[name] for name in named(case)), stored.entry(case)
+        assert entry is not None
+        assert message.startswith(f"Failed: REGRESSED: {case}: ")
+        assert message.count("\n") == 0
+        now = entry.gflops / 1.03
+        found = re.search(
+            r"([\d,.]+) GFLOPS against ([\d,.]+) \((-[\d.]+) %; .* noise floor ([\d.e-]+) %\)", message
+        )
+        assert found
+        assert [_number(found[1]), _number(found[2])] == pytest.approx([now, entry.gflops], rel=0.005)
+        assert float(found[3]) == pytest.approx(100 * (1 / 1.03 - 1), abs=0.4)
+        assert float(found[4]) == pytest.approx(100 * entry.noise_floor, rel=0.1)
+        assert "confirmed in a fresh worker" in message
+        assert outcome.row(case)[0] == "!"
+        assert outcome.row(case)[-1] == "REGRESSED"
+    assert outcome.text.count("Traceback") == 0
+
+
+def test_reproducing_command_selects_that_case_alone(
+    regressed: tuple[Outcome, ReplayDevice], rig: Rig
+) -> None:
+    for message in regressed[0].failures.values():
+        found = re.search(r'Reproduce: nox -s gpu -- -k "([^"]+)"$', message)
+        assert found
+        chosen = rig.run("-k", found[1])
+        assert chosen.junit.keys() == named(message.split(": ")[2])
+
+
+def test_each_slow_case_is_timed_twice_and_the_second_is_recorded(
+    regressed: tuple[Outcome, ReplayDevice],
+) -> None:
+    outcome, device = regressed
+    assert {case: device.attempts[case] for case in CASES} == {
+        **dict.fromkeys(SLOWED, 2),
+        **dict.fromkeys(UNTOUCHED, 1),
+    }
+    for case in SLOWED:
+        assert outcome.timed[case]["extra_info"]["verdict"] == "REGRESSED"
+
+
+def test_suspicion_that_vanishes_passes_and_is_shown(rig: Rig) -> None:
+    device = ReplayDevice(3, _slower_at_first)
+    outcome = rig.run(*OURS, device=device)
+    assert outcome.status == 0
+    assert device.restarts == len(SLOWED)
+    for case in SLOWED:
+        assert outcome.row(case)[-2:] == ["PASS", "NOT_CONFIRMED"]
+        info = outcome.timed[case]["extra_info"]
+        assert info["first_median_s"] == pytest.approx(1.03 * info["median_s"])
+    assert outcome.row(UNTOUCHED[0])[-1] == "PASS"
+
+
+def test_same_binary_slower_is_drift(rig: Rig) -> None:
+    outcome = rig.run(*OURS, device=ReplayDevice(3, _same_binary_slower))
+    assert outcome.status == 1
+    assert outcome.failures.keys() == named(*SLOWED)
+    for message in outcome.failures.values():
+        assert "DRIFTED" in message
+        assert "the binary is the baseline's to the byte" in message
+
+
+def test_slower_library_is_drift(rig: Rig) -> None:
+    outcome = rig.run("--kernel", LIBRARY, device=ReplayDevice(3, slowed(1.5)))
+    assert outcome.status == 1
+    assert outcome.failures.keys() == named(*RECORDED[LIBRARY])
+    assert all("DRIFTED" in message for message in outcome.failures.values())
+
+
+def test_drift_may_be_allowed_and_is_listed(rig: Rig) -> None:
+    outcome = rig.run(*OURS, "--allow-drift", device=ReplayDevice(3, _same_binary_slower))
+    assert outcome.status == 0
+    assert outcome.row(SLOWED[0])[-2:] == ["DRIFTED", "SAME_BINARY_SLOWER"]
+    assert rig.run(*OURS, "--allow-drift", device=ReplayDevice(3, slowed(1.03, SLOW))).status == 1
+
+
+def test_faster_passes_and_shows_how_to_keep_it(rig: Rig) -> None:
+    outcome = rig.run(*OURS, device=_faster(1.05))
+    assert outcome.status == 0
+    assert all(outcome.row(case)[-1] == "IMPROVED" for case in SLOWED)
+    assert outcome.row(UNTOUCHED[0])[-1] == "PASS"
+    found = re.search(r'3 improved; to keep that: nox -s baseline -- -k "([^"]+)"', outcome.text)
+    assert found
+    assert rig.run("-k", found[1]).junit.keys() == named(*SLOWED)
+
+
+def test_no_news_of_improvement_where_there_is_none(rig: Rig) -> None:
+    assert "improved" not in rig.run(*OURS).text
+
+
+# What the baseline lacks, and what only it has
+
+
+@pytest.fixture
+def pruned(rig: Rig) -> Rig:
+    """The newest baseline lacks the first case."""
+    stored = baselines.load(next(rig.baselines.iterdir()))
+    baselines.write(baselines.prune(stored, set(stored.case_ids) - {SLOWED[0]}), rig.baselines)
+    return rig
+
+
+def test_case_that_the_baseline_lacks_fails(pruned: Rig) -> None:
+    outcome = pruned.run(*OURS)
+    assert outcome.status == 1
+    assert outcome.failures.keys() == named(SLOWED[0])
+    (message,) = outcome.failures.values()
+    assert "NO_BASELINE" in message
+    found = re.search(r'measure it: nox -s baseline -- -k "([^"]+)"$', message)
+    assert found
+    assert pruned.run("-k", found[1]).junit.keys() == named(SLOWED[0])
+
+
+def test_case_without_baseline_may_be_allowed_and_is_listed(pruned: Rig) -> None:
+    outcome = pruned.run(*OURS, "--allow-no-baseline")
+    assert outcome.status == 0
+    assert outcome.row(SLOWED[0])[-1] == "NO_BASELINE"
+    assert pruned.run(*OURS, "--allow-no-baseline", device=ReplayDevice(0, slowed(1.03, OTHER))).status == 1
+
+
+def test_new_gpu_has_no_baseline(rig: Rig) -> None:
+    outcome = rig.run(*OURS, device=ReplayDevice(gpu="NVIDIA H300"))
+    assert outcome.status == 1
+    assert outcome.failures.keys() == named(*CASES)
+    for message in outcome.failures.values():
+        assert "NO_BASELINE" in message
+        assert "of this GPU" in message
+        assert "nox -s baseline" in message
+    assert "baseline: none" in outcome.text
+    assert rig.run(*OURS, "--allow-no-baseline", device=ReplayDevice(gpu="NVIDIA H300")).status == 0
+
+
+@pytest.fixture
+def orphaned(rig: Rig) -> tuple[Rig, str]:
+    """The newest baseline has a case that the suite no longer has."""
+    stored = baselines.load(next(rig.baselines.iterdir()))
+    entry = stored.entries[SLOWED[0]]
+    live = {case.id for case in cases.select("full", (), (), (), (9, 0)).timed}
+    gone = SLOWED[0].rpartition("-")[0] + "-48x48x48"
+    assert gone not in live
+    info = {**entry.info, "case": gone}
+    name = f"tests/test_performance.py::test_performance[{gone}]"
+    extra = dataclasses.replace(entry, fullname=name, info=info)
+    baselines.write(dataclasses.replace(stored, entries={**stored.entries, gone: extra}), rig.baselines)
+    return rig, gone
+
+
+def test_baseline_case_that_is_gone_fails(orphaned: tuple[Rig, str]) -> None:
+    rig, gone = orphaned
+    outcome = rig.run(*OURS)
+    assert outcome.status == 1
+    assert outcome.failures.keys() == {"test_no_orphans"}
+    message = outcome.failures["test_no_orphans"]
+    assert f"ORPHAN: 1 baseline cases are no longer in the suite: {gone}." in message
+    assert "python -m harness.baselines prune" in message
+
+
+def test_orphans_may_be_allowed_and_are_listed(orphaned: tuple[Rig, str]) -> None:
+    rig, gone = orphaned
+    outcome = rig.run(*OURS, "--allow-orphans")
+    assert outcome.status == 0
+    assert gone in outcome.text
+
+
+def test_cases_that_were_not_chosen_are_no_orphans(rig: Rig) -> None:
+    assert rig.run("--kernel", OTHER).status == 0
+
+
+# What cannot be judged
+
+
+def _throttled(case: Case, m: Measurement, attempt: int) -> Measurement:
+    return dataclasses.replace(m, throttled=True) if case.id == SLOWED[0] else m
+
+
+def _few(case: Case, m: Measurement, attempt: int) -> Measurement:
+    return dataclasses.replace(m, seconds=m.seconds[:3]) if case.id == SLOWED[0] else m
+
+
+def _none(case: Case, m: Measurement, attempt: int) -> Measurement:
+    return dataclasses.replace(m, seconds=()) if case.id == SLOWED[0] else m
+
+
+def _zero(case: Case, m: Measurement, attempt: int) -> Measurement:
+    return dataclasses.replace(m, seconds=(0.0,) * 9) if case.id == SLOWED[0] else m
+
+
+@pytest.mark.parametrize("mode", [(), ("--baseline-run",), ("--allow-no-baseline", "--allow-drift")], ids=str)
+@pytest.mark.parametrize("change", [_throttled, _few, _none, _zero], ids=lambda change: change.__name__)
+def test_what_cannot_be_judged_is_red(rig: Rig, change: object, mode: tuple[str, ...]) -> None:
+    outcome = rig.run(*OURS, *mode, device=ReplayDevice(3, change))  # type: ignore[arg-type]
+    assert outcome.status == 1
+    assert outcome.failures.keys() == named(SLOWED[0])
+    (message,) = outcome.failures.values()
+    assert message.startswith(f"Failed: AMBIGUOUS: {SLOWED[0]}: ")
+    assert outcome.row(SLOWED[0])[0] == "!"
+    assert set(outcome.timed) >= set(CASES) - {SLOWED[0]}
+
+
+def test_baseline_run_shows_no_failure_where_there_is_none(empty_rig: Rig) -> None:
+    outcome = empty_rig.run(*OURS, "--baseline-run")
+    assert outcome.status == 0
+    assert all(outcome.row(case)[0] != "!" for case in CASES)
