@@ -78,8 +78,9 @@ def run(device: TimingDevice, case: Case, baseline: Baseline | None, policy: Pol
         second = device.time(case, plan)
         return Result(case, confirm(case, verdict, second, entry, policy), second, measurement.median)
     except DeviceError as error:
-        kind = VerdictKind.WRONG if error.code == "WRONG" else VerdictKind.CRASHED
-        return Result(case, Verdict(kind, error.code, message=str(error)))
+        if error.code == "WRONG":
+            return Result(case, Verdict(VerdictKind.WRONG, "OUTPUT", message=str(error)))
+        return Result(case, Verdict(VerdictKind.CRASHED, error.code, message=str(error)))
 
 
 def extra_info(result: Result) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Thin: each hook calls into the modules that know. ``plugin_benchmark`` holds wha
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -223,7 +224,7 @@ def _choose_baseline(config: pytest.Config, session: Session) -> None:
             raise pytest.UsageError(str(error)) from None
     session.baseline_path = path
     if wanted:
-        config.option.benchmark_compare = str(path)
+        config.option.benchmark_compare = os.path.relpath(path)  # as it stands in the table
 
 
 def pytest_cmdline_main(config: pytest.Config) -> int | None:

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+import warnings
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -92,6 +93,16 @@ class Outcome:
         """What --benchmark-json holds, by case id."""
         return {bench["extra_info"]["case"]: bench for bench in self.json["benchmarks"]}
 
+    @property
+    def errors(self) -> list[str]:
+        """pytest's own refusals, each of which must be one line; nothing else may have gone wrong."""
+        assert "Traceback" not in self.text, self.text
+        assert "INTERNALERROR" not in self.text, self.text
+        lines = self.text.splitlines()
+        found = [number for number, line in enumerate(lines) if line.startswith("ERROR: ")]
+        assert [line for number in found for line in lines[number + 1 :] if line] == [], self.text
+        return [lines[number].removeprefix("ERROR: ") for number in found]
+
     def row(self, case: str) -> list[str]:
         """The words of a case's row in the ladder table."""
         ladder = self.text.split(" ladder ")[1].splitlines()
@@ -144,7 +155,8 @@ def _apart(root: Path) -> Iterator[io.StringIO]:
     sys.modules.pop("tests.test_performance", None)
     os.chdir(root)
     try:
-        with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+        with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # The run's own summary has them.
             yield text
     finally:
         os.chdir(folder)

@@ -1,0 +1,298 @@
+"""The options of a run, the suite's own and those of pytest and pytest-benchmark, through the whole suite."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import baselines, cases
+from tests.unit.replay import ReplayDevice, slowed
+from tests.unit.rig import CASES, OTHER, OURS, RECORDED, SLOW, Rig, named
+
+SLOWED, UNTOUCHED = RECORDED[SLOW], RECORDED[OTHER]
+NOTHING_ELSE = {"test_no_orphans"}
+SHAPE = SLOWED[1].rpartition("-")[2]
+
+
+# Which baseline
+
+
+def _twice_as_fast(entry: baselines.BaselineEntry) -> baselines.BaselineEntry:
+    halved = ("min", "max", "mean", "median", "stddev", "iqr", "q1", "q3", "ld15iqr", "hd15iqr", "total")
+    stats = {name: value / 2 if name in halved else value for name, value in entry.stats.items()}
+    info = {
+        **entry.info,
+        "median_s": entry.median_s / 2,
+        "gflops": entry.gflops * 2,
+        "run_medians": [median / 2 for median in entry.info["run_medians"]],
+    }
+    return dataclasses.replace(entry, stats=stats, info=info)
+
+
+@pytest.fixture
+def second(rig: Rig) -> Path:
+    """A newer baseline in which the first kernel is twice as fast."""
+    stored = baselines.load(next(rig.baselines.iterdir()))
+    fast = {case: _twice_as_fast(entry) for case, entry in stored.entries.items() if case in SLOWED}
+    return baselines.write(dataclasses.replace(stored, entries={**stored.entries, **fast}), rig.baselines)
+
+
+@pytest.mark.parametrize("option", [(), ("--benchmark-compare",), ("--benchmark-compare=0002",)], ids=str)
+def test_newest_baseline_is_what_a_run_is_judged_by(rig: Rig, second: Path, option: tuple[str, ...]) -> None:
+    outcome = rig.run(*OURS, *option)
+    assert outcome.failures.keys() == named(*SLOWED)
+    assert f"baseline: {second.relative_to(rig.root)}\n" in outcome.text
+    # pytest-benchmark's own table shows the stored figures beside the new ones.
+    assert outcome.text.count(" (NOW) ") == (len(CASES) if option else 0)
+    assert (f" ({second.relative_to(rig.root).as_posix()[:20]}" in outcome.text) == bool(option)
+
+
+def test_older_baseline_by_its_number(rig: Rig, second: Path) -> None:
+    outcome = rig.run(*OURS, "--benchmark-compare=0001")
+    assert outcome.status == 0
+    assert "baseline: baselines/nvidia-h200/0001_" in outcome.text
+    assert rig.run(*OURS, "--benchmark-compare=1").status == 4
+
+
+@pytest.mark.parametrize("absolute", [True, False])
+def test_baseline_by_its_path(rig: Rig, second: Path, absolute: bool) -> None:
+    elsewhere = rig.root / "kept.json"
+    next(rig.baselines.glob("0001_*")).rename(elsewhere)
+    outcome = rig.run(*OURS, f"--benchmark-compare={elsewhere if absolute else 'kept.json'}")
+    assert outcome.status == 0
+    assert "baseline: " in outcome.text
+    assert "kept.json" in outcome.text
+
+
+# Which tests
+
+
+def test_benchmark_only_skips_what_is_not_timed(rig: Rig) -> None:
+    outcome = rig.run(*OURS, "--benchmark-only")
+    assert outcome.status == 0
+    assert outcome.passed == named(*CASES)
+    assert outcome.skipped.keys() == NOTHING_ELSE
+
+
+def test_benchmark_skip_times_nothing(rig: Rig) -> None:
+    device = ReplayDevice(busy=("pid 1 (x, 3 MiB)",))
+    outcome = rig.run(*OURS, "--benchmark-skip", device=device, outputs=False)
+    assert outcome.status == 0
+    assert device.attempts == {}
+    assert f"{len(CASES)} skipped" in outcome.text
+
+
+@pytest.mark.parametrize(
+    ("option", "chosen"),
+    [
+        (("-k", f"{SLOW} and {SHAPE}"), named(SLOWED[1])),
+        (("-k", "test_no_orphans"), NOTHING_ELSE),
+        (("-m", "gpu"), named(*CASES) | NOTHING_ELSE),
+        (("--kernel", OTHER), named(*UNTOUCHED) | NOTHING_ELSE),
+        (("--config", SLOWED[0].split("-", 2)[2].rpartition("-")[0]), named(*SLOWED) | NOTHING_ELSE),
+        (("--shape", SHAPE), {name for name in named(*CASES) if SHAPE in name} | NOTHING_ELSE),
+        (("--shape", SHAPE, "--shape", SHAPE, "-k", SLOW), named(SLOWED[1])),
+    ],
+    ids=str,
+)
+def test_chosen_tests_run_and_no_others(rig: Rig, option: tuple[str, ...], chosen: set[str]) -> None:
+    kernels = () if "--kernel" in option else OURS
+    outcome = rig.run(*kernels, *option)
+    assert outcome.status == 0
+    assert outcome.passed == chosen
+    assert outcome.junit.keys() == chosen
+
+
+def test_deselecting_everything_is_no_success(rig: Rig) -> None:
+    assert rig.run(*OURS, "-m", "not gpu", outputs=False).status == 5
+
+
+def test_only_what_was_chosen_is_compiled(rig: Rig) -> None:
+    compiled: list[str] = []
+
+    class Compiles(ReplayDevice):
+        def prepare(self, cases: Any) -> dict[str, str]:
+            compiled.extend(case.id for case in cases)
+            return {}
+
+    rig.run(*OURS, "-k", f"[{SLOWED[0]}]", device=Compiles())
+    assert compiled == [SLOWED[0]]
+
+
+def test_collecting_opens_no_device(rig: Rig) -> None:
+    outcome = rig.run(*OURS, "--collect-only", "-q", "--benchmark-compare", outputs=False)
+    assert outcome.status == 0
+    assert outcome.opened == 0
+    assert all(f"::{name}" in outcome.text for name in named(*CASES))
+
+
+def test_listing_shows_what_is_legal_and_why_the_rest_is_not(rig: Rig) -> None:
+    device = ReplayDevice()
+    outcome = rig.run("--list-cases", device=device, suite="full", outputs=False)
+    assert outcome.status == 0
+    assert device.attempts == {}
+    lines = outcome.text.splitlines()
+    for case in cases.select("full", (), (), (), device.info.capability).timed:
+        assert f"  {case.id}" in lines
+    illegal = lines[lines.index("illegal for compute capability 9.0:") + 1 :]
+    assert illegal
+    assert all(": " in line for line in illegal)
+
+
+# How strict
+
+
+def test_max_slowdown(rig: Rig) -> None:
+    def run(option: str, factor: float) -> int:
+        return rig.run(*OURS, option, device=ReplayDevice(3, slowed(factor, SLOWED[0]))).status
+
+    floor = baselines.load(next(rig.baselines.iterdir())).entries[SLOWED[0]].noise_floor
+    assert (3 * floor) < 0.01
+    assert run("--max-slowdown=10%", 1.03) == 0
+    assert run("--max-slowdown=2%", 1.03) == 1
+    assert run("--max-slowdown=2", 1.03) == 1
+    assert run("--max-slowdown=10", 1.03) == 0
+
+
+def test_max_slowdown_below_a_percent_is_heard_where_noise_allows(rig: Rig) -> None:
+    stored = baselines.load(next(rig.baselines.iterdir()))
+    quiet = min(CASES, key=lambda case: stored.entries[case].noise_floor)
+    assert 3 * stored.entries[quiet].noise_floor < 0.005
+    assert rig.run(*OURS, device=ReplayDevice(3, slowed(1.007, quiet))).status == 0
+    outcome = rig.run(*OURS, "--max-slowdown=0.5%", device=ReplayDevice(3, slowed(1.007, quiet)))
+    assert outcome.failures.keys() == named(quiet)
+
+
+def test_noise_factor(rig: Rig) -> None:
+    stored = baselines.load(next(rig.baselines.iterdir()))
+    floor = stored.entries[SLOWED[0]].noise_floor
+    device = ReplayDevice(3, slowed(1.03, SLOWED[0]))
+    assert rig.run(*OURS, f"--noise-factor={0.05 / floor:.1f}", device=device).status == 0
+    device = ReplayDevice(3, slowed(1.03, SLOWED[0]))
+    assert rig.run(*OURS, "--noise-factor=0", device=device).failures.keys() == named(SLOWED[0])
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("--max-slowdown=abc", "--max-slowdown=0", "--max-slowdown=-1%", "--max-slowdown=100%"),
+        *("--max-slowdown=nan", "--max-slowdown=", "--noise-factor=-1", "--noise-factor=nan"),
+        *("--time-limit=0", "--time-limit=inf", "--job-summary=missing/summary.md"),
+        *("--suite=smok", "--kernel=tyled", "--config=tile33", "--shape=12x12", "--shape=-1x2x3"),
+        *("--shape=99999999999x1x1", "--shape=axbxc"),
+    ],
+)
+def test_bad_value_is_refused_in_a_line_that_names_it(rig: Rig, option: str) -> None:
+    outcome = rig.run(option, outputs=False)
+    assert outcome.status == 4
+    (error,) = outcome.errors
+    assert option.partition("=")[2] in error
+    assert any(hint in error for hint in ("such as", "known: ", "above 0", "no such folder", "at most"))
+
+
+def test_near_name_is_suggested(rig: Rig) -> None:
+    assert "did you mean 'tiled'?" in rig.run("--kernel=tyled", outputs=False).errors[0]
+
+
+def test_illegal_config_is_refused_with_the_reason(rig: Rig) -> None:
+    variant, reason = _an_illegal_one()
+    kernel, _, label = variant.split("-", 2)
+    outcome = rig.run("--kernel", kernel, "--config", label, suite="full", outputs=False)
+    assert outcome.status == 4
+    assert outcome.errors == [f"config {label!r} is illegal here: {reason}"]
+
+
+def _an_illegal_one() -> tuple[str, str]:
+    from harness.legality import GpuLimits
+    from harness.suites import illegal
+
+    variant, reasons = illegal(GpuLimits.of((9, 0)))[0]
+    return variant, reasons[0]
+
+
+def test_config_that_the_suite_leaves_out_is_refused(rig: Rig) -> None:
+    full = cases.select("full", (SLOW,), (), (), (9, 0)).timed
+    smoke = {case.config.label for case in cases.select("smoke", (SLOW,), (), (), (9, 0)).timed}
+    label = next(case.config.label for case in full if case.config.label not in smoke)
+    for more in ((), ("--config", *smoke)):
+        outcome = rig.run("--kernel", SLOW, "--config", label, *more, outputs=False)
+        assert outcome.status == 4
+        assert f"suite 'smoke' has no case of config '{label}' here" in outcome.errors[0]
+        assert "--suite full" in outcome.errors[0]
+
+
+def test_kernel_that_this_gpu_cannot_run_is_refused(rig: Rig) -> None:
+    device = ReplayDevice()
+    device.info = dataclasses.replace(device.info, capability=(7, 5))
+    outcome = rig.run("--kernel", "async_copy", device=device, outputs=False)
+    assert outcome.status == 4
+    assert "has no case of kernel 'async_copy' here" in outcome.errors[0]
+
+
+def test_unknown_gpu_generation_is_refused(rig: Rig) -> None:
+    device = ReplayDevice()
+    device.info = dataclasses.replace(device.info, capability=(99, 0))
+    assert "compute capability 99.0 is not known" in rig.run(device=device, outputs=False).errors[0]
+
+
+def test_problem_without_operations_is_never_timed(rig: Rig) -> None:
+    assert rig.run("--shape=12x12x0", "--list-cases", outputs=False).text.count("12x12x0") == 0
+    chosen = cases.select("smoke", (SLOW,), (), ("12x12x0",), (9, 0))
+    assert [case.problem.k for case in chosen.verify] == [0]
+
+
+# The GPU
+
+
+def test_busy_gpu_is_refused_unless_allowed(rig: Rig) -> None:
+    busy = ("pid 1 (x, 3 MiB)", "pid 2 (y, 4 MiB)")
+    outcome = rig.run(*OURS, device=ReplayDevice(busy=busy), outputs=False)
+    assert outcome.status == 4
+    (error,) = outcome.errors
+    assert error.startswith("NVIDIA H200 is in use by pid 1 (x, 3 MiB); pid 2 (y, 4 MiB): ")
+    assert "--allow-busy" in error
+    assert rig.run(*OURS, "--allow-busy", device=ReplayDevice(busy=busy)).status == 0
+    assert rig.run(*OURS, "-k", "orphans", device=ReplayDevice(busy=busy)).status == 0
+
+
+def test_no_gpu_skips_and_says_why(rig: Rig) -> None:
+    outcome = rig.run(*OURS, device="the driver is asleep")
+    assert outcome.status == 0
+    assert outcome.passed == set()
+    assert outcome.skipped == dict.fromkeys(named(*CASES) | NOTHING_ELSE, "no GPU: the driver is asleep")
+    assert "gpu: none (the driver is asleep)" in outcome.text
+
+
+def test_no_gpu_is_refused_where_one_was_asked_for(rig: Rig) -> None:
+    outcome = rig.run(*OURS, "--device", "cuda", device="the driver is asleep", outputs=False)
+    assert outcome.status == 4
+    assert outcome.errors == ["--device cuda: the driver is asleep"]
+
+
+# The job summary
+
+
+def test_job_summary(rig: Rig) -> None:
+    file = rig.root / "summary.md"
+    rig.run(*OURS, f"--job-summary={file}", device=ReplayDevice(3, slowed(1.03, SLOW)))
+    text = file.read_text()
+    assert text.startswith("## Red: ")
+    assert "3 REGRESSED" in text
+    assert "NVIDIA H200" in text
+    assert "tests: 3 failed, 4 passed" in text
+    rig.run(*OURS, "--job-summary=summary.md", device=ReplayDevice(3, slowed(1 / 1.05, SLOW)))
+    text = file.read_text()
+    assert text.startswith("## Green: ")
+    assert "3 improved; to keep that: nox -s baseline -- -k" in text
+
+
+def test_job_summary_of_a_run_that_judged_nothing_is_not_green(rig: Rig) -> None:
+    rig.run(*OURS, "--job-summary=summary.md", device="the driver is asleep")
+    text = (rig.root / "summary.md").read_text()
+    assert text.startswith("## Red: nothing was judged")
+    assert "the driver is asleep" in text
+    assert os.listdir(rig.root).count("summary.md") == 1

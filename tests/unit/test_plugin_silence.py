@@ -1,0 +1,270 @@
+"""What pytest-benchmark lets pass in silence, or tells that it should not, through the whole suite."""
+
+from __future__ import annotations
+
+import dataclasses
+import getpass
+import json
+import platform
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import baselines
+from harness.cases import find_case
+from harness.devices import DeviceError
+from harness.model import Case, Measurement
+from tests.unit.replay import ReplayDevice, slowed
+from tests.unit.rig import CASES, LIBRARY, OTHER, OURS, RECORDED, REPOSITORY, SLOW, Rig, named
+
+SLOWED, UNTOUCHED = RECORDED[SLOW], RECORDED[OTHER]
+
+
+# Nothing to compare with
+
+
+@pytest.mark.parametrize("option", ["--benchmark-compare", "--benchmark-compare=0001"])
+def test_comparing_without_a_baseline_is_refused(empty_rig: Rig, option: str) -> None:
+    outcome = empty_rig.run(*OURS, option)
+    assert outcome.status == 4
+    (error,) = outcome.errors
+    assert error.startswith(f"{option}: ")
+    assert "baselines/nvidia-h200" in error
+
+
+def test_comparing_on_a_new_gpu_is_refused(rig: Rig) -> None:
+    outcome = rig.run(*OURS, "--benchmark-compare", device=ReplayDevice(gpu="NVIDIA H300"))
+    assert outcome.status == 4
+    (error,) = outcome.errors
+    assert "no baseline of NVIDIA H300 in baselines/nvidia-h300" in error
+    assert "nox -s baseline" in error
+
+
+def test_comparing_with_a_number_that_is_not_stored_is_refused(rig: Rig) -> None:
+    outcome = rig.run(*OURS, "--benchmark-compare=0009")
+    assert outcome.status == 4
+    assert outcome.errors == ["--benchmark-compare=0009: no such file, and none in baselines/nvidia-h200"]
+
+
+def test_comparing_without_a_gpu_is_refused(rig: Rig) -> None:
+    outcome = rig.run("--benchmark-compare", device="the driver is asleep")
+    assert outcome.status == 4
+    assert outcome.errors == ["--benchmark-compare: nothing to compare without a GPU (the driver is asleep)"]
+
+
+# Timing switched off
+
+
+def test_timing_switched_off_is_red(rig: Rig) -> None:
+    outcome = rig.run(*OURS, "--benchmark-disable")
+    assert outcome.status == 1
+    assert outcome.failures.keys() == named(*CASES)
+    assert all("timing is off" in message for message in outcome.failures.values())
+
+
+def test_workers_of_xdist_time_nothing_and_are_red(rig: Rig) -> None:
+    device = """
+        from tests.unit.replay import ReplayDevice
+
+        pytest_plugins = ["harness.plugin"]
+
+        def pytest_gemm_device(config):
+            return ReplayDevice()
+    """
+    (rig.root / "conftest.py").write_text("\n".join(line[8:] for line in device.splitlines()))
+    outcome = rig.run(*OURS, "-n", "2")
+    assert outcome.status == 1
+    assert outcome.failures.keys() == named(*CASES)
+    assert all("timing is off (pytest-xdist's -n" in message for message in outcome.failures.values())
+
+
+# --benchmark-compare-fail
+
+
+@pytest.mark.parametrize("compare", [(), ("--benchmark-compare",)], ids=["alone", "with --benchmark-compare"])
+def test_compare_fail_is_a_failure_of_each_case(rig: Rig, compare: tuple[str, ...]) -> None:
+    options = (*compare, "--benchmark-compare-fail=median:5%", "--max-slowdown=50%")
+    outcome = rig.run(*OURS, *options, device=ReplayDevice(3, slowed(1.08, SLOW)))
+    assert outcome.status == 1
+    assert outcome.failures.keys() == named(*SLOWED)
+    assert all("more than 5 % above" in message for message in outcome.failures.values())
+    assert "PerformanceRegression" not in outcome.text
+    assert "INTERNALERROR" not in outcome.text
+    assert "Traceback" not in outcome.text
+    assert rig.run(*OURS, *options, device=ReplayDevice(3, slowed(1.03, SLOW))).status == 0
+
+
+def test_compare_fail_does_not_loosen_the_threshold(rig: Rig) -> None:
+    outcome = rig.run(
+        *OURS, "--benchmark-compare-fail=median:50%", device=ReplayDevice(3, slowed(1.08, SLOW))
+    )
+    assert outcome.failures.keys() == named(*SLOWED)
+
+
+def test_compare_fail_looks_at_the_field_it_names(rig: Rig) -> None:
+    def outlier(case: Case, m: Measurement, attempt: int) -> Measurement:
+        if case.id != SLOWED[0]:
+            return m
+        return dataclasses.replace(m, seconds=(*m.seconds[1:], 2 * max(m.seconds)))
+
+    check = "--benchmark-compare-fail=max:50%"
+    assert rig.run(*OURS, device=ReplayDevice(2, outlier)).status == 0
+    outcome = rig.run(*OURS, check, device=ReplayDevice(2, outlier))
+    assert outcome.failures.keys() == named(SLOWED[0])
+    assert "; max " in outcome.failures[named(SLOWED[0]).pop()]
+
+
+def test_compare_fail_in_seconds(rig: Rig) -> None:
+    medians = {case: _recorded(3, case).median for case in SLOWED}
+    longest = max(medians, key=medians.__getitem__)
+    limit = 0.05 * medians[longest]
+    assert all(0.08 * medians[case] < limit for case in SLOWED if case != longest)
+    outcome = rig.run(
+        *OURS,
+        *(f"--benchmark-compare-fail=median:{limit:.9f}", "--max-slowdown=50%"),
+        device=ReplayDevice(3, slowed(1.08, SLOW)),
+    )
+    assert outcome.failures.keys() == named(longest)
+
+
+def _recorded(run: int, case: str) -> Measurement:
+    return ReplayDevice(run).time(find_case(case, (9, 0)), None)
+
+
+# Saving
+
+
+def _saved(rig: Rig) -> list[Path]:
+    return sorted((rig.root / ".benchmarks").rglob("*.json"))
+
+
+SAVING = pytest.mark.parametrize("option", ["--benchmark-autosave", "--benchmark-save=mine"])
+
+
+@SAVING
+def test_run_with_a_failure_is_not_saved(rig: Rig, option: str) -> None:
+    outcome = rig.run(*OURS, option, device=ReplayDevice(3, slowed(1.03, SLOW)))
+    assert outcome.status == 1
+    assert _saved(rig) == []
+    assert "not saved: a run with failures must not become what the next one is compared with" in outcome.text
+
+
+@SAVING
+def test_green_run_is_saved_under_the_name_of_the_gpu(rig: Rig, option: str) -> None:
+    stored = sorted(rig.baselines.iterdir())
+    outcome = rig.run(*OURS, option)
+    assert outcome.status == 0
+    (saved,) = _saved(rig)
+    assert saved.parent == rig.root / ".benchmarks" / "nvidia-h200"
+    assert "not saved" not in outcome.text
+    assert sorted(rig.baselines.iterdir()) == stored
+    assert _leaks(saved.read_text(), rig) == []
+
+
+# A case that did not come to its end
+
+
+class _Breaks(ReplayDevice):
+    """Raises in one case."""
+
+    def __init__(self, code: str, attempt: int = 1) -> None:
+        super().__init__(3, slowed(1.03, SLOWED[0]))
+        self.code, self.at = code, attempt
+
+    def time(self, case: Case, plan: Any) -> Measurement:
+        measurement = super().time(case, plan)
+        if case.id == SLOWED[0] and self.attempts[case.id] == self.at:
+            raise DeviceError(self.code, f"{case.id}: that is what the device said")
+        return measurement
+
+
+@pytest.mark.parametrize("mode", [(), ("--baseline-run",)], ids=["judged", "baseline run"])
+@pytest.mark.parametrize(
+    ("code", "shown"), [("WRONG", ["WRONG", "OUTPUT"]), ("HANG", ["CRASHED", "HANG"])], ids=["wrong", "hang"]
+)
+def test_case_that_broke_is_red_without_samples(
+    rig: Rig, code: str, shown: list[str], mode: tuple[str, ...]
+) -> None:
+    outcome = rig.run(*OURS, *mode, device=_Breaks(code))
+    assert outcome.status == 1
+    assert outcome.failures.keys() == named(SLOWED[0])
+    (message,) = outcome.failures.values()
+    assert message == f"Failed: {shown[0]}: {SLOWED[0]}: that is what the device said"
+    assert outcome.passed == named(*CASES) - named(SLOWED[0]) | {"test_no_orphans"}
+    assert outcome.timed.keys() == set(CASES) - {SLOWED[0]}
+    assert outcome.row(SLOWED[0])[-2:] == shown
+
+
+def test_case_that_breaks_on_the_second_look_is_red_without_samples(rig: Rig) -> None:
+    outcome = rig.run(*OURS, device=_Breaks("ILLEGAL_ADDRESS", attempt=2))
+    assert outcome.failures.keys() == named(SLOWED[0])
+    assert "CRASHED" in outcome.failures[named(SLOWED[0]).pop()]
+    assert outcome.timed.keys() == set(CASES) - {SLOWED[0]}
+
+
+def test_device_that_dies_at_the_end_loses_no_samples(rig: Rig) -> None:
+    class Dies(ReplayDevice):
+        def facts(self) -> dict[str, Any]:
+            raise DeviceError("WORKER_DIED", "gone")
+
+    outcome = rig.run(*OURS, device=Dies())
+    assert outcome.status == 0
+    assert outcome.timed.keys() == set(CASES)
+    assert outcome.json["machine_info"]["name"] == "NVIDIA H200"
+
+
+def test_device_that_cannot_even_compile_ends_the_run_in_one_line(rig: Rig) -> None:
+    class Dead(ReplayDevice):
+        def prepare(self, cases: Any) -> dict[str, str]:
+            raise DeviceError("WORKER_DIED", "prepare: the worker process died (exit code 1)")
+
+    outcome = rig.run(*OURS, device=Dead(), outputs=False)
+    assert outcome.status == 4
+    assert outcome.errors == [
+        "the GPU cannot be used: WORKER_DIED: prepare: the worker process died (exit code 1)"
+    ]
+
+
+# What a file tells about the machine
+
+
+def _leaks(text: str, rig: Rig) -> list[str]:
+    """Host, user and folders of this machine that stand in a text."""
+    secrets = [platform.node(), getpass.getuser(), str(REPOSITORY), str(rig.root), str(Path.home())]
+    return [s for s in secrets if s and re.search(rf"(?<![\w-]){re.escape(s)}(?![\w-])", text)]
+
+
+def test_leaks_are_seen(rig: Rig) -> None:
+    assert _leaks(f'{{"node": "{platform.node()}"}}', rig) == [platform.node()]
+    assert str(REPOSITORY) in _leaks(f'"{REPOSITORY}/kernels/naive.cu"', rig)
+
+
+def test_json_names_the_gpu_and_never_the_host(rig: Rig, recorded_baseline: Path) -> None:
+    outcome = rig.run(*OURS, "--kernel", LIBRARY)
+    assert _leaks(json.dumps(outcome.json), rig) == []
+    assert outcome.json["machine_info"]["name"] == "NVIDIA H200"
+    assert "cpu" not in outcome.json["machine_info"]
+    assert _leaks(recorded_baseline.read_text(), rig) == []
+
+
+def test_commit_of_a_tree_without_git(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GITHUB_SHA", raising=False)
+    monkeypatch.setenv("GEMM_COMMIT", "f" * 40)
+    assert rig.run(*OURS).json["commit_info"] == {"id": "f" * 40, "dirty": False, "time": None}
+    monkeypatch.delenv("GEMM_COMMIT")
+    assert rig.run(*OURS).json["commit_info"] == {"id": "unknown", "dirty": True, "time": None}
+
+
+def test_samples_are_the_device_s_own(rig: Rig) -> None:
+    outcome = rig.run(*OURS, device=ReplayDevice(1))
+    for case in CASES:
+        seconds = _recorded(1, case).seconds
+        assert outcome.timed[case]["stats"]["data"] == pytest.approx(seconds, rel=1e-12)
+
+
+def test_baseline_is_what_the_runs_measured(recorded_baseline: Path) -> None:
+    stored = baselines.load(recorded_baseline)
+    assert set(stored.case_ids) == {case for ids in RECORDED.values() for case in ids}
+    assert stored.runs == 5
