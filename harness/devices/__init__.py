@@ -67,8 +67,11 @@ def open_cuda(time_limit: float) -> Any:
         from harness.devices.cuda.client import CudaDevice
 
         device = CudaDevice(time_limit)
-        if find_spec("pycuda") is None:
-            raise NoDevice("a GPU is here but PyCUDA is not installed; `pip install --group gpu` brings it")
+        for module, package in (("pycuda", "PyCUDA"), ("nvmath", "nvmath-python")):
+            if find_spec(module) is None:
+                raise NoDevice(
+                    f"a GPU is here but {package} is not installed; `pip install --group gpu` brings it"
+                )
         refusal = driver_refusal(device.info.cuda_driver, find_nvcc().version)
     except (NoGpu, ToolchainError) as error:
         raise NoDevice(str(error)) from None

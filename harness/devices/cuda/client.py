@@ -79,7 +79,7 @@ class CudaDevice:
         if fresh:
             self._start()
         limit = (limit or self.time_limit) + (_START_SECONDS if fresh else 0.0)
-        name = request.builds[0].name if request.builds else request.what
+        name = request.builds[0].name if len(request.builds) == 1 else request.what
         try:
             self._pipe.send(request)
             if not self._pipe.poll(limit):
@@ -89,7 +89,8 @@ class CudaDevice:
                 )
             reply: Reply = self._pipe.recv()
         except (EOFError, OSError):
-            code = self._process.exitcode if self._process else None
+            self._process.join(5)  # The pipe breaks before the exit code is known.
+            code = self._process.exitcode
             self._kill()
             raise DeviceError("WORKER_DIED", f"{name}: the worker process died (exit code {code})") from None
         if reply.fatal:

@@ -77,6 +77,7 @@ class Gpu:
             nvml.nvmlInit()
         except nvml.NVMLError as error:
             raise NoGpu(f"no NVIDIA driver answers here (NVML: {error})") from None
+        os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # CUDA is to count GPUs as NVML does, not by speed.
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         name = visible.split(",")[0].strip() if visible else ""
         try:
@@ -90,6 +91,13 @@ class Gpu:
             raise NoGpu(f"NVML finds no GPU {name or index!r} ({error})") from None
 
     def info(self) -> GpuInfo:
+        """What it is and what it is set to. Raises NoGpu where NVML does not even know that."""
+        try:
+            return self._info()
+        except nvml.NVMLError as error:
+            raise NoGpu(f"NVML finds a GPU but knows too little about it ({error})") from None
+
+    def _info(self) -> GpuInfo:
         h = self.handle
         cuda = nvml.nvmlSystemGetCudaDriverVersion()
         limit = _maybe(nvml.nvmlDeviceGetEnforcedPowerLimit, h)

@@ -15,7 +15,7 @@ import pycuda.driver as cuda
 from harness.devices import DeviceError, Outputs
 from harness.devices.cuda.environment import Gpu
 from harness.devices.cuda.guards import GUARD
-from harness.devices.cuda.memory import GuardedArena, TimedData, TimedDataCache
+from harness.devices.cuda.memory import GuardedArena, TimedData, TimedDataArena
 from harness.devices.cuda.modules import Cublas, Loaded, compile_all, cublas_version, load, load_probe
 from harness.devices.cuda.protocol import Build, Plan, Reply, Request
 from harness.devices.cuda.timing import Rounds, Stopwatch
@@ -43,11 +43,13 @@ class Worker:
         self._context.push()
         self._arch = arch(device.compute_capability())
         self._probe = load_probe(self._arch)
+        # What timing needs is allocated first and in one order, so that it lies where it always does.
+        self._watch = Stopwatch(Gpu(), self._probe)
+        self._data = TimedDataArena()
+        cublas_version()
         self._arena = GuardedArena()
-        self._data = TimedDataCache()
         self._loaded: dict[Build, Loaded | Cublas] = {}
         self._checked: set[tuple[Build, Problem]] = set()
-        self._watch: Stopwatch | None = None
 
     def do(self, request: Request) -> Any:
         if request.what == "prepare":
@@ -89,8 +91,6 @@ class Worker:
 
     def _time(self, build: Build, launch: Launch, problem: Problem, plan: Plan) -> Measurement:
         kernel = self._load(build)
-        if self._watch is None:
-            self._watch = Stopwatch(Gpu(), self._probe)
         watch, data = self._watch, self._data.get(problem, build.dtype)
         if (build, problem) not in self._checked:
             self._check_exact(build, kernel, launch, problem, data)
