@@ -85,7 +85,7 @@ class CudaDevice:
             if not self._pipe.poll(limit):
                 self._kill()
                 raise DeviceError(
-                    "HANG", f"{name}: no answer within {limit:.0f} s: the kernel hangs; its worker was killed"
+                    "HANG", f"{name}: no answer within {limit:g} s: the kernel hangs; its worker was killed"
                 )
             reply: Reply = self._pipe.recv()
         except (EOFError, OSError):

@@ -1,0 +1,50 @@
+"""Stands in for the worker process, without CUDA: does what the request's plan says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+from harness.devices.cuda.protocol import Plan, Reply, Request
+
+
+def plan(behaviour: str) -> Plan:
+    """The plan that makes the worker behave so."""
+    return Plan(l2=behaviour)
+
+
+def serve(connection: Connection) -> None:
+    """Answers each request with its own process id unless told to misbehave."""
+    while True:
+        try:
+            request: Request = connection.recv()
+        except EOFError:
+            return
+        if request.what == "stop":
+            return
+        behaviour = request.plan.l2 if request.plan else ""
+        if behaviour == "exit":
+            os._exit(7)
+        if behaviour == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if behaviour == "hang":
+            time.sleep(600)
+        connection.send(_reply(request, behaviour))
+        if behaviour == "fatal":
+            os._exit(0)
+
+
+def _reply(request: Request, behaviour: str) -> Reply:
+    if behaviour == "fatal":
+        return Reply(code="ILLEGAL_ADDRESS", message="an illegal memory access was encountered", fatal=True)
+    if behaviour == "refused":
+        return Reply(code="OUT_OF_MEMORY", message="out of memory")
+    if behaviour == "named":
+        return Reply(code="WRONG", message=f"{request.builds[0].name} on 4x4x4: wrong")
+    value: Any = os.getpid()
+    if request.what == "prepare":
+        value = {build.name: f"{build.name}: error: no such thing" for build in request.builds[1:]}
+    return Reply(value=value)

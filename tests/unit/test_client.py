@@ -1,0 +1,145 @@
+"""Workers that crash, hang and refuse: each costs one case, and the next case gets a worker that works."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.devices import DeviceError
+from harness.devices.cuda import client
+from harness.devices.cuda.client import CudaDevice
+from tests.unit import synthetic
+from tests.unit.fake_worker import plan, serve
+
+CASE = synthetic.case()
+OTHER = synthetic.case("naive")
+
+
+class NoGpuAtAll:
+    """What the parent asks NVML."""
+
+    def info(self) -> Any:
+        return SimpleNamespace(capability=(9, 0))
+
+    def others(self, ours: frozenset[int]) -> list[str]:
+        return [f"all but {pid}" for pid in ours]
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaDevice]:
+    monkeypatch.setattr(client, "Gpu", NoGpuAtAll)
+    monkeypatch.setattr(client, "_serve", serve)
+    monkeypatch.setattr(client, "_START_SECONDS", 60.0)
+    made = CudaDevice(time_limit=20.0)
+    yield made
+    made.close()
+
+
+def worker_of(device: CudaDevice, behaviour: str = "") -> int:
+    """The process id of the worker that answered."""
+    pid: Any = device.time(CASE, plan(behaviour))
+    assert frozenset([pid]) == device.pids
+    assert isinstance(pid, int)
+    return pid
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "code", "said"),
+    [
+        ("exit", "WORKER_DIED", "the worker process died (exit code 7)"),
+        ("killed", "WORKER_DIED", "the worker process died (exit code -9)"),
+        ("hang", "HANG", "no answer within 0.3 s: the kernel hangs; its worker was killed"),
+        ("fatal", "ILLEGAL_ADDRESS", "an illegal memory access was encountered"),
+    ],
+)
+def test_lost_worker_costs_one_case(device: CudaDevice, behaviour: str, code: str, said: str) -> None:
+    lost = worker_of(device)
+    device.time_limit = 0.3 if behaviour == "hang" else 20.0
+    with pytest.raises(DeviceError) as failed:
+        device.time(CASE, plan(behaviour))
+    assert failed.value.code == code
+    assert str(failed.value) == f"{CASE.variant}: {said}"
+    assert not is_alive(lost)
+    assert device.pids == frozenset()
+    assert worker_of(device) != lost
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "code", "said"),
+    [
+        ("refused", "OUT_OF_MEMORY", f"{CASE.variant}: out of memory"),
+        ("named", "WRONG", f"{CASE.variant} on 4x4x4: wrong"),
+    ],
+)
+def test_refusal_keeps_the_worker(device: CudaDevice, behaviour: str, code: str, said: str) -> None:
+    pid = worker_of(device)
+    with pytest.raises(DeviceError) as failed:
+        device.time(CASE, plan(behaviour))
+    assert (failed.value.code, str(failed.value)) == (code, said)
+    assert worker_of(device) == pid
+
+
+def test_worker_that_died_between_two_cases(device: CudaDevice) -> None:
+    pid = worker_of(device)
+    os.kill(pid, 9)
+    with pytest.raises(DeviceError) as failed:
+        worker_of(device)
+    assert failed.value.code == "WORKER_DIED"
+    assert worker_of(device) != pid
+
+
+def test_starting_does_not_count_as_hanging(device: CudaDevice) -> None:
+    device.time_limit = 0.001
+    worker_of(device)
+
+
+def test_restart_is_a_fresh_process(device: CudaDevice) -> None:
+    pid = worker_of(device)
+    assert worker_of(device) == pid
+    device.restart()
+    assert not is_alive(pid)
+    assert worker_of(device) != pid
+
+
+def test_close_leaves_no_process_and_may_be_repeated(device: CudaDevice) -> None:
+    pid = worker_of(device)
+    device.close()
+    device.close()
+    assert not is_alive(pid)
+    assert device.pids == frozenset()
+
+
+def test_own_worker_does_not_make_the_gpu_busy(device: CudaDevice) -> None:
+    assert device.busy() == []
+    pid = worker_of(device)
+    assert device.busy() == [f"all but {pid}"]
+
+
+def test_variant_that_did_not_compile_is_not_asked_for(device: CudaDevice) -> None:
+    failed = device.prepare([CASE, OTHER])
+    assert failed == {OTHER.variant: f"{OTHER.variant}: error: no such thing"}
+    for call in (lambda: device.time(OTHER, plan("exit")), lambda: device.resources(OTHER)):
+        with pytest.raises(DeviceError, match="no such thing") as refused:
+            call()
+        assert refused.value.code == "COMPILE_ERROR"
+    worker_of(device)
+
+
+def test_crash_while_compiling_blames_no_kernel(device: CudaDevice) -> None:
+    worker_of(device)
+    (pid,) = device.pids
+    os.kill(pid, 9)
+    with pytest.raises(DeviceError, match=r"^prepare: the worker process died"):
+        device.prepare([CASE, OTHER])
