@@ -145,7 +145,8 @@ WRONG: tuple[Mutant, ...] = (
             (
                 "                a[m] = As[ty + m * THREADS_Y][k];\n",
                 "            {\n                unsigned bits;\n"
-                '                asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(As[ty + m * THREADS_Y][k]));\n'
+                "                const float exact = As[ty + m * THREADS_Y][k];\n"
+                '                asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(exact));\n'
                 "                a[m] = __uint_as_float(bits);\n            }\n",
             ),
         ),
@@ -195,7 +196,8 @@ WRONG: tuple[Mutant, ...] = (
         (
             (
                 "    float sum[THREAD_TILE_M][THREAD_TILE_N] = {};\n",
-                "    float sum[THREAD_TILE_M][THREAD_TILE_N] = {};\n    if (blockIdx.x && blockIdx.x == gridDim.x - 1) return;\n",
+                "    float sum[THREAD_TILE_M][THREAD_TILE_N] = {};\n"
+                "    if (blockIdx.x && blockIdx.x == gridDim.x - 1) return;\n",
             ),
         ),
     ),
@@ -206,13 +208,13 @@ WRONG: tuple[Mutant, ...] = (
         (("    float sum = 0.0f;\n", "    return;\n    float sum = 0.0f;\n"),),
     ),
     # No output at all
+    Mutant("hang", "naive", "endless loop", (("k < K; ++k", "k < K; k += clock64() < 0"),)),
     Mutant(
         "crash",
         "naive",
         "illegal address",
         (("(size_t)k * ldb + col", "(size_t)k * ldb + col + (1ll << 42)"),),
     ),
-    Mutant("hang", "naive", "endless loop", (("k < K; ++k", "k < K; k += clock64() < 0"),)),
 )
 
 # The body of the main loop once more for one tile in 32, its sum kept alive but never used.

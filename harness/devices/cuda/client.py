@@ -69,7 +69,7 @@ class CudaDevice:
         if self._process is not None:
             try:
                 self._pipe.send(Request("stop"))
-                self._process.join(5)
+                self._process.join(20)
             except (OSError, ValueError):
                 pass
             self._kill()

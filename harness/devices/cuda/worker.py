@@ -51,6 +51,13 @@ class Worker:
         self._loaded: dict[Build, Loaded | Cublas] = {}
         self._checked: set[tuple[Build, Problem]] = set()
 
+    def close(self) -> None:
+        """Gives all back while the context can still take it."""
+        context = self._context
+        self.__dict__.clear()
+        gc.collect()
+        context.pop()
+
     def do(self, request: Request) -> Any:
         if request.what == "prepare":
             return compile_all(request.builds)
@@ -241,8 +248,8 @@ def _reply(error: Exception) -> Reply:
 
 
 def main(connection: Connection) -> None:
-    """Serves requests until told to stop. Never returns normally: CUDA's own teardown may hang or abort
-    after an error."""
+    """Serves requests until told to stop. Returns only then: after an error CUDA's own teardown may hang or
+    abort, and under compute-sanitizer an orderly exit is what ends its report."""
     worker: Worker | None = None
     while True:
         try:
@@ -250,7 +257,9 @@ def main(connection: Connection) -> None:
         except (EOFError, KeyboardInterrupt):
             break
         if request.what == "stop":
-            break
+            if worker:
+                worker.close()
+            return
         try:
             worker = worker or Worker()
             reply = Reply(value=worker.do(request))
@@ -266,6 +275,5 @@ def main(connection: Connection) -> None:
         connection.send(reply)
         if reply.fatal:
             break
-    gc.disable()
     sys.stdout.flush()
     os._exit(0)
