@@ -63,10 +63,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """What a user saves with pytest-benchmark's own options is filed under the GPU's name too."""
     benchmark_session = getattr(session.config, "_benchmarksession", None)
     if benchmark_session is not None and session.config.stash[KEY].device:
-        slug = session.config.stash[KEY].slug
-        benchmark_session.machine_id = slug
         if hasattr(benchmark_session.storage, "default_machine_id"):
-            benchmark_session.storage.default_machine_id = slug
+            benchmark_session.storage.default_machine_id = session.config.stash[KEY].slug
         # pytest-benchmark's own check ends the run without a failing test: here each case fails by itself.
         benchmark_session.compare_fail = []
 

@@ -180,16 +180,16 @@ def recorded(clock: SampleClock, samples: tuple[float, ...]) -> Any:
 )
 def test_pytest_benchmark_records_exactly_the_samples(samples: tuple[float, ...]) -> None:
     stats = recorded(SampleClock(), samples)
-    assert stats.data == pytest.approx(samples, rel=1e-12)
-    assert stats.total == pytest.approx(sum(samples), rel=1e-12)
-    assert stats.median == pytest.approx(sorted(samples)[len(samples) // 2], rel=1e-12)
+    assert stats.data == pytest.approx(samples, rel=1e-12, abs=0)
+    assert stats.total == pytest.approx(sum(samples), rel=1e-12, abs=0)
+    assert stats.median == pytest.approx(sorted(samples)[len(samples) // 2], rel=1e-12, abs=0)
     assert stats.rounds == len(samples)
 
 
 def test_long_samples_do_not_coarsen_the_short_ones_of_the_next_case() -> None:
     clock = SampleClock()
     recorded(clock, (3600.0,) * 5)
-    assert recorded(clock, (1e-6,) * 5).data == pytest.approx([1e-6] * 5, rel=1e-12)
+    assert recorded(clock, (1e-6,) * 5).data == pytest.approx([1e-6] * 5, rel=1e-12, abs=0)
 
 
 def test_clock_has_no_sample_to_spare() -> None:
