@@ -97,7 +97,7 @@ def test_benchmark_skip_times_nothing(rig: Rig) -> None:
         (("--shape", SHAPE), {name for name in named(*CASES) if SHAPE in name} | NOTHING_ELSE),
         (("--shape", SHAPE, "--shape", SHAPE, "-k", SLOW), named(SLOWED[1])),
     ],
-    ids=str,
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_chosen_tests_run_and_no_others(rig: Rig, option: tuple[str, ...], chosen: set[str]) -> None:
     kernels = () if "--kernel" in option else OURS
