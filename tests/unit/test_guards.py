@@ -17,10 +17,18 @@ A, B, C = OFFSETS = [GUARD, 3 * GUARD, 5 * GUARD]
     [
         pytest.param([A + 4 * 10], "input A was changed at (1, 2), 1 bytes in all", id="A"),
         pytest.param([B + 2 * 5, B + 2 * 5 + 1], "input B was changed at (1, 1), 2 bytes in all", id="B"),
-        pytest.param([C + 80, C + 81], "guard band was written, first 0 bytes past the end of C, 2", id="past C"),
-        pytest.param([C - 4], "a guard band was written, first 4 bytes before the start of C, 1", id="before C"),
-        pytest.param([B + 64 + 8], "a guard band was written, first 8 bytes past the end of B, 1", id="past B"),
-        pytest.param([A - 1], "a guard band was written, first 1 bytes before the start of A, 1", id="before A"),
+        pytest.param(
+            [C + 80, C + 81], "guard band was written, first 0 bytes past the end of C, 2", id="past C"
+        ),
+        pytest.param(
+            [C - 4], "a guard band was written, first 4 bytes before the start of C, 1", id="before C"
+        ),
+        pytest.param(
+            [B + 64 + 8], "a guard band was written, first 8 bytes past the end of B, 1", id="past B"
+        ),
+        pytest.param(
+            [A - 1], "a guard band was written, first 1 bytes before the start of A, 1", id="before A"
+        ),
     ],
 )
 def test_a_changed_byte_is_named_after_its_place(changed: list[int], line: str) -> None:

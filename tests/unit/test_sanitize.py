@@ -10,7 +10,11 @@ from harness import sanitize
 from harness.sanitize import FOUND, Finding
 from kernels import LADDER
 
-CLEAN = "========= COMPUTE-SANITIZER\ntests/test_kernels.py .... gemm_tiled at work\n========= ERROR SUMMARY: 0 errors\n"
+CLEAN = """\
+========= COMPUTE-SANITIZER
+tests/test_kernels.py .... gemm_tiled at work
+========= ERROR SUMMARY: 0 errors
+"""
 MEMCHECK = """\
 ========= COMPUTE-SANITIZER
 collected 2 items
