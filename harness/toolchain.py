@@ -6,6 +6,8 @@ removing it costs time only.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import hashlib
 import json
@@ -17,7 +19,7 @@ import sys
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -184,11 +186,27 @@ def _compile(kernel: Kernel, config: Config, dtype: DType, mode: tuple[str, ...]
         raise CompileError(f"{kernel.name}: cannot read {kernel.source}: {error.strerror}") from None
     key = json.dumps([nvcc.version, options, kernel.source.name, source.decode(errors="replace")])
     entry = cache_dir() / f"{hashlib.sha256(key.encode()).hexdigest()}.zip"
-    if (cached := _load(entry)) is None:
-        what = f"{kernel.name} {dtype} {config.label}".rstrip()
-        cached = _run_nvcc(nvcc, kernel.source.name, source, options, what)
-        _store(entry, *cached)
+    if cached := _load(entry):
+        return cached
+    with _alone(entry):
+        if (cached := _load(entry)) is None:
+            what = f"{kernel.name} {dtype} {config.label}".rstrip()
+            cached = _run_nvcc(nvcc, kernel.source.name, source, options, what)
+            _store(entry, *cached)
     return cached
+
+
+@contextlib.contextmanager
+def _alone(entry: Path) -> Iterator[None]:
+    """One at a time, of all processes: who waited finds the entry made. Where nothing can be locked, all
+    make it."""
+    lock = entry.with_suffix(".lock")
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            entry.parent.mkdir(parents=True, exist_ok=True)
+            fcntl.flock(held.enter_context(lock.open("w")), fcntl.LOCK_EX)
+            held.callback(lock.unlink, missing_ok=True)
+        yield
 
 
 def _run_nvcc(nvcc: Nvcc, name: str, source: bytes, options: tuple[str, ...], what: str) -> tuple[bytes, str]:

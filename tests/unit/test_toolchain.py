@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -261,6 +263,22 @@ class TestCache:
         entry.write_bytes({"cut": whole[:middle], "flipped": flipped, "empty": b""}[damage])
         assert toolchain.compile_cubin(planted(tmp_path), Config(SCALE=1), F32, "sm_80").cubin == first.cubin
         assert entry.stat().st_size >= middle * 2
+
+    def test_two_who_want_one_binary_compile_it_once(
+        self, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run_nvcc, runs = toolchain._run_nvcc, []
+
+        def slowly(*args: Any) -> tuple[bytes, str]:
+            runs.append(args)
+            time.sleep(0.3)
+            return run_nvcc(*args)
+
+        monkeypatch.setattr(toolchain, "_run_nvcc", slowly)
+        variant = (planted(tmp_path), Config(SCALE=1), F32)
+        first, second = toolchain.compile_all([variant, variant], "sm_80", jobs=2)
+        assert first == second
+        assert len(runs) == len(list(cache.iterdir())) == 1
 
     def test_a_cache_that_cannot_be_written_costs_time_only(self, tmp_path: Path, cache: Path) -> None:
         cache.write_text("a file where the folder should be")
