@@ -54,7 +54,7 @@ def typing(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Everything that needs no GPU: the harness's own parts, and every kernel through nvcc."""
     install(session, "test")
-    pytest(session, "-m", "not gpu")
+    pytest(session, "-n", "auto", "-m", "not gpu")
 
 
 @nox.session(default=False)

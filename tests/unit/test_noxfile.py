@@ -73,7 +73,7 @@ def test_gpu_is_red_when_pytest_is(calls: Any) -> None:
 
 
 def test_tests_leave_the_gpu_out(calls: Any) -> None:
-    assert calls("tests")[1] == [["-m", "pytest", "-m", "not gpu"]]
+    assert calls("tests")[1] == [["-m", "pytest", "-n", "auto", "-m", "not gpu"]]
 
 
 def test_baseline_is_a_check_five_runs_and_a_merge(calls: Any) -> None:
