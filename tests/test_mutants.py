@@ -25,8 +25,9 @@ def _names(mutants: tuple[Mutant, ...]) -> list[str]:
 
 def test_names_are_unique_and_kinds_many() -> None:
     assert len(set(_names(MUTANTS))) == len(MUTANTS)
-    assert len({mutant.kind for mutant in WRONG}) >= 12
-    assert len({mutant.kernel for mutant in WRONG}) >= 11
+    sure = [mutant for mutant in WRONG if not mutant.by_luck]
+    assert len({mutant.kind for mutant in sure}) >= 12
+    assert len({mutant.kernel for mutant in sure}) >= 12
 
 
 def test_an_edit_that_no_longer_fits_is_told(tmp_path: Path) -> None:
@@ -63,6 +64,8 @@ def test_a_wrong_kernel_is_caught(
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
+    if mutant.by_luck:
+        pytest.skip(f"values on a GPU show it only by luck: {mutant.by_luck}")
     kernel = build(mutant, tmp_path)
     for problem in VERIFIED:
         try:
@@ -83,7 +86,8 @@ def test_a_wrong_kernel_is_caught(
 def test_a_wrong_kernel_is_not_timed(name: str, impatient: Any, device: Any, tmp_path: Path) -> None:
     mutant = next(mutant for mutant in WRONG if mutant.name == name)
     kernel = build(mutant, tmp_path)
-    case = Case(kernel, kernel.dtypes[0], kernel.configs[0], Problem(1024, 1024, 1024))
+    # No multiple of a tile: in 1024 no thread would stand past the edge, where the guards count.
+    case = Case(kernel, kernel.dtypes[0], kernel.configs[0], Problem(1000, 1000, 1000))
     with pytest.raises(DeviceError) as caught:
         impatient.time(case, Plan())
     assert caught.value.code == "WRONG"
