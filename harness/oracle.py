@@ -20,6 +20,7 @@ from harness.model import F32, TF32, Case, DType, Problem
 _FLOAT32_INTEGERS = 2**24  # integers below are exact in FP32, and so is every partial sum
 # alpha and beta of the exact check: each value once in each place, and the pairs that shortcuts get wrong.
 SCALES = ((1.0, 0.0), (2.0, 3.0), (-1.0, 1.0), (0.0, 2.0), (3.0, -1.0), (0.0, 0.0))
+_OLD = 77.0  # what C holds before the second launch: a number, for a kernel that writes over NaN only
 
 
 @dataclass(frozen=True)
@@ -178,12 +179,12 @@ class _Examination:
     def _add(self, check: str, problem: Problem, text: str) -> None:
         self.findings.append(Finding(check, f"{text} [{_scales(problem)}]"))
 
-    def _inputs(self, problem: Problem, kind: str) -> Inputs:
-        """C is NaN where beta is 0, so reading it, or not writing it, shows."""
+    def _inputs(self, problem: Problem, kind: str, before: float = np.nan) -> Inputs:
+        """C is ``before`` where beta is 0: NaN, so reading it, or not writing it, shows."""
         inputs = make_inputs(problem, self._case.dtype, kind)
         if problem.beta == 0:
             c = inputs.c.copy()
-            c[:, : problem.n] = np.nan
+            c[:, : problem.n] = before
             inputs = replace(inputs, c=c)
         return inputs
 
@@ -225,14 +226,22 @@ class _Examination:
         )
 
     def _bound(self) -> None:
-        """Real data within the bound, twice, to the same bits."""
+        """Real data within the bound, twice, to the same bits; where beta is 0, whatever C held before."""
         problem, dtype = self._case.problem, self._case.dtype
-        inputs = self._inputs(problem, "normal")
-        first, second = self._run(problem, inputs).c, self._run(problem, inputs).c
+        first = self._run(problem, self._inputs(problem, "normal")).c
+        second = self._run(problem, self._inputs(problem, "normal", before=_OLD)).c
         want, bound = reference(problem, dtype, "normal"), error_bound(problem, dtype, "normal")
         self._compare("bound", problem, first[:, : problem.n], want, bound)
-        differ = np.argwhere(first.view(np.uint32) != second.view(np.uint32))
-        if differ.size:
+        changed = first.view(np.uint32) != second.view(np.uint32)
+        differ, kept = np.argwhere(changed), np.argwhere(changed & (second == _OLD))
+        if problem.beta == 0 and kept.size:
+            row, column = kept[0]
+            text = (
+                f"C({row}, {column}) kept the {_OLD:g} it held before, and was {first[row, column]:.9g} when "
+                f"written over NaN; {len(kept)} elements"
+            )
+            self._add("stale", problem, text)
+        elif differ.size:
             row, column = differ[0]
             one, other = first[row, column], second[row, column]
             text = (

@@ -191,6 +191,19 @@ def test_stale_output_is_found() -> None:
     assert found(device) == ["exact"]
 
 
+def _over_nan_only(c: Array, inputs: Inputs, p: Problem) -> None:
+    if p.beta == 0:
+        c[:] = np.where(np.isnan(inputs.c), c, inputs.c)
+
+
+def test_output_that_is_written_only_over_nan_is_stale() -> None:
+    (finding,) = oracle.verify(NumpyDevice(finish=_over_nan_only), Case(KERNEL, F32, Config(), ODD))
+    first = np.float32(oracle.reference(ODD, F32, "normal")[0, 0])
+    assert finding.check == "stale"
+    assert f"C(0, 0) kept the 77 it held before, and was {first:.9g} when" in finding.message
+    assert f"over NaN; {37 * 53} elements" in finding.message
+
+
 def test_a_last_bit_that_changes_is_found() -> None:
     device = NumpyDevice()
 
