@@ -330,7 +330,7 @@ def _orphans(s: Session) -> list[str]:
 # After the last test
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     session = config.stash[KEY]
     rows = [row(r.case, r.verdict, r.cublas_ratio, session.policy) for r in session.results]
     notes = _notes(session)
@@ -342,8 +342,17 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             terminalreporter.write_line(note)
     if config.option.job_summary:
         counts = ", ".join(text for text, _ in terminalreporter.build_summary_stats_line()[0])
-        text = job_summary(rows, [*pytest_report_header(config), f"tests: {counts}", *notes])
+        header = [*pytest_report_header(config), f"tests: {counts}", *notes]
+        text = job_summary(rows, header, int(exitstatus), _other_failures(terminalreporter, session))
         Path(config.option.job_summary).write_text(text, encoding="utf-8")
+
+
+def _other_failures(terminalreporter: Any, session: Session) -> list[str]:
+    """The tests that failed, or broke before or after, beside the judged cases that are red."""
+    red = [r.case.id for r in session.results if r.verdict.failed(session.policy)]
+    shown = tuple(f"::test_performance[{case}]" for case in red)
+    reports = [r for how in ("failed", "error") for r in terminalreporter.stats.get(how, [])]
+    return list(dict.fromkeys(r.nodeid for r in reports if not r.nodeid.endswith(shown)))
 
 
 def _notes(session: Session) -> list[str]:

@@ -18,19 +18,32 @@ NO_BASELINE = "No baseline yet: run nox -s baseline on a GPU."
 SHOWN = Problem(4096, 4096, 4096)
 
 
-def job_summary(rows: Sequence[Row], header: Sequence[str]) -> str:
-    """A GitHub job summary: the count of verdicts, the lines of ``header``, what failed, then everything."""
+def job_summary(
+    rows: Sequence[Row], header: Sequence[str], exit_status: int = 0, other_failures: Sequence[str] = ()
+) -> str:
+    """A GitHub job summary: the count of verdicts, the lines of ``header``, what failed, then everything.
+
+    ``other_failures`` are the ids of the tests that failed beside the rows. Green only where cases were
+    judged, nothing failed, and pytest's ``exit_status`` is 0.
+    """
     failed = [row for row in rows if row.failed]
-    counts = Counter(row.verdict for row in rows)
+    said = [f"{n} {verdict}" for verdict, n in Counter(row.verdict for row in rows).most_common()]
+    said = said or ["nothing was judged"]
+    if count := len(other_failures):
+        said.append(f"{count} other {'test' if count == 1 else 'tests'} failed")
+    if exit_status not in (0, 1):
+        said.append(f"pytest ended with exit status {exit_status}")
+    red = failed or other_failures or exit_status or not rows
     parts = [
-        f"## {'Red' if failed or not rows else 'Green'}: "
-        + (
-            ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()) or "nothing was judged"
-        ),
+        f"## {'Red' if red else 'Green'}: {', '.join(said)}",
         "\n".join(f"- {_safe(line)}" for line in header),
     ]
+    if failed or other_failures:
+        parts.append("### Failed")
     if failed:
-        parts += ["### Failed", _rows(failed)]
+        parts.append(_rows(failed))
+    if other_failures:
+        parts.append("\n".join(f"- {_safe(test)}" for test in other_failures))
     if rows:
         parts.append(f"<details><summary>All {len(rows)} cases</summary>\n\n{_rows(rows)}\n\n</details>")
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from harness.devices import DeviceError
+from harness.devices import DeviceError, Inputs, Outputs
 from harness.devices.cuda.environment import GpuInfo
 from harness.model import Case, Measurement, Resources
+from tests.unit.fakes import NumpyDevice
 
 RECORDED = Path(__file__).with_name("h200_samples.json")
 
@@ -75,6 +76,20 @@ class ReplayDevice:
         measurement = Measurement(**{**fields, "resources": resources})
         self.attempts[case.id] = self.attempts.get(case.id, 0) + 1
         return self._change(case, measurement, self.attempts[case.id]) if self._change else measurement
+
+
+class VerifiedDevice(ReplayDevice):
+    """Also runs cases, by NumPy: wrong where the id contains ``wrong``."""
+
+    def __init__(self, wrong: str = "no such case") -> None:
+        super().__init__(3)
+        self._wrong = wrong
+
+    def run(self, case: Case, inputs: Inputs) -> Outputs:
+        outputs = NumpyDevice().run(case, inputs)
+        if self._wrong in case.id:
+            outputs.c[:] = 0
+        return outputs
 
 
 def slowed(factor: float, only: str = "") -> Callable[[Case, Measurement, int], Measurement]:

@@ -23,6 +23,7 @@ from tests.unit.replay import ReplayDevice, recorded
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SUITE_FILE = "tests/test_performance.py"
+KERNELS_FILE = "tests/test_kernels.py"
 
 
 def _recorded_cases() -> dict[str, list[str]]:
@@ -125,7 +126,8 @@ class Rig:
     def __init__(self, root: Path) -> None:
         self.root = root
         (root / "tests").mkdir(parents=True)
-        shutil.copy(REPOSITORY / SUITE_FILE, root / SUITE_FILE)
+        for file in (SUITE_FILE, KERNELS_FILE):
+            shutil.copy(REPOSITORY / file, root / file)
         shutil.copy(REPOSITORY / "pyproject.toml", root)
         shutil.copy(REPOSITORY / "conftest.py", root)
 
@@ -152,7 +154,8 @@ def _apart(root: Path) -> Iterator[io.StringIO]:
     for name in ("PYTEST_XDIST_WORKER", "PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "FORCE_COLOR"):
         os.environ.pop(name, None)
     os.environ["COLUMNS"] = "160"
-    sys.modules.pop("tests.test_performance", None)
+    for name in ("tests.test_performance", "tests.test_kernels"):
+        sys.modules.pop(name, None)
     os.chdir(root)
     try:
         with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text), warnings.catch_warnings():

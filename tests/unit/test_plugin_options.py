@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from harness import baselines, cases
-from tests.unit.replay import ReplayDevice, slowed
-from tests.unit.rig import CASES, OTHER, OURS, RECORDED, SLOW, Rig, named
+from harness.model import Case, Measurement
+from tests.unit.replay import ReplayDevice, VerifiedDevice, slowed
+from tests.unit.rig import CASES, KERNELS_FILE, OTHER, OURS, RECORDED, SLOW, Rig, named
 
 SLOWED, UNTOUCHED = RECORDED[SLOW], RECORDED[OTHER]
 NOTHING_ELSE = {"test_no_orphans"}
@@ -288,6 +289,32 @@ def test_job_summary(rig: Rig) -> None:
     text = file.read_text()
     assert text.startswith("## Green: ")
     assert "3 improved; to keep that: nox -s baseline -- -k" in text
+
+
+def test_job_summary_of_a_wrong_kernel_is_red_though_all_were_fast(rig: Rig) -> None:
+    wrong = next(c.id for c in cases.select("smoke", (SLOW,), (), (), (9, 0)).verify if c.problem.beta == 0)
+    options = (KERNELS_FILE, "-k", f"{SLOW} or orphans", "--job-summary=summary.md")
+    outcome = rig.run(*OURS, *options, device=VerifiedDevice())
+    assert outcome.status == 0, outcome.text
+    assert (rig.root / "summary.md").read_text().startswith("## Green: 3 PASS\n")
+    outcome = rig.run(*OURS, *options, device=VerifiedDevice(wrong))
+    assert outcome.failures.keys() == {f"test_kernel[{wrong}]"}
+    text = (rig.root / "summary.md").read_text()
+    assert text.startswith("## Red: 3 PASS, 1 other test failed\n")
+    assert f"\n- tests/test_kernels.py::test_kernel[{wrong}]\n" in text.split("### Failed")[1]
+
+
+def test_job_summary_of_a_run_that_was_stopped_is_not_green(rig: Rig) -> None:
+    class Stopped(ReplayDevice):
+        def time(self, case: Case, plan: Any) -> Measurement:
+            if len(self.attempts) == 2:
+                raise KeyboardInterrupt
+            return super().time(case, plan)
+
+    outcome = rig.run(*OURS, "--job-summary=summary.md", device=Stopped())
+    assert outcome.status == 2
+    text = (rig.root / "summary.md").read_text()
+    assert text.startswith("## Red: 2 PASS, pytest ended with exit status 2\n")
 
 
 def test_job_summary_of_a_run_that_judged_nothing_is_not_green(rig: Rig) -> None:

@@ -132,6 +132,14 @@ def test_a_job_summary_is_green_only_where_something_was_judged() -> None:
     assert job_summary([], ["gpu: none"]).startswith("## Red: nothing was judged")
 
 
+def test_a_job_summary_is_green_only_where_the_run_was() -> None:
+    assert job_summary([made()], [], exit_status=1).startswith("## Red: 1 PASS\n")
+    assert job_summary([made()], [], 2).startswith("## Red: 1 PASS, pytest ended with exit status 2\n")
+    text = job_summary([RED], [], 1, ["tests/test_a.py::test_b[<x>]", "tests/test_a.py::test_c"])
+    assert text.startswith("## Red: 1 REGRESSED, 2 other tests failed\n")
+    assert "- tests/test_a.py::test_b[&lt;x>]\n- tests/test_a.py::test_c\n" in text.split("<details>")[0]
+
+
 # The README
 
 README = f"# Title\n\n{BEGIN}\nold\n{END}\n\nafter\n"
