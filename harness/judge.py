@@ -137,7 +137,7 @@ def judge(
         text = (
             f"{case.id}: the SM clock stayed throttled ({measurement.sm_clock_mhz:.0f} MHz, "
             f"{measurement.power_w:.0f} W, {measurement.temperature_c:.0f} °C, "
-            f"clock-event reasons {measurement.clock_event_reasons:#x}); let the GPU rest and run it again"
+            f"clock-event reasons: {measurement.slowed_by}); let the GPU rest and run it again"
         )
         return replace(verdict, kind=VerdictKind.AMBIGUOUS, reason="THROTTLED", message=text)
     if entry is None:

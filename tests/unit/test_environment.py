@@ -13,7 +13,7 @@ import pytest
 from harness import devices, toolchain
 from harness.devices import NoDevice, open_cuda
 from harness.devices.cuda import environment
-from harness.devices.cuda.environment import Gpu, NoGpu, describe_reasons, driver_refusal
+from harness.devices.cuda.environment import Gpu, NoGpu, driver_refusal
 
 UUID = "GPU-01234567-89ab-cdef-0123-456789abcdef"
 OTHER_UUID = "GPU-ffffffff-89ab-cdef-0123-456789abcdef"
@@ -199,13 +199,6 @@ def test_look_at_the_running_gpu(
     nvml(*refuses)
     look = Gpu().look()
     assert (look.sm_clock_mhz, look.power_w, look.temperature_c, look.reasons) == (1500, 300, 40, reasons)
-
-
-def test_reasons_in_words() -> None:
-    assert describe_reasons(0) == "none"
-    assert describe_reasons(0x01) == "none"  # idle
-    assert describe_reasons(0x40) == "hardware thermal slowdown"
-    assert describe_reasons(0x05 | 0x80) == "software power cap, hardware power brake"
 
 
 @pytest.mark.parametrize("driver", ["13.0", "13.2", "14.0"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import pynvml
 import pytest
 from _pytest.mark.expression import Expression
 from hypothesis import given
@@ -96,6 +97,23 @@ def test_what_cannot_be_judged_fails_under_every_policy(bad: dict[str, Any], rea
     lenient = Policy(allow_no_baseline=True, allow_orphans=True, fail_on_drift=False)
     assert verdict.failed(POLICY)
     assert verdict.failed(lenient)
+
+
+@pytest.mark.parametrize(
+    ("bits", "words"),
+    [
+        (0, "none"),
+        (pynvml.nvmlClocksEventReasonSwPowerCap, "software power cap"),
+        (
+            pynvml.nvmlClocksEventReasonGpuIdle | pynvml.nvmlClocksEventReasonHwThermalSlowdown,
+            "idle, hardware thermal slowdown",
+        ),
+        (pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown | 1 << 20, "hardware power brake, 0x100000"),
+    ],
+)
+def test_throttled_samples_say_what_slowed_the_clock(bits: int, words: str) -> None:
+    message = verdict_on(0.01, throttled=True, clock_event_reasons=bits).message
+    assert f"(1000 MHz, 100 W, 40 °C, clock-event reasons: {words}); let the GPU rest" in message
 
 
 def test_throttled_samples_are_not_called_new_either() -> None:

@@ -13,16 +13,6 @@ from typing import Any
 
 import pynvml as nvml
 
-# Reasons that mean the GPU runs slower than it could; GPU_IDLE and SW settings are not among them.
-THROTTLE_REASONS = {
-    0x04: "software power cap",
-    0x08: "hardware slowdown",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "hardware power brake",
-}
-THROTTLE_MASK = sum(THROTTLE_REASONS)
-
 
 class NoGpu(Exception):
     """There is no usable NVIDIA GPU; the message says what is missing."""
@@ -142,11 +132,6 @@ class Gpu:
                     f"pid {process.pid} ({os.path.basename(_text(name)) if name else '?'}, {memory})"
                 )
         return found
-
-
-def describe_reasons(bits: int) -> str:
-    """The throttle reasons in a word each, or ``none``."""
-    return ", ".join(text for bit, text in THROTTLE_REASONS.items() if bits & bit) or "none"
 
 
 def driver_refusal(cuda_driver: str, nvcc: str) -> str | None:
