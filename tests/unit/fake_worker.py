@@ -10,6 +10,26 @@ from typing import Any
 
 from harness.devices.cuda.protocol import Plan, Reply, Request
 
+LATE = 2.0  # seconds
+
+
+def serve_late(connection: Connection) -> None:
+    """As `serve`, but ready only after a while."""
+    time.sleep(LATE)
+    serve(connection)
+
+
+def die(connection: Connection) -> None:
+    """Where PyCUDA cannot even be imported."""
+    os._exit(7)
+
+
+def refuse(connection: Connection) -> None:
+    """Where no context can be made, and each request makes another attempt."""
+    while True:
+        connection.recv()
+        connection.send(Reply(code="OUT_OF_MEMORY", message="cuCtxCreate failed: out of memory"))
+
 
 def plan(behaviour: str) -> Plan:
     """The plan that makes the worker behave so."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +13,7 @@ from harness.devices import DeviceError
 from harness.devices.cuda import client
 from harness.devices.cuda.client import CudaDevice
 from tests.unit import synthetic
-from tests.unit.fake_worker import plan, serve
+from tests.unit.fake_worker import LATE, die, plan, refuse, serve, serve_late
 
 CASE = synthetic.case()
 OTHER = synthetic.case("naive")
@@ -33,7 +33,7 @@ class NoGpuAtAll:
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaDevice]:
     monkeypatch.setattr(client, "Gpu", NoGpuAtAll)
     monkeypatch.setattr(client, "_serve", serve)
-    monkeypatch.setattr(client, "_START_SECONDS", 60.0)
+    monkeypatch.setattr(client, "_START_SECONDS", 20.0)
     made = CudaDevice(time_limit=20.0)
     yield made
     made.close()
@@ -100,8 +100,43 @@ def test_worker_that_died_between_two_cases(device: CudaDevice) -> None:
     assert worker_of(device) != pid
 
 
-def test_starting_does_not_count_as_hanging(device: CudaDevice) -> None:
-    device.time_limit = 0.001
+def test_starting_does_not_count_as_hanging(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_serve", serve_late)
+    device.time_limit = LATE / 2
+    worker_of(device)
+
+
+def test_a_hang_in_a_fresh_worker_costs_the_case_s_own_limit(device: CudaDevice) -> None:
+    device.time_limit = 0.3
+    with pytest.raises(DeviceError, match=r"no answer within 0\.3 s") as failed:
+        device.time(CASE, plan("hang"))
+    assert failed.value.code == "HANG"
+    assert device.pids == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("start", "limit", "code", "said"),
+    [
+        (serve_late, LATE / 5, "NO_START", "the worker process was not ready within 0.4 s"),
+        (die, 60.0, "WORKER_DIED", "the worker process died (exit code 7)"),
+        (refuse, 60.0, "OUT_OF_MEMORY", "cuCtxCreate failed: out of memory"),
+    ],
+)
+def test_worker_that_does_not_start_costs_one_case(
+    device: CudaDevice,
+    monkeypatch: pytest.MonkeyPatch,
+    start: Callable[[Any], None],
+    limit: float,
+    code: str,
+    said: str,
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(client, "_serve", start)
+        broken.setattr(client, "_START_SECONDS", limit)
+        with pytest.raises(DeviceError) as failed:
+            device.time(CASE, plan(""))
+    assert (failed.value.code, str(failed.value)) == (code, f"{CASE.variant}: {said}")
+    assert device.pids == frozenset()
     worker_of(device)
 
 

@@ -28,7 +28,8 @@ def _serve(connection: Any) -> None:
 class CudaDevice:
     """Runs and times cases on GPU 0 of those visible. Raises NoGpu where there is none.
 
-    ``time_limit`` seconds a request may take before its kernel counts as hung.
+    ``time_limit`` seconds a request may take before its kernel counts as hung; starting a worker has a limit
+    of its own.
     """
 
     name = "cuda"
@@ -47,12 +48,19 @@ class CudaDevice:
     def pids(self) -> frozenset[int]:
         return frozenset([self._process.pid] if self._process else [])
 
-    def _start(self) -> None:
+    def _start(self, name: str) -> None:
+        """A worker that has said hello. Raises DeviceError, blaming it on ``name``, where none comes up."""
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
         self._process.start()
         theirs.close()
+        late = f"the worker process was not ready within {_START_SECONDS:g} s"
+        try:
+            self._exchange(Request("hello"), name, _START_SECONDS, "NO_START", late)
+        except DeviceError:
+            self._kill()
+            raise
 
     def _kill(self) -> None:
         if self._process is not None:
@@ -75,24 +83,29 @@ class CudaDevice:
             self._kill()
 
     def _ask(self, request: Request, limit: float | None = None) -> Any:
-        fresh = self._process is None
-        if fresh:
-            self._start()
-        limit = (limit or self.time_limit) + (_START_SECONDS if fresh else 0.0)
         name = request.builds[0].name if len(request.builds) == 1 else request.what
+        if self._process is None:
+            self._start(name)
+        limit = limit or self.time_limit
+        late = f"no answer within {limit:g} s: the kernel hangs; its worker was killed"
+        return self._exchange(request, name, limit, "HANG", late)
+
+    def _exchange(self, request: Request, name: str, limit: float, code: str, late: str) -> Any:
+        """What the worker answers. Raises DeviceError, which begins with ``name``: where no answer comes in
+        time, with ``code`` and ``late``."""
         try:
             self._pipe.send(request)
             if not self._pipe.poll(limit):
                 self._kill()
-                raise DeviceError(
-                    "HANG", f"{name}: no answer within {limit:g} s: the kernel hangs; its worker was killed"
-                )
+                raise DeviceError(code, f"{name}: {late}")
             reply: Reply = self._pipe.recv()
         except (EOFError, OSError):
             self._process.join(5)  # The pipe breaks before the exit code is known.
-            code = self._process.exitcode
+            exit_code = self._process.exitcode
             self._kill()
-            raise DeviceError("WORKER_DIED", f"{name}: the worker process died (exit code {code})") from None
+            raise DeviceError(
+                "WORKER_DIED", f"{name}: the worker process died (exit code {exit_code})"
+            ) from None
         if reply.fatal:
             self._kill()
         if reply.code:

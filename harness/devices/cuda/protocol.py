@@ -60,7 +60,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class Request:
-    """One thing to do (prepare, run, time, once, resources, facts, stop), with the fields that it needs."""
+    """One thing to do (hello, prepare, run, time, once, resources, facts, stop), with the fields that it
+    needs. The answer to hello, a worker's first, says that it is ready."""
 
     what: str
     builds: tuple[Build, ...] = ()

@@ -60,6 +60,8 @@ class Worker:
         context.pop()
 
     def do(self, request: Request) -> Any:
+        if request.what == "hello":
+            return None
         if request.what == "prepare":
             return compile_all(request.builds)
         if request.what == "facts":
