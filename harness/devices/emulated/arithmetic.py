@@ -1,0 +1,245 @@
+"""Arithmetic to the bit, as the PTX ISA (version 9.0, §9.7) defines it: pure functions on NumPy values.
+
+A fused multiply-add rounds once. The product of two FP32 values is exact in float64; the sum is rounded to
+float64 and then to FP32, which differs from one rounding only where the float64 sum is inexact and lies
+midway between two FP32 values, or where the result is subnormal. Those cases go by rounding to odd
+(Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to
+odd", IEEE Transactions on Computers 57, 2008).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+Value = Any  # A NumPy array over lanes, or a NumPy scalar that is the same in every lane.
+
+F32, F64 = np.float32, np.float64
+_INT64_MIN = np.iinfo(np.int64).min
+_CANONICAL_NAN = F32(np.uint32(0x7FFFFFFF).view(np.float32))
+_LOW_BITS = 64 - 29  # a float64 has 29 significand bits more than an FP32
+
+
+def fma32(a: Value, b: Value, c: Value) -> Value:
+    """a·b + c of float64 values that FP32 holds, rounded once, to nearest even, to FP32.
+
+    Needs np.errstate(under="raise"): the flag of the processor tells of subnormal results.
+    """
+    s = a * b
+    s = s + c
+    try:
+        r = s.astype(F32)
+    except FloatingPointError:
+        return _fma_by_odd(a, b, c)
+    # Midway between two FP32 values: the bits below its significand are a one and 28 zeros.
+    if (s.view(np.int64) << _LOW_BITS).min() == _INT64_MIN:
+        return _fma_by_odd(a, b, c)
+    dot = np.dot(r, r)
+    return canonical(r) if dot != dot else r
+
+
+def _fma_by_odd(a: Value, b: Value, c: Value) -> Value:
+    return canonical(fma_odd(a, b, c).astype(F32))
+
+
+def fma_odd(a: Value, b: Value, c: Value) -> Value:
+    """a·b + c in float64, rounded to odd, where a·b is exact: rounding it again is as rounding once."""
+    with np.errstate(all="ignore"):
+        p = np.multiply(a, b)
+        s = p + c
+        # The error of the sum, exactly: TwoSum of Knuth, TAOCP vol. 2, §4.2.2.
+        back = s - p
+        error = (p - (s - back)) + (c - back)
+        nudge = np.isfinite(s) & (error != 0) & ((s.view(np.int64) & 1) == 0)
+        return np.where(nudge, np.nextafter(s, np.copysign(np.inf, error)), s)
+
+
+def canonical(r: Value) -> Value:
+    """FP32 results with every NaN the one that the hardware makes."""
+    return np.where(np.isnan(r), _CANONICAL_NAN, r)
+
+
+def add32(a: Value, b: Value) -> Value:
+    return _float32(np.add, a, b)
+
+
+def sub32(a: Value, b: Value) -> Value:
+    return _float32(np.subtract, a, b)
+
+
+def mul32(a: Value, b: Value) -> Value:
+    return _float32(np.multiply, a, b)
+
+
+def div32(a: Value, b: Value) -> Value:
+    return _float32(np.divide, a, b)
+
+
+def sqrt32(a: Value) -> Value:
+    return _float32(np.sqrt, a)
+
+
+def _float32(operation: Any, *operands: Value) -> Value:
+    with np.errstate(all="ignore"):
+        r = operation(*operands)
+    dot = np.dot(r, r)
+    return canonical(r) if dot != dot else r
+
+
+def min32(a: Value, b: Value) -> Value:
+    """The other operand where one is NaN; −0 is below +0."""
+    return _extremum(np.fmin, a, b, np.signbit(a) | np.signbit(b))
+
+
+def max32(a: Value, b: Value) -> Value:
+    """The other operand where one is NaN; +0 is above −0."""
+    return _extremum(np.fmax, a, b, np.signbit(a) & np.signbit(b))
+
+
+def _extremum(operation: Any, a: Value, b: Value, negative: Value) -> Value:
+    r = operation(a, b)
+    r = np.where((a == 0) & (b == 0), np.where(negative, F32(-0.0), F32(0.0)), r)
+    return canonical(r)
+
+
+def narrow_fma(a: Value, b: Value, c: Value, dtype: Any) -> Value:
+    """a·b + c of float16 or bfloat16 values, rounded once to that dtype."""
+    wide = (np.asarray(v).astype(F64) for v in (a, b, c))
+    return round_narrow(fma_odd(*wide), dtype)
+
+
+def round_narrow(values: Value, dtype: Any) -> Value:
+    """float64 or FP32 values to float16 or bfloat16, to nearest even; NaN becomes 0x7FFF.
+
+    ml_dtypes goes through FP32 on the way to bfloat16, so float64 is first rounded to odd there.
+    """
+    values = np.asarray(values)
+    with np.errstate(all="ignore"):
+        if dtype == ml_dtypes.bfloat16 and values.dtype == F64:
+            values = _odd32(values)
+        bits = values.astype(dtype).view(np.uint16)
+    return np.where(np.isnan(values), np.uint16(0x7FFF), bits).view(dtype)
+
+
+def _odd32(values: Value) -> Value:
+    r = values.astype(F32)
+    even = (r.view(np.int32) & 1) == 0
+    nudge = np.isfinite(r) & (r != values) & even
+    toward = np.where(values > r, F32(np.inf), F32(-np.inf))
+    return np.where(nudge, np.nextafter(r, toward), r)
+
+
+def tf32(values: Value) -> Value:
+    """FP32 to TF32, ties away from zero (cvt.rna.tf32.f32): 10 explicit significand bits, the rest 0."""
+    bits = np.asarray(values, F32).view(np.uint32)
+    with np.errstate(over="ignore"):
+        rounded = (bits + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)
+    special = (bits & np.uint32(0x7F800000)) == 0x7F800000
+    nan = special & ((bits & np.uint32(0x007FFFFF)) != 0)
+    return np.where(nan, np.uint32(0x7FFFFFFF), np.where(special, bits, rounded)).view(F32)
+
+
+def integers_to_float32(values: Value, mode: str) -> Value:
+    """Integers to FP32; ``mode`` is rn, rz, rm or rp."""
+    near = _round_integers(np.asarray(values))
+    return near if mode == "rn" else _direct(near, values, mode)
+
+
+def _round_integers(values: Value) -> Value:
+    """To nearest even, at once: NumPy's cast of a 64-bit integer to FP32 is the processor's."""
+    return values.astype(F32)
+
+
+def float64_to_float32(values: Value, mode: str) -> Value:
+    """float64 to FP32; ``mode`` is rn, rz, rm or rp."""
+    with np.errstate(all="ignore"):
+        near = np.asarray(values).astype(F32)
+    return canonical(near if mode == "rn" else _direct(near, values, mode))
+
+
+def _direct(near: Value, exact: Value, mode: str) -> Value:
+    """The neighbour of ``near`` that lies on the side of ``exact`` that the mode asks for."""
+    # Both sides fit in Python's integers and in longdouble, 64 significand bits of it on x86.
+    difference = np.sign(near.astype(np.longdouble) - np.asarray(exact).astype(np.longdouble))
+    with np.errstate(all="ignore"):
+        down, up = np.nextafter(near, F32(-np.inf)), np.nextafter(near, F32(np.inf))
+        floor, ceiling = np.where(difference > 0, down, near), np.where(difference < 0, up, near)
+        if mode == "rm":
+            return floor
+        if mode == "rp":
+            return ceiling
+        return np.where(np.asarray(exact) < 0, ceiling, floor)
+
+
+_ROUND = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
+
+
+def float_to_integer(values: Value, dtype: Any, mode: str) -> Value:
+    """float to an integer dtype; out of range clamps, NaN is 0 (0x80… for 64 bits); ``mode`` is rni, rzi, …"""
+    limits = np.iinfo(dtype)
+    values = _ROUND[mode](np.asarray(values).astype(F64))
+    nan = np.isnan(values)
+    low, high = values <= float(limits.min), values >= float(limits.max)
+    with np.errstate(all="ignore"):
+        r = np.where(nan | low | high, 0.0, values).astype(dtype)
+    r = np.where(low, dtype(limits.min), np.where(high, dtype(limits.max), r))
+    of_nan = dtype(0) if limits.bits < 64 else dtype(1 << 63) if limits.min == 0 else dtype(limits.min)
+    return np.where(nan, of_nan, r)
+
+
+def shift_left(a: Value, amount: Value) -> Value:
+    """Bits past the width are lost; shifts past it give 0. ``amount`` is unsigned 32 bits."""
+    bits = a.dtype.itemsize * 8
+    return np.where(amount < bits, a << np.minimum(amount, bits - 1).astype(a.dtype), a.dtype.type(0))
+
+
+def shift_right(a: Value, amount: Value) -> Value:
+    """Arithmetic for signed, logical for unsigned values; shifts past the width fill all with the sign."""
+    bits = a.dtype.itemsize * 8
+    if a.dtype.kind == "i":
+        return a >> np.minimum(amount, bits - 1).astype(a.dtype)
+    return np.where(amount < bits, a >> np.minimum(amount, bits - 1).astype(a.dtype), a.dtype.type(0))
+
+
+def divide(a: Value, b: Value) -> Value:
+    """Integer quotient, truncated; all ones by 0, as the hardware gives."""
+    a, b = np.asarray(a), np.asarray(b)
+    with np.errstate(all="ignore"):
+        safe = np.where(b == 0, b.dtype.type(1), b)
+        q = a // safe
+        if a.dtype.kind == "i":
+            q = q + ((q < 0) & (q * safe != a))
+    return np.where(b == 0, a.dtype.type(-1) if a.dtype.kind == "i" else ~a.dtype.type(0), q)
+
+
+def remainder(a: Value, b: Value) -> Value:
+    """a − b·divide(a, b); a by 0."""
+    a, b = np.asarray(a), np.asarray(b)
+    with np.errstate(all="ignore"):
+        return np.where(b == 0, a, a - b * divide(a, b))
+
+
+def high_product(a: Value, b: Value) -> Value:
+    """Upper half of the product of 32- or 64-bit integers."""
+    a, b = np.asarray(a), np.asarray(b)
+    if a.dtype.itemsize == 4:
+        wide = np.int64 if a.dtype.kind == "i" else np.uint64
+        return ((a.astype(wide) * b.astype(wide)) >> wide(32)).astype(a.dtype)
+    a, b = np.broadcast_arrays(a, b)
+    products = [(int(x) * int(y)) >> 64 for x, y in zip(a.ravel(), b.ravel(), strict=True)]
+    return np.array(products, dtype=a.dtype).reshape(a.shape)
+
+
+def permute(a: Value, b: Value, selector: Value) -> Value:
+    """prmt.b32: byte i of the result is byte (selector nibble i) of the pair {b, a}; bit 3 repeats its sign."""
+    pair = a.astype(np.uint64) | (b.astype(np.uint64) << np.uint64(32))
+    selector = selector.astype(np.uint64)
+    result = np.uint64(0)
+    for i in range(4):
+        nibble = (selector >> np.uint64(4 * i)) & np.uint64(0xF)
+        byte = (pair >> ((nibble & np.uint64(7)) * np.uint64(8))) & np.uint64(0xFF)
+        sign = np.where(byte & np.uint64(0x80), np.uint64(0xFF), np.uint64(0))
+        result = result | (np.where(nibble & np.uint64(8), sign, byte) << np.uint64(8 * i))
+    return result.astype(np.uint32)

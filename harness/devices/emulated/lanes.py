@@ -1,0 +1,101 @@
+"""Lanes: all threads of some blocks at once, one lane a thread, and which of them are active."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+WARP = 32
+
+
+class Mask:
+    """The active lanes, where not all are; ``bits`` (lanes,) bool, never changed."""
+
+    def __init__(self, bits: Array) -> None:
+        self.bits = bits
+
+    @cached_property
+    def index(self) -> Array:
+        return np.flatnonzero(self.bits)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Blocks that run together. ``blocks`` (B, 3) are their x, y, z in the grid; ``launches`` (B,) tells of
+    which of the launches of a batch each one is; ``block`` the threads of one."""
+
+    blocks: Array
+    launches: Array
+    block: tuple[int, int, int]
+    grid: tuple[int, int, int]
+
+    @cached_property
+    def threads(self) -> int:
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def count(self) -> int:
+        return len(self.blocks)
+
+    @cached_property
+    def lanes(self) -> int:
+        return self.count * self.threads
+
+    @cached_property
+    def row(self) -> Array:
+        """The block of each lane, an index into ``blocks``."""
+        return np.repeat(np.arange(self.count), self.threads)
+
+    @cached_property
+    def launch(self) -> Array:
+        return np.repeat(self.launches, self.threads)
+
+    @cached_property
+    def thread(self) -> Array:
+        """The number of each lane's thread within its block."""
+        return np.tile(np.arange(self.threads, dtype=np.int32), self.count)
+
+    @cached_property
+    def writer(self) -> Array:
+        """A number of each lane that no other lane of the same launch has, from 1."""
+        x, y, z = (self.blocks[:, i].astype(np.int64) for i in range(3))
+        block = (z * self.grid[1] + y) * self.grid[0] + x
+        return np.repeat(block * self.threads, self.threads) + self.thread + 1
+
+    def special(self, name: str) -> Any:
+        """A special register of the PTX ISA (§10), or None for an unknown one."""
+        stem, _, axis = name.partition(".")
+        if axis in ("x", "y", "z"):
+            i = "xyz".index(axis)
+            x, y, _ = self.block
+            if stem == "%tid":
+                t = self.thread
+                return (t % x, t // x % y, t // (x * y))[i].astype(np.int32)
+            if stem == "%ctaid":
+                return np.repeat(self.blocks[:, i].astype(np.int32), self.threads)
+            sizes = {"%ntid": self.block, "%nctaid": self.grid}.get(stem)
+            return np.int32(sizes[i]) if sizes else None
+        return {
+            "%laneid": self.thread % WARP,
+            "%warpid": self.thread // WARP,
+            "%nwarpid": np.int32(self.threads // WARP),
+            "WARP_SZ": np.int32(WARP),
+            "%lanemask_lt": np.left_shift(np.uint32(1), (self.thread % WARP).astype(np.uint32)).view(np.int32) - 1,
+        }.get(name)
+
+    def describe(self, lane: int) -> str:
+        """Where a lane is, in CUDA's words."""
+        x, y, _ = self.block
+        t = int(self.thread[lane])
+        place = tuple(int(v) for v in self.blocks[self.row[lane]])
+        return f"thread ({t % x}, {t // x % y}, {t // (x * y)}) of block {place}"
+
+
+def full(value: Any, lanes: int) -> Array:
+    """A value over all lanes, where it was the same in each."""
+    value = np.asarray(value)
+    return value if value.shape == (lanes,) else np.broadcast_to(value, (lanes,))

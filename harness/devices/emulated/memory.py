@@ -1,0 +1,308 @@
+"""Global and local memory: every access checked against the very buffer it belongs to.
+
+Buffers lie far apart in a 64-bit address space, so an index that runs out of one ends in no other. A batch
+of launches has a copy of each buffer for every launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from harness.devices.emulated.hazards import Site, Trap
+from harness.devices.emulated.lanes import Array, Geometry, Mask, full
+
+_BUFFER, _LAUNCH = 50, 40  # address bits: buffer above launch above offset
+UNSIGNED = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32)}
+
+
+def gather(storage: Array, element: Array, width: int) -> Array:
+    """Elements of ``width`` bytes of a byte storage: (n,), or (n, width / 4) words where wider than one."""
+    if width <= 4:
+        return storage.view(UNSIGNED[width]).take(element)
+    return storage.view(np.uint32).reshape(-1, width // 4).take(element, axis=0)
+
+
+def scatter(storage: Array, element: Array, width: int, values: Array) -> None:
+    """Set elements, shaped as ``gather`` gives them."""
+    if width <= 4:
+        storage.view(UNSIGNED[width])[element] = values
+    else:
+        storage.view(np.uint32).reshape(-1, width // 4)[element] = values
+
+
+class Buffer:
+    """A matrix in global memory, of every launch of a batch: rows of which ``pitch`` bytes apart only the
+    first ``width`` exist where the matrix is sparse.
+
+    ``values`` (rows, columns) arrays, one a launch. ``known`` (rows, columns) bool where not all elements
+    hold something that the kernel may read, None where all do.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        number: int,
+        values: Sequence[Array],
+        pitch: int | None = None,
+        known: Array | None = None,
+        writable: bool = False,
+    ) -> None:
+        self.name, self.writable = name, writable
+        rows, columns = values[0].shape
+        self.item = values[0].dtype.itemsize
+        self.width = columns * self.item
+        self.rows, self.pitch = rows, pitch or self.width
+        self.size = (rows - 1) * self.pitch + self.width if rows and columns else 0
+        self.base = (number + 1) << _BUFFER
+        self._stride = -(-rows * self.width // 16) * 16 + 16  # bytes of storage a launch
+        self.bytes = np.zeros(self._stride * len(values), np.uint8)
+        self._shape, self._dtype = (rows, columns), values[0].dtype
+        for i, array in enumerate(values):
+            at = i * self._stride
+            self.bytes[at : at + rows * self.width] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self._known: Array | None = None
+        if known is not None and not known.all():
+            one = np.zeros(self._stride // self.item, bool)
+            one[: rows * columns] = known.ravel()
+            self._known = np.tile(one, len(values))
+        self._writer: Array | None = None
+        self._geometry: Geometry | None = None
+        self._first: Any = 0
+        self._start: Any = 0
+
+    def address(self, launch: int) -> int:
+        return self.base + (launch << _LAUNCH)
+
+    def values(self, launch: int) -> Array:
+        """The matrix as it is now, (rows, columns)."""
+        at = launch * self._stride
+        rows, _ = self._shape
+        return self.bytes[at : at + rows * self.width].view(self._dtype).reshape(self._shape).copy()
+
+    def enter(self, geometry: Geometry) -> None:
+        """Addresses and storage of each lane's own copy."""
+        self._geometry = geometry
+        launches = geometry.launches
+        if (launches == launches[0]).all():
+            self._first, self._start = self.address(int(launches[0])), int(launches[0]) * self._stride
+        else:
+            self._first = self.base + (geometry.launch.astype(np.int64) << _LAUNCH)
+            self._start = geometry.launch.astype(np.int64) * self._stride
+
+    def locate(self, address: Array, index: Array | None, width: int) -> tuple[Array, int]:
+        """Storage elements of ``width`` bytes, and the first position out of bounds or −1."""
+        first, start = self._first, self._start
+        if index is not None and isinstance(first, np.ndarray):
+            first, start = first[index], start[index]
+        relative = address - first
+        shift = width.bit_length() - 1
+        if self.pitch == self.width:
+            bad = -1
+            if relative.size and int(relative.view(np.uint64).max()) > self.size - width:
+                bad = int(np.argmax(relative.view(np.uint64) > np.uint64(max(0, self.size - width))))
+                bad = bad if self.size >= width else 0
+            return (relative + start) >> shift, bad
+        row, column = np.divmod(relative, self.pitch)
+        out = (row < 0) | (row >= self.rows) | (column + width > self.width)
+        where = row * self.width + column + start
+        return where >> shift, int(np.argmax(out)) if out.any() else -1
+
+    def explain(self, address: int, launch: int, width: int) -> str:
+        """Where an address that is out of bounds lies."""
+        offset = address - self.address(launch)
+        if offset < 0:
+            return f"{-offset} bytes before the start of {self.name}"
+        if offset + width > self.size:
+            return f"{max(0, offset - self.size)} bytes past the end of {self.name} ({self.size} bytes)"
+        row, column = divmod(offset, self.pitch)
+        return f"{self.name}, row {row}, {column - self.width} bytes past the end of the row"
+
+    def element(self, element: int, width: int) -> str:
+        """A storage element as a coordinate."""
+        at = element * width % self._stride
+        row, column = divmod(at // self.item, max(1, self._shape[1]))
+        return f"{self.name}({row}, {column})"
+
+    def unknown(self, element: Array, width: int) -> Array | None:
+        """Which of the elements hold something that nobody wrote; None for none of them."""
+        if self._known is None:
+            return None
+        if width <= self.item:
+            known = self._known.take(element // (self.item // width))
+        else:
+            n = width // self.item
+            known = self._known.reshape(-1, n).take(element, axis=0).all(axis=1)
+        return None if known.all() else ~known
+
+    def mark(self, element: Array, width: int, writers: Array) -> tuple[int, int, int] | None:
+        """Notes who wrote; (position, writer, other writer) of the first write over another thread's."""
+        if self._writer is None:
+            self._writer = np.zeros(len(self.bytes) // self.item, np.int64)
+        clash = None
+        n = max(1, width // self.item)
+        for j in range(n):
+            at = element * n + j if width >= self.item else element // (self.item // width)
+            before = self._writer[at]
+            self._writer[at] = writers
+            bad = ((before != 0) & (before != writers)) | (self._writer[at] != writers)
+            if clash is None and bad.any():
+                i = int(np.argmax(bad))
+                other = int(before[i]) if before[i] not in (0, writers[i]) else int(self._writer[at[i]])
+                clash = (i, int(writers[i]), other)
+            if self._known is not None:
+                self._known[at] = True
+        return clash
+
+    def foreign(self, element: Array, width: int, blocks: Array, threads: int) -> int:
+        """The first element that another block wrote in this launch, or −1."""
+        if self._writer is None or width < self.item:
+            return -1
+        n = width // self.item
+        writer = self._writer[element * n]
+        bad = (writer != 0) & ((writer - 1) // threads != blocks)
+        return int(np.argmax(bad)) if bad.any() else -1
+
+    def unwritten(self, launch: int) -> int:
+        """The first element, in storage order, that no thread wrote, or −1."""
+        count = self._shape[0] * self._shape[1]
+        if self._writer is None:
+            return 0 if count else -1
+        at = launch * self._stride // self.item
+        missing = self._writer[at : at + count] == 0
+        return int(np.argmax(missing)) if missing.any() else -1
+
+
+class GlobalMemory:
+    """The buffers of a batch of launches."""
+
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
+        self.buffers = list(buffers)
+        self._geometry: Geometry | None = None
+        self.report: Any = None  # (check, text, site, lane) -> None, set by the machine
+
+    def enter(self, geometry: Geometry) -> None:
+        self._geometry = geometry
+        for buffer in self.buffers:
+            buffer.enter(geometry)
+
+    def load(self, site: Site, address: Any, width: int, mask: Mask | None) -> Array:
+        """Values of the active lanes: (n,) of the width, or (n, width / 4) of 32 bits for a vector."""
+        buffer, element = self._resolve(site, address, width, mask)
+        unknown = buffer.unknown(element, width)
+        if unknown is not None:
+            i = int(np.argmax(unknown))
+            what = f"reads {buffer.element(int(element[i]), width)}, which holds nothing that the kernel may read"
+            self.report("uninit", what, site, self._lane(i, mask))
+        if buffer.writable and self._geometry is not None:
+            threads = self._geometry.threads
+            writer = self._geometry.writer if mask is None else self._geometry.writer[mask.index]
+            i = buffer.foreign(element, width, (writer - 1) // threads, threads)
+            if i >= 0:
+                what = f"reads {buffer.element(int(element[i]), width)}, which another block wrote in this launch"
+                self.report("race", what, site, self._lane(i, mask))
+        site.count_global(buffer.name, element, width, mask)
+        return gather(buffer.bytes, element, width)
+
+    def store(self, site: Site, address: Any, width: int, values: Array, mask: Mask | None) -> None:
+        """Store values of the active lanes, shaped as ``load`` gives them."""
+        assert self._geometry is not None
+        buffer, element = self._resolve(site, address, width, mask)
+        if not buffer.writable:
+            what = f"writes the input {buffer.element(int(element[0]), width)}"
+            raise Trap("bounds", what, site, self._lane(0, mask))
+        writers = self._geometry.writer if mask is None else self._geometry.writer[mask.index]
+        if clash := buffer.mark(element, width, writers):
+            i, one, other = clash
+            threads = self._geometry.threads
+            blocks = [self._block((w - 1) // threads) for w in (one, other)]
+            whose = "the same block" if blocks[0] == blocks[1] else f"block {blocks[1]}"
+            what = f"writes {buffer.element(int(element[i]), width)}, which another thread of {whose} wrote too"
+            self.report("race", what, site, self._lane(i, mask))
+        site.count_global(buffer.name, element, width, mask)
+        scatter(buffer.bytes, element, width, values)
+
+    def _block(self, number: int) -> tuple[int, int, int]:
+        assert self._geometry is not None
+        x, y, _ = self._geometry.grid
+        return (number % x, number // x % y, number // (x * y))
+
+    def _lane(self, position: int, mask: Mask | None) -> int:
+        return position if mask is None else int(mask.index[position])
+
+    def _resolve(self, site: Site, address: Any, width: int, mask: Mask | None) -> tuple[Buffer, Array]:
+        assert self._geometry is not None
+        index = None if mask is None else mask.index
+        address = full(address, self._geometry.lanes)
+        if index is not None:
+            address = address[index]
+        buffer = self._buffer(int(address[0]))
+        if buffer is not None:
+            element, bad = buffer.locate(address, index, width)
+            if bad < 0:
+                if width > 1 and (address & (width - 1)).any():
+                    i = int(np.argmax((address & (width - 1)) != 0))
+                    self._misaligned(site, address, i, width, mask)
+                return buffer, element
+        else:
+            bad = 0
+        lane = self._lane(bad, mask)
+        launch = int(self._geometry.launch[lane])
+        near = self._buffer(int(address[bad])) or self._nearest(int(address[bad]))
+        where = near.explain(int(address[bad]), launch, width) if near else "no buffer is anywhere near"
+        verb = "writes" if ".st" in f".{site.instruction.op}" or "st." in site.instruction.op[:3] else "reads"
+        raise Trap("bounds", f"{verb} {width} bytes at 0x{int(address[bad]):x}, {where}", site, lane)
+
+    def _misaligned(self, site: Site, address: Array, i: int, width: int, mask: Mask | None) -> None:
+        what = f"{width}-byte access at 0x{int(address[i]):x} is not aligned to {width} bytes"
+        raise Trap("misaligned", what, site, self._lane(i, mask))
+
+    def _buffer(self, address: int) -> Buffer | None:
+        number = (address >> _BUFFER) - 1
+        return self.buffers[number] if 0 <= number < len(self.buffers) else None
+
+    def _nearest(self, address: int) -> Buffer | None:
+        """The buffer that an index has run out of, at either end."""
+        return min(self.buffers, key=lambda b: abs(address - b.base), default=None)
+
+
+class LocalMemory:
+    """Memory of a thread's own: spilled registers and arrays that are indexed."""
+
+    def __init__(self, size: int, lanes: int) -> None:
+        self._size = -(-size // 16) * 16
+        self.bytes = np.zeros(self._size * lanes, np.uint8)
+        self._known = np.zeros(self._size * lanes, bool)
+        self._row = np.arange(lanes, dtype=np.int64) * self._size
+
+    def locate(self, site: Site, address: Any, width: int, mask: Mask | None) -> Array:
+        """Storage offsets of the active lanes. Traps out of bounds and misaligned accesses."""
+        address = full(address, len(self._row)).astype(np.int64)
+        rows = self._row
+        if mask is not None:
+            address, rows = address[mask.index], rows[mask.index]
+        for check, bad, what in (
+            ("bounds", (address < 0) | (address + width > self._size), "out of the bounds of local memory"),
+            ("misaligned", (address & (width - 1)) != 0, f"not aligned to {width} bytes"),
+        ):
+            if bad.any():
+                i = int(np.argmax(bad))
+                lane = i if mask is None else int(mask.index[i])
+                raise Trap(check, f"{width}-byte access at local address {int(address[i])} is {what}", site, lane)
+        return np.asarray(rows + address)
+
+    def load(self, site: Site, address: Any, width: int, mask: Mask | None) -> Array:
+        at = self.locate(site, address, width, mask)[:, None] + np.arange(width)
+        known = self._known[at].all(axis=1)
+        if not known.all():
+            i = int(np.argmin(known))
+            lane = i if mask is None else int(mask.index[i])
+            raise Trap("uninit", "reads local memory that the thread never wrote", site, lane)
+        return gather(self.bytes, at[:, 0] // width, width)
+
+    def store(self, site: Site, address: Any, width: int, values: Array, mask: Mask | None) -> None:
+        at = self.locate(site, address, width, mask)[:, None] + np.arange(width)
+        scatter(self.bytes, at[:, 0] // width, width, values)
+        self._known[at] = True

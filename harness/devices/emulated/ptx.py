@@ -1,0 +1,342 @@
+"""PTX text to data: entries, parameters, registers, variables, instructions with their lines.
+
+Knows the grammar of the PTX ISA (version 9.0, §4), not the meaning of an instruction.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+class PtxError(Exception):
+    """PTX that cannot be read or executed. One line: what is wrong, and at which line."""
+
+
+@dataclass(frozen=True)
+class Register:
+    name: str
+
+
+@dataclass(frozen=True)
+class Number:
+    """An immediate; ``bits`` is its pattern where the text gave one (0f3F800000), else None."""
+
+    value: int | float
+    bits: int | None = None
+
+
+@dataclass(frozen=True)
+class Name:
+    """A variable, a label, or a special register such as %tid.x."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Address:
+    """[base + offset] in bytes."""
+
+    base: Register | Name | None
+    offset: int
+
+
+@dataclass(frozen=True)
+class Vector:
+    items: tuple[Operand, ...]
+
+
+Operand = Register | Number | Name | Address | Vector
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable of a state space. ``size`` in bytes, 0 for dynamic shared memory; ``data`` its first bytes."""
+
+    name: str
+    space: str
+    size: int
+    align: int
+    data: bytes = b""
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction. ``guard`` is (predicate register, negated), ``line`` the line in the PTX, ``source``
+    the line in the .cu file, 0 where the compiler named none."""
+
+    op: str
+    operands: tuple[Operand, ...]
+    guard: tuple[str, bool] | None
+    line: int
+    source: int
+    text: str
+
+
+@dataclass
+class Entry:
+    """A kernel: parameters as (name, type) in order, types of registers by name, its code and labels, which
+    are indices into the code."""
+
+    name: str
+    parameters: list[tuple[str, str]]
+    registers: dict[str, str] = field(default_factory=dict)
+    variables: list[Variable] = field(default_factory=list)
+    code: list[Instruction] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
+
+
+_SIZES = {"pred": 1, "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2}
+_SIZES |= {"b32": 4, "u32": 4, "s32": 4, "f32": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16}
+_LINE_DIRECTIVES = ("version", "target", "address_size", "file", "loc")
+
+
+def size_of(kind: str) -> int:
+    """Bytes of a fundamental type such as "f32". Raises PtxError for an unknown one."""
+    if kind not in _SIZES:
+        raise PtxError(f"unknown type .{kind}")
+    return _SIZES[kind]
+
+
+def parse(text: str, entry: str) -> Entry:
+    """The kernel of this name. Raises PtxError for text that is not PTX or has no such kernel."""
+    outside: list[Variable] = []
+    found: Entry | None = None
+    reader = _Reader(text)
+    for kind, body, line in reader:
+        if kind == "statement" and (variable := _variable(body, line)):
+            outside.append(variable)
+        elif kind == "open" and (head := re.search(r"\.entry\s+([\w$]+)\s*(?:\((.*?)\))?", body, re.DOTALL)):
+            parameters = _parameters(head[2] or "", line)
+            parsed = _Body(Entry(head[1], parameters), reader).read(line)
+            found = parsed if head[1] == entry else found
+        elif kind == "open":
+            reader.skip_scope(line)
+        elif kind == "close":
+            raise PtxError(f"PTX line {line}: a }} that closes nothing")
+    if found is None:
+        raise PtxError(f"the PTX has no entry {entry}")
+    found.variables[:0] = outside
+    return found
+
+
+class _Reader:
+    """Splits text into statements, labels, and scopes that open and close, each with its line.
+
+    A brace within a statement is a vector operand; one at its start, or after a header, is a scope.
+    """
+
+    def __init__(self, text: str) -> None:
+        # Comments go, their line ends stay.
+        text = re.sub(r"/\*.*?\*/", lambda m: "\n" * m[0].count("\n"), text, flags=re.DOTALL)
+        self._text = re.sub(r"//[^\n]*", "", text)
+        self._events = self._split()
+
+    def __iter__(self) -> Iterator[tuple[str, str, int]]:
+        return self
+
+    def __next__(self) -> tuple[str, str, int]:
+        return next(self._events)
+
+    def skip_scope(self, line: int) -> None:
+        depth = 1
+        for kind, _, _ in self:
+            depth += {"open": 1, "close": -1}.get(kind, 0)
+            if not depth:
+                return
+        raise PtxError(f"PTX line {line}: the {{ is never closed")
+
+    def _split(self) -> Iterator[tuple[str, str, int]]:
+        start, line, quoted, braces = 0, 1, False, 0
+        text = self._text
+        for position, char in enumerate(text):
+            if char == '"':
+                quoted = not quoted
+            if quoted:
+                continue
+            if char == "\n":
+                if text[start:position].lstrip().removeprefix(".").startswith(_LINE_DIRECTIVES):
+                    yield "line", text[start:position].strip(), line
+                    start = position + 1
+                line += 1
+                continue
+            if char not in ";{}:":
+                continue
+            piece = text[start:position].strip()
+            if char == ";":
+                if piece:
+                    yield "statement", piece, line
+            elif char == ":":
+                if not re.fullmatch(r"[$\w]+", piece):
+                    continue
+                yield "label", piece, line
+            elif char == "{":
+                if piece and not piece.startswith((".visible", ".entry", ".func", ".weak", ".section", ".extern .func")):
+                    braces += 1
+                    continue
+                yield "open", piece, line
+            else:
+                if braces:
+                    braces -= 1
+                    continue
+                if piece:
+                    raise PtxError(f"PTX line {line}: no ; after {piece[:40]!r}")
+                yield "close", "", line
+            start = position + 1
+        if text[start:].strip():
+            raise PtxError(f"PTX line {line}: the text ends within {text[start:].strip()[:40]!r}")
+
+
+class _Body:
+    """What stands between the braces of an entry. Registers of an inner scope get names of their own."""
+
+    def __init__(self, entry: Entry, reader: _Reader) -> None:
+        self._entry, self._reader = entry, reader
+        self._scopes: list[dict[str, str]] = [{}]
+        self._inner = 0
+        self._source = 0
+
+    def read(self, first: int) -> Entry:
+        for kind, body, line in self._reader:
+            if kind == "open":
+                self._inner += 1
+                self._scopes.append({})
+            elif kind == "close":
+                self._scopes.pop()
+                if not self._scopes:
+                    self._check_labels()
+                    return self._entry
+            elif kind == "label":
+                self._entry.labels[body] = len(self._entry.code)
+            elif kind == "line":
+                if loc := re.match(r"\.loc\s+\d+\s+(\d+)", body):
+                    self._source = int(loc[1]) or self._source
+            elif body.startswith("."):
+                self._directive(body, line)
+            else:
+                self._entry.code.append(self._instruction(body, line))
+        raise PtxError(f"PTX line {first}: entry {self._entry.name} is never closed")
+
+    def _check_labels(self) -> None:
+        for instruction in self._entry.code:
+            if instruction.op.startswith("bra"):
+                target = instruction.operands[-1] if instruction.operands else None
+                if not isinstance(target, Name) or target.text not in self._entry.labels:
+                    raise PtxError(f"PTX line {instruction.line}: {instruction.text}: there is no such label")
+
+    def _directive(self, body: str, line: int) -> None:
+        if match := re.match(r"\.reg\s+\.(\w+)\s+(.+)$", body, re.DOTALL):
+            size_of(match[1])
+            for item in match[2].split(","):
+                self._declare(item.strip(), match[1], line)
+        elif variable := _variable(body, line):
+            self._entry.variables.append(variable)
+        elif not body.startswith((".pragma", ".param")):
+            raise PtxError(f"PTX line {line}: unknown directive {body[:60]!r}")
+
+    def _declare(self, item: str, kind: str, line: int) -> None:
+        ranged = re.fullmatch(r"(%?[\w$]+)<(\d+)>", item)
+        if ranged and int(ranged[2]) > 1_000_000:
+            raise PtxError(f"PTX line {line}: {item}: more registers than a kernel can have")
+        names = [f"{ranged[1]}{i}" for i in range(int(ranged[2]))] if ranged else [item]
+        for name in names:
+            own = f"{name}@{self._inner}" if len(self._scopes) > 1 else name
+            self._scopes[-1][name] = own
+            self._entry.registers[own] = kind
+
+    def _instruction(self, body: str, line: int) -> Instruction:
+        text = " ".join(body.split())
+        match = re.fullmatch(r"(?:@(!?)(%?[\w$]+)\s+)?([a-z][\w.:]*)(?:\s+(.*))?", text)
+        if not match:
+            raise PtxError(f"PTX line {line}: not an instruction: {text[:80]!r}")
+        try:
+            guard = (self._register(match[2]).name, bool(match[1])) if match[2] else None
+            operands = tuple(self._operand(item) for item in _split_commas(match[4] or ""))
+        except (ValueError, struct.error):
+            raise PtxError(f"PTX line {line}: cannot read the operands of {text[:80]!r}") from None
+        return Instruction(match[3], operands, guard, line, self._source, text)
+
+    def _register(self, name: str) -> Register:
+        operand = self._operand(name)
+        if not isinstance(operand, Register):
+            raise ValueError(name)
+        return operand
+
+    def _operand(self, text: str) -> Operand:
+        if text.startswith("{"):
+            if not text.endswith("}"):
+                raise ValueError(text)
+            return Vector(tuple(self._operand(item) for item in _split_commas(text[1:-1])))
+        if text.startswith("["):
+            match = re.fullmatch(r"\[\s*([%\w$.]+)\s*(?:\+\s*(-?\w+))?\s*\]", text)
+            if not match:
+                raise ValueError(text)
+            base = self._operand(match[1])
+            offset = int(match[2], 0) if match[2] else 0
+            if isinstance(base, Number):
+                return Address(None, int(base.value) + offset)
+            if not isinstance(base, Register | Name):
+                raise ValueError(text)
+            return Address(base, offset)
+        for scope in reversed(self._scopes):
+            if text in scope:
+                return Register(scope[text])
+        if match := re.fullmatch(r"0([fFdD])([0-9a-fA-F]+)", text):
+            bits = int(match[2], 16)
+            form, width = ("<f", 4) if match[1] in "fF" else ("<d", 8)
+            return Number(float(struct.unpack(form, bits.to_bytes(width, "little"))[0]), bits)
+        if re.fullmatch(r"-?(0[xX][0-9a-fA-F]+|\d+)U?", text):
+            return Number(int(text.rstrip("U"), 16 if "x" in text.lower() else 10))
+        if re.fullmatch(r"%?[\w$.]+(\|%?\w+)?", text):
+            if "|" in text:
+                return Vector(tuple(self._operand(item) for item in text.split("|")))
+            return Name(text)
+        raise ValueError(text)
+
+
+def _split_commas(text: str) -> list[str]:
+    """Operands, those in braces or brackets whole."""
+    items, depth, start = [], 0, 0
+    for position, char in enumerate(text):
+        depth += (char in "{[") - (char in "}]")
+        if char == "," and not depth:
+            items.append(text[start:position].strip())
+            start = position + 1
+    last = text[start:].strip()
+    return [*items, last] if last or items else []
+
+
+def _parameters(text: str, line: int) -> list[tuple[str, str]]:
+    parameters = []
+    for item in _split_commas(text):
+        match = re.search(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+(?:\.\w+\s+)*([\w$]+)(\[\d+\])?\s*$", item)
+        if not match or match[3]:
+            raise PtxError(f"PTX line {line}: cannot read the parameter {item[:60]!r}")
+        size_of(match[1])
+        parameters.append((match[2], match[1]))
+    return parameters
+
+
+def _variable(body: str, line: int) -> Variable | None:
+    match = re.match(
+        r"(?:\.(?:visible|extern|weak|common)\s+)*\.(shared|local|global|const)\s+(?:\.align\s+(\d+)\s+)?"
+        r"\.(\w+)\s+([\w$]+)((?:\[\d*\])*)\s*(?:=\s*(.*))?$",
+        body,
+        re.DOTALL,
+    )
+    if not match:
+        return None
+    unit = size_of(match[3])
+    count = 1
+    for extent in re.findall(r"\[(\d*)\]", match[5]):
+        count *= int(extent or 0)
+    data = b""
+    if match[6]:
+        try:
+            values = [int(v, 0) for v in match[6].strip(" {}\n\t").split(",")]
+            data = b"".join((v % (1 << 8 * unit)).to_bytes(unit, "little") for v in values)
+        except ValueError:
+            raise PtxError(f"PTX line {line}: cannot read the initial values of {match[4]}") from None
+    return Variable(match[4], match[1], unit * count, int(match[2] or unit), data)
