@@ -33,6 +33,7 @@ class GpuLimits:
     register_unit: int = 256  # of a warp
     warp_unit: int = 4  # a block's registers are checked as if it had a multiple of this many warps
     shared_per_block_static: int = 48 * KB
+    barriers_per_sm: int | None = None  # None: as many as its blocks can name
 
     @classmethod
     def of(cls, capability: tuple[int, int]) -> GpuLimits:
@@ -52,9 +53,9 @@ _TABLE: dict[tuple[int, ...], GpuLimits] = {
         GpuLimits((8, 0), 2048, 32, 164 * KB, 163 * KB),
         GpuLimits((8, 6), 1536, 16, 100 * KB, 99 * KB),
         GpuLimits((8, 9), 1536, 24, 100 * KB, 99 * KB),
-        GpuLimits((9, 0), 2048, 32, 228 * KB, 227 * KB),
-        GpuLimits((10, 0), 2048, 32, 228 * KB, 227 * KB),
-        GpuLimits((12, 0), 1536, 24, 100 * KB, 99 * KB),
+        GpuLimits((9, 0), 2048, 32, 228 * KB, 227 * KB, barriers_per_sm=64),
+        GpuLimits((10, 0), 2048, 32, 228 * KB, 227 * KB, barriers_per_sm=64),
+        GpuLimits((12, 0), 1536, 24, 100 * KB, 99 * KB, barriers_per_sm=24),
     )
 }
 
@@ -120,7 +121,8 @@ def _tile_refusals(shape: BlockShape, limits: GpuLimits) -> Iterable[str]:
 @dataclass(frozen=True)
 class Occupancy:
     """Blocks and warps that an SM holds, warps over the most it can hold, and what limits them:
-    "threads", "registers", "shared memory" or "blocks" (the first of these where several tie)."""
+    "threads", "registers", "shared memory", "blocks" or "barriers"; where several do alike, all of them,
+    as in "registers and shared memory"."""
 
     blocks: int
     warps: int
@@ -128,12 +130,14 @@ class Occupancy:
     limiter: str
 
 
-def occupancy(threads: int, registers: int, shared_bytes: int, limits: GpuLimits) -> Occupancy:
-    """Resident blocks of so many threads, registers a thread and bytes of shared memory a block.
+def occupancy(
+    threads: int, registers: int, shared_bytes: int, limits: GpuLimits, barriers: int = 1
+) -> Occupancy:
+    """Resident blocks of so many threads, registers a thread, bytes of shared memory and barriers a block.
 
     The arithmetic is cuda_occupancy.h's, of the CUDA toolkit: registers go to whole warps in units of
     256, within one of four sub-partitions; shared memory in units of 128 bytes, 1 KB more a block from
-    8.0 on. Zero blocks mean that it cannot be launched.
+    8.0 on; barriers count from 9.0 on. Zero blocks mean that it cannot be launched.
     """
     warps = _up(threads, WARP) // WARP
     by = {
@@ -142,8 +146,10 @@ def occupancy(threads: int, registers: int, shared_bytes: int, limits: GpuLimits
         "shared memory": _blocks_by_shared(shared_bytes, limits),
         "blocks": limits.blocks_per_sm,
     }
-    limiter = min(by, key=lambda name: by[name])
-    blocks = by[limiter]
+    if limits.barriers_per_sm and limits.barriers_per_sm // max(1, barriers) < limits.blocks_per_sm:
+        by["barriers"] = limits.barriers_per_sm // barriers
+    blocks = min(by.values())
+    limiter = " and ".join(name for name, most in by.items() if most == blocks)
     return Occupancy(blocks, blocks * warps, blocks * warps / (limits.threads_per_sm // WARP), limiter)
 
 

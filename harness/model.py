@@ -210,6 +210,11 @@ class Kernel:
         return Launch(grid, (*shape.threads, 1), shape.shared_bytes if shape.dynamic else 0)
 
 
+def variant_name(kernel: Kernel, config: Config, dtype: DType) -> str:
+    """The name of a compiled thing, such as ``tiled-f32-tile32-pad0``."""
+    return "-".join(part for part in (kernel.name, dtype.name, config.label) if part)
+
+
 @dataclass(frozen=True)
 class Case:
     """kernel × dtype × config × problem. Its id is the test id, the baseline key and the report row."""
@@ -222,7 +227,7 @@ class Case:
     @property
     def variant(self) -> str:
         """The compiled thing: kernel, dtype and config, without the problem."""
-        return "-".join(p for p in (self.kernel.name, self.dtype.name, self.config.label) if p)
+        return variant_name(self.kernel, self.config, self.dtype)
 
     @property
     def id(self) -> str:

@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator
@@ -24,10 +25,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from harness.model import Config, DType, Kernel, Resources
 
 COMPILE_SECONDS = 300  # A compile takes about a second; one that takes minutes has gone wrong.
+PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
+_INSTALL = f"{sys.executable} -m pip install --group compiler"
 
 Variant = tuple[Kernel, Config, DType]
 
@@ -54,6 +58,26 @@ class Nvcc:
 
 
 @dataclass(frozen=True)
+class Disassembler:
+    """NVIDIA's nvdisasm."""
+
+    path: Path
+    version: str
+
+
+class PtxasFigures(NamedTuple):
+    """What ``ptxas -v`` says of an entry: registers and bytes of stack and of spills a thread, barriers and
+    bytes of static shared memory a block. The stack holds the spills, and is that of callees too."""
+
+    registers: int
+    barriers: int
+    shared_bytes: int
+    stack_bytes: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+
+
+@dataclass(frozen=True)
 class Binary:
     """A cubin, what it needs to run, and the lines the compiler wrote about it."""
 
@@ -67,64 +91,105 @@ def find_nvcc() -> Nvcc:
 
     Raises ToolchainError where there is none, where it does not run, or where g++ is missing.
     """
-    found, looked = _search("nvcc")
-    found = found or next(filter(None, map(shutil.which, map(str, _wheel_compilers()))), None)
+    found = next(iter(_candidates("nvcc")), None)
     if not found:
         raise ToolchainError(
-            f"no nvcc in {looked}, NVIDIA's wheels: set CUDA_HOME, or, in the checkout and with pip 25.1 or "
-            f"newer, `{sys.executable} -m pip install --group compiler`"
+            f"no nvcc in {_looked()}, NVIDIA's wheels: set CUDA_HOME, or, in the checkout and with pip 25.1 or "
+            f"newer, `{_INSTALL}`"
         )
     return Nvcc(Path(found), _version(found, os.environ.get("PATH", "")))
 
 
+def pinned_tools() -> tuple[Nvcc, Disassembler]:
+    """The compiler and the disassembler of the versions that pyproject.toml pins, wherever they are.
+
+    What a compiler makes of a kernel depends on its version: figures are compared between equal ones only.
+    Raises ToolchainError, one line, where either is missing or there in other versions only.
+    """
+    return Nvcc(*_pinned("nvcc", "nvidia-cuda-nvcc")), Disassembler(
+        *_pinned("nvdisasm", "nvidia-cuda-nvdisasm")
+    )
+
+
+def _pinned(name: str, package: str) -> tuple[Path, str]:
+    groups = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["dependency-groups"]
+    (wanted,) = (
+        pin.removeprefix(f"{package}==") for pin in groups["compiler"] if pin.startswith(f"{package}==")
+    )
+    others = []
+    for path in _candidates(name):
+        try:
+            version = _version(path, os.environ.get("PATH", ""))
+        except ToolchainError as error:
+            others.append(str(error))
+            continue
+        if version == wanted:
+            return Path(path), version
+        others.append(f"{path} is {version}")
+    there = "; ".join(others) or f"there is none in {_looked()}, NVIDIA's wheels"
+    raise ToolchainError(
+        f"the stored figures are those of {name} {wanted}, and {there}; for the pinned one, in the checkout and "
+        f"with pip 25.1 or newer, `{_INSTALL}`"
+    )
+
+
 def find_tool(name: str) -> str:
     """A program of the CUDA toolkit, of PATH, else of $CUDA_HOME or $CUDA_PATH. Raises ToolchainError."""
-    found, looked = _search(name)
+    found = next(iter(_installed(name)), None)
     if not found:
         raise ToolchainError(
-            f"no {name} in {looked}: it comes with the CUDA toolkit; install that, and set PATH or CUDA_HOME"
+            f"no {name} in {_looked()}: it comes with the CUDA toolkit; install that, and set PATH or CUDA_HOME"
         )
     return found
 
 
-def _search(name: str) -> tuple[str | None, str]:
-    """Where a program is, if anywhere, and where it was looked for."""
-    looked = ["PATH"]
-    found = shutil.which(name)
-    for variable in ("CUDA_HOME", "CUDA_PATH"):
-        if home := os.environ.get(variable):
-            looked.append(f"{variable}={home}")
-            found = found or shutil.which(str(Path(home, "bin", name)))
-    return found, ", ".join(looked)
+def _candidates(name: str) -> list[str]:
+    """Where a program is, the one to prefer first."""
+    return [*_installed(name), *filter(None, (shutil.which(str(path)) for path in _in_wheels(name)))]
 
 
-def _wheel_compilers() -> list[Path]:
+def _installed(name: str) -> list[str]:
+    places = [name, *(str(Path(home, "bin", name)) for home in _homes().values())]
+    return list(filter(None, map(shutil.which, places)))
+
+
+def _homes() -> dict[str, str]:
+    return {name: home for name in ("CUDA_HOME", "CUDA_PATH") if (home := os.environ.get(name))}
+
+
+def _looked() -> str:
+    """Where a program was looked for."""
+    return ", ".join(["PATH", *(f"{name}={home}" for name, home in _homes().items())])
+
+
+def _in_wheels(name: str) -> list[Path]:
     spec = find_spec("nvidia")
     folders = spec.submodule_search_locations or [] if spec else []
-    return sorted(path for folder in folders for path in Path(folder).glob("cu[0-9]*/bin/nvcc"))
+    return sorted(path for folder in folders for path in Path(folder).glob(f"cu[0-9]*/bin/{name}"))
 
 
 @functools.cache
-def _version(nvcc: str, path: str) -> str:
-    """The version of an nvcc, once for each PATH, since nvcc looks for g++ there."""
+def _version(program: str, path: str) -> str:
+    """The version of an nvcc or nvdisasm, once for each PATH, since nvcc looks for g++ there."""
     try:
-        said = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=60)
+        said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
-        raise ToolchainError(f"{nvcc} does not run: {error}") from None
+        raise ToolchainError(f"{program} does not run: {error}") from None
     version = re.search(r"\bV(\d+\.\d+\.\d+)", said.stdout)
     if said.returncode or not version:
-        raise ToolchainError(f"{nvcc} --version failed: {(said.stderr or said.stdout).strip()[:200]}")
-    if not shutil.which("g++", path=path):
+        raise ToolchainError(f"{program} --version failed: {(said.stderr or said.stdout).strip()[:200]}")
+    if Path(program).name == "nvcc" and not shutil.which("g++", path=path):
         raise ToolchainError(
-            f"{nvcc} needs g++, which is not on PATH: install it (Debian, Ubuntu: apt install g++)"
+            f"{program} needs g++, which is not on PATH: install it (Debian, Ubuntu: apt install g++)"
         )
     return version[1]
 
 
 def arch(capability: tuple[int, int]) -> str:
-    """nvcc's name of a compute capability: 8.0 is sm_80, 9.0 is sm_90a (TMA and wgmma need the a)."""
+    """nvcc's name of a compute capability: 8.0 is sm_80, 9.0 is sm_90a (wgmma needs the a, as do
+    the tensor cores of later ones)."""
     major, minor = capability
-    return f"sm_{major}{minor}" + ("a" if capability == (9, 0) else "")
+    return f"sm_{major}{minor}" + ("a" if capability >= (9, 0) else "")
 
 
 def compile_options(kernel: Kernel, config: Config, dtype: DType) -> tuple[str, ...]:
@@ -133,13 +198,15 @@ def compile_options(kernel: Kernel, config: Config, dtype: DType) -> tuple[str, 
     return ("-std=c++17", "-O3", *kernel.flags, f"-D{dtype.macro}", *defines)
 
 
-def compile_cubin(kernel: Kernel, config: Config, dtype: DType, arch: str) -> Binary:
-    """Compile for one architecture ("sm_90a"), or take it from the cache.
+def compile_cubin(
+    kernel: Kernel, config: Config, dtype: DType, arch: str, nvcc: Nvcc | None = None
+) -> Binary:
+    """Compile for one architecture ("sm_90a"), or take it from the cache; by ``find_nvcc``'s unless told.
 
     Raises CompileError with the compiler's lines, ToolchainError without a compiler, ValueError for a
     library kernel.
     """
-    cubin, log = _compile(kernel, config, dtype, ("-cubin", f"-arch={arch}", "-Xptxas=-v"))
+    cubin, log = _compile(kernel, config, dtype, ("-cubin", f"-arch={arch}", "-Xptxas=-v"), nvcc)
     return Binary(cubin, _resources(kernel.entry, cubin, log), log)
 
 
@@ -150,7 +217,7 @@ def compile_ptx(kernel: Kernel, config: Config, dtype: DType, arch: str) -> str:
 
 
 def compile_all(
-    variants: Iterable[Variant], arch: str, jobs: int | None = None
+    variants: Iterable[Variant], arch: str, jobs: int | None = None, nvcc: Nvcc | None = None
 ) -> list[Binary | CompileError]:
     """Compile (kernel, config, dtype) variants, ``jobs`` at a time (one a core); results in their order.
 
@@ -159,7 +226,7 @@ def compile_all(
 
     def one(variant: Variant) -> Binary | CompileError:
         try:
-            return compile_cubin(*variant, arch)
+            return compile_cubin(*variant, arch, nvcc)
         except CompileError as error:
             return error
 
@@ -174,25 +241,29 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gemm-regression"
 
 
-def _compile(kernel: Kernel, config: Config, dtype: DType, mode: tuple[str, ...]) -> tuple[bytes, str]:
+def _compile(
+    kernel: Kernel, config: Config, dtype: DType, mode: tuple[str, ...], nvcc: Nvcc | None = None
+) -> tuple[bytes, str]:
     """nvcc's output file and log, from the cache where source, options and compiler are the same."""
     if kernel.source is None:
         raise ValueError(f"{kernel.name} is a library call: there is nothing to compile")
-    nvcc = find_nvcc()
+    nvcc = nvcc or find_nvcc()
     options = (*mode, *compile_options(kernel, config, dtype))
     try:
         source = kernel.source.read_bytes()
     except OSError as error:
         raise CompileError(f"{kernel.name}: cannot read {kernel.source}: {error.strerror}") from None
-    key = json.dumps([nvcc.version, options, kernel.source.name, source.decode(errors="replace")])
-    entry = cache_dir() / f"{hashlib.sha256(key.encode()).hexdigest()}.zip"
-    if cached := _load(entry):
+    # nvcc takes options from these variables too.
+    more = [os.environ.get(f"NVCC_{end}_FLAGS", "") for end in ("PREPEND", "APPEND")]
+    key = [nvcc.version, more, options, kernel.source.name, source.decode(errors="replace")]
+    entry = cache_entry(key)
+    if cached := load_entry(entry):
         return cached
     with _alone(entry):
-        if (cached := _load(entry)) is None:
+        if (cached := load_entry(entry)) is None:
             what = f"{kernel.name} {dtype} {config.label}".rstrip()
             cached = _run_nvcc(nvcc, kernel.source.name, source, options, what)
-            _store(entry, *cached)
+            store_entry(entry, *cached)
     return cached
 
 
@@ -234,7 +305,12 @@ def _run_nvcc(nvcc: Nvcc, name: str, source: bytes, options: tuple[str, ...], wh
         return Path(folder, "out").read_bytes(), log
 
 
-def _load(entry: Path) -> tuple[bytes, str] | None:
+def cache_entry(key: object) -> Path:
+    """The file of the cache that belongs to a key, which json can write."""
+    return cache_dir() / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()}.zip"
+
+
+def load_entry(entry: Path) -> tuple[bytes, str] | None:
     """What was stored, or None. A zip checks its own sums; a damaged entry, whatever the damage, is none."""
     try:
         with zipfile.ZipFile(entry) as stored:
@@ -243,7 +319,7 @@ def _load(entry: Path) -> tuple[bytes, str] | None:
         return None
 
 
-def _store(entry: Path, out: bytes, log: str) -> None:
+def store_entry(entry: Path, out: bytes, log: str) -> None:
     """Keep an output; whole or not at all, also under a kill, a full disk or another process."""
     temporary: Path | None = None
     try:
@@ -264,16 +340,29 @@ def _store(entry: Path, out: bytes, log: str) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def _resources(entry: str, cubin: bytes, log: str) -> Resources:
-    """Read ptxas -v: registers, shared bytes, and the stack, where registers spill to, callees included."""
+def read_ptxas(entry: str, log: str) -> PtxasFigures:
+    """Read what ``ptxas -v`` wrote of an entry function. Raises CompileError where it is not there."""
     used = re.search(rf"entry function '{re.escape(entry)}'.*?Used (\d+) registers([^\n]*)", log, re.DOTALL)
-    stack = re.search(rf"properties for {re.escape(entry)}\n\s*(\d+) bytes stack frame", log)
+    stack = re.search(
+        rf"properties for {re.escape(entry)}\n\s*(\d+) bytes stack frame, "
+        r"(\d+) bytes spill stores, (\d+) bytes spill loads",
+        log,
+    )
     if not used or not stack:
         raise CompileError(f"the compiler made no entry function {entry}", log)
-    shared = re.search(r"(\d+) bytes smem", used[2])
-    return Resources(
+    shared, barriers = (re.search(rf"(\d+) {what}", used[2]) for what in ("bytes smem", "barriers"))
+    return PtxasFigures(
         registers=int(used[1]),
+        barriers=int(barriers[1]) if barriers else 0,
         shared_bytes=int(shared[1]) if shared else 0,
-        local_bytes=int(stack[1]),
-        cubin_sha256=hashlib.sha256(cubin).hexdigest(),
+        stack_bytes=int(stack[1]),
+        spill_store_bytes=int(stack[2]),
+        spill_load_bytes=int(stack[3]),
+    )
+
+
+def _resources(entry: str, cubin: bytes, log: str) -> Resources:
+    found = read_ptxas(entry, log)
+    return Resources(
+        found.registers, found.shared_bytes, found.stack_bytes, hashlib.sha256(cubin).hexdigest()
     )

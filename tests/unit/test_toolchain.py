@@ -52,7 +52,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with g++ and no nvcc: returns the one folder on PATH."""
     monkeypatch.delenv("CUDA_HOME", raising=False)
     monkeypatch.delenv("CUDA_PATH", raising=False)
-    monkeypatch.setattr(toolchain, "_wheel_compilers", list)
+    monkeypatch.setattr(toolchain, "_in_wheels", lambda name: [])
     folder = tmp_path / "bin"
     monkeypatch.setenv("PATH", str(folder))
     program(folder / "g++", "exit 0")
@@ -96,7 +96,7 @@ def test_cuda_path_comes_before_the_wheels(
     bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = nvcc(tmp_path / "nvidia" / "cu13" / "bin" / "nvcc")
-    monkeypatch.setattr(toolchain, "_wheel_compilers", lambda: [wheel])
+    monkeypatch.setattr(toolchain, "_in_wheels", lambda name: [wheel])
     assert toolchain.find_nvcc().path == wheel
     home = nvcc(tmp_path / "cuda" / "bin" / "nvcc")
     monkeypatch.setenv("CUDA_PATH", str(tmp_path / "cuda"))
@@ -105,7 +105,7 @@ def test_cuda_path_comes_before_the_wheels(
 
 def test_wheels_are_found_in_this_environment(tmp_path: Path) -> None:
     path = nvcc(tmp_path / "nvidia" / "cu13" / "bin" / "nvcc")
-    code = "from harness import toolchain; print(*toolchain._wheel_compilers())"
+    code = "from harness import toolchain; print(*toolchain._in_wheels('nvcc'))"
     environment = {"PYTHONPATH": f"{tmp_path}:{Path(toolchain.__file__).parent.parent}"}
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert str(path) in said.stdout.split(), said.stderr
@@ -143,7 +143,7 @@ def test_a_missing_host_compiler_is_named(bare: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("capability", "name"), [((7, 5), "sm_75"), ((8, 0), "sm_80"), ((9, 0), "sm_90a"), ((12, 0), "sm_120")]
+    ("capability", "name"), [((7, 5), "sm_75"), ((8, 0), "sm_80"), ((9, 0), "sm_90a"), ((12, 0), "sm_120a")]
 )
 def test_arch(capability: tuple[int, int], name: str) -> None:
     assert toolchain.arch(capability) == name
