@@ -58,6 +58,13 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def static(session: nox.Session) -> None:
+    """Registers, occupancy and SASS of every kernel against the stored ones; `-- --refresh` accepts them."""
+    install(session, "test")
+    session.run("python", "-m", "harness.static", *session.posargs)
+
+
+@nox.session(default=False)
 def gpu(session: nox.Session) -> None:
     """Is every kernel right and still fast on this GPU? Fails where there is no GPU."""
     install(session, "gpu")

@@ -106,16 +106,19 @@ def pinned_tools() -> tuple[Nvcc, Disassembler]:
     What a compiler makes of a kernel depends on its version: figures are compared between equal ones only.
     Raises ToolchainError, one line, where either is missing or there in other versions only.
     """
-    return Nvcc(*_pinned("nvcc", "nvidia-cuda-nvcc")), Disassembler(
-        *_pinned("nvdisasm", "nvidia-cuda-nvdisasm")
-    )
+    nvcc, nvdisasm = pins()
+    return Nvcc(*_pinned("nvcc", nvcc)), Disassembler(*_pinned("nvdisasm", nvdisasm))
 
 
-def _pinned(name: str, package: str) -> tuple[Path, str]:
-    groups = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["dependency-groups"]
-    (wanted,) = (
-        pin.removeprefix(f"{package}==") for pin in groups["compiler"] if pin.startswith(f"{package}==")
-    )
+@functools.cache
+def pins() -> tuple[str, str]:
+    """The versions of nvcc and nvdisasm that pyproject.toml pins."""
+    group = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["dependency-groups"]["compiler"]
+    versions = dict(requirement.split("==") for requirement in group)
+    return versions["nvidia-cuda-nvcc"], versions["nvidia-cuda-nvdisasm"]
+
+
+def _pinned(name: str, wanted: str) -> tuple[Path, str]:
     others = []
     for path in _candidates(name):
         try:

@@ -35,9 +35,7 @@ def compare(stored: StaticFigures, made: StaticFigures) -> list[str]:
             changes.append(text.format(before, after))
     if made.spill_bytes > 0 == stored.spill_bytes:
         changes.append("registers spill")
-    before, after = (
-        (round(f.occupancy, 4), f.blocks, f.limited_by) for f in (stored, made)
-    )
+    before, after = ((round(f.occupancy, 4), f.blocks, f.limited_by) for f in (stored, made))
     if before != after:
         changes.append(_occupancy_change(stored, made))
     return changes
@@ -84,7 +82,9 @@ def _census_change(word: str, ops: list[str], stored: Mapping[str, int], made: M
 def _meaning(word: str, stored: Mapping[str, int], made: Mapping[str, int]) -> str:
     before, after = stored.get(word, 0), made.get(word, 0)
     if word.split(".")[0].endswith("MMA"):
-        return "" if before and after else "tensor cores no longer used so" if before else "tensor cores used so"
+        return (
+            "" if before and after else "tensor cores no longer used so" if before else "tensor cores used so"
+        )
     if word == "FFMA" and not after:
         return "fused multiply-adds lost"
     if word in ("LDL", "STL") and not _bits(word, stored):

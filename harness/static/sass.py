@@ -10,7 +10,6 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from harness.toolchain import Disassembler, ToolchainError, cache_entry, load_entry, store_entry
@@ -66,7 +65,9 @@ def opcodes(cubins: Sequence[bytes], arch: str, nvdisasm: Disassembler) -> list[
     a kernel. Raises ToolchainError where nvdisasm fails or does not account for every instruction.
     """
     texts = [b"".join(s.content for s in sections(c) if s.name.startswith(".text")) for c in cubins]
-    entries = [cache_entry(["opcodes", nvdisasm.version, arch, hashlib.sha256(text).hexdigest()]) for text in texts]
+    entries = [
+        cache_entry(["opcodes", nvdisasm.version, arch, hashlib.sha256(text).hexdigest()]) for text in texts
+    ]
     held = [load_entry(entry) for entry in entries]
     counts = [Counter(json.loads(found[0])) if found else None for found in held]
     missing = [i for i, count in enumerate(counts) if count is None]

@@ -46,11 +46,11 @@ def load(arch: str, nvcc: str, nvdisasm: str, root: Path = ROOT) -> dict[str, St
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"{_shown(path)}: cannot be read ({error}); {_REMEDY}") from None
+        raise StoreError(f"{shown(path)}: cannot be read ({error}); {_REMEDY}") from None
     try:
         return _parse(text, {"schema": SCHEMA, "arch": arch, "nvcc": nvcc, "nvdisasm": nvdisasm})
     except (ValueError, RecursionError) as error:
-        raise StoreError(f"{_shown(path)}: {error}; {_REMEDY}") from None
+        raise StoreError(f"{shown(path)}: {error}; {_REMEDY}") from None
 
 
 def _parse(text: str, head: Mapping[str, object]) -> dict[str, StaticFigures]:
@@ -113,7 +113,7 @@ def write(stored: Stored, arch: str, nvcc: str, nvdisasm: str, root: Path = ROOT
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise StoreError(
-            f"{_shown(path)}: could not be written ({error.strerror}); what was there is untouched"
+            f"{shown(path)}: could not be written ({error.strerror}); what was there is untouched"
         ) from None
     return path
 
@@ -128,7 +128,7 @@ def _text(stored: Stored, head: Mapping[str, object]) -> str:
     return "\n".join(["{", *lines, ' "variants": {', ",\n".join(variants), " }", "}"]) + "\n"
 
 
-def _shown(path: Path) -> str:
+def shown(path: Path) -> str:
     """Relative to the checkout where it lies in it."""
     checkout = ROOT.parents[1]
     return str(path.relative_to(checkout) if path.is_relative_to(checkout) else path)

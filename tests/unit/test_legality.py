@@ -119,7 +119,7 @@ def test_an_unknown_gpu_is_one_clear_line() -> None:
     ("capability", "threads", "registers", "shared", "blocks", "limiter"),
     [
         ((9, 0), 256, 64, 0, 4, "registers"),
-        ((8, 0), 256, 32, 0, 8, "threads"),
+        ((8, 0), 256, 32, 0, 8, "threads and registers"),
         ((8, 0), 256, 64, 0, 4, "registers"),
         ((9, 0), 256, 128, 8320, 2, "registers"),
         ((9, 0), 256, 129, 8320, 1, "registers"),

@@ -56,7 +56,7 @@ def test_plain_nox_needs_no_gpu() -> None:
 
 def test_every_command_is_there_and_says_what_it_does() -> None:
     found = {name: description for _, name, description in listing()}
-    assert set(found) == {"lint", "typing", "tests", "gpu", "baseline", "sanitize", "profile"}
+    assert set(found) == {"lint", "typing", "tests", "static", "gpu", "baseline", "sanitize", "profile"}
     assert all(len(description.split()) > 3 for description in found.values())
 
 
@@ -104,6 +104,6 @@ def test_baseline_merges_no_run_of_an_earlier_refresh(calls: Any, tmp_path: Path
     assert not old.exists()
 
 
-@pytest.mark.parametrize("session", ["sanitize", "profile"])
+@pytest.mark.parametrize("session", ["static", "sanitize", "profile"])
 def test_tools_take_the_selection(session: str, calls: Any) -> None:
     assert calls(session, "-k", "naive")[1] == [["-m", f"harness.{session}", "-k", "naive"]]
