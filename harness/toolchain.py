@@ -94,8 +94,8 @@ def find_nvcc() -> Nvcc:
     found = next(iter(_candidates("nvcc")), None)
     if not found:
         raise ToolchainError(
-            f"no nvcc in {_looked()}, NVIDIA's wheels: set CUDA_HOME, or, in the checkout and with pip 25.1 or "
-            f"newer, `{_INSTALL}`"
+            f"no nvcc in {_looked()}, NVIDIA's wheels: set CUDA_HOME, or, "
+            f"in the checkout and with pip 25.1 or newer, `{_INSTALL}`"
         )
     return Nvcc(Path(found), _version(found, os.environ.get("PATH", "")))
 
@@ -131,8 +131,8 @@ def _pinned(name: str, wanted: str) -> tuple[Path, str]:
         others.append(f"{path} is {version}")
     there = "; ".join(others) or f"there is none in {_looked()}, NVIDIA's wheels"
     raise ToolchainError(
-        f"the stored figures are those of {name} {wanted}, and {there}; for the pinned one, in the checkout and "
-        f"with pip 25.1 or newer, `{_INSTALL}`"
+        f"the stored figures are those of {name} {wanted}, and {there}; for the pinned one, "
+        f"in the checkout and with pip 25.1 or newer, `{_INSTALL}`"
     )
 
 
@@ -141,7 +141,8 @@ def find_tool(name: str) -> str:
     found = next(iter(_installed(name)), None)
     if not found:
         raise ToolchainError(
-            f"no {name} in {_looked()}: it comes with the CUDA toolkit; install that, and set PATH or CUDA_HOME"
+            f"no {name} in {_looked()}: it comes with the CUDA toolkit; "
+            "install that, and set PATH or CUDA_HOME"
         )
     return found
 

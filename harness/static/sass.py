@@ -102,8 +102,8 @@ def count_opcodes(listing: str, sizes: Sequence[int]) -> list[Counter[str]]:
     expected = list(range(0, sum(sizes), INSTRUCTION_BYTES))
     if [offset for offset, _ in found] != expected:
         raise ToolchainError(
-            f"nvdisasm listed {len(found)} instructions where the code has {len(expected)}: this suite cannot "
-            "read its output"
+            f"nvdisasm listed {len(found)} instructions where the code has {len(expected)}: "
+            "this suite cannot read its output"
         )
     counts, start = [], 0
     for size in sizes:
