@@ -87,8 +87,10 @@ class Check:
         """Why an entry is red: what and where in one line, then what to do; empty if all is as stored."""
         stored = self.stored(entry.arch).get(entry.name)
         if entry.variant is None:
-            return f"{entry.title}: figures are stored, but there is no such variant; "
- f"drop them with `{entry.accept}`"
+            return (
+                f"{entry.title}: figures are stored, but there is no such variant; "
+                f"drop them with `{entry.accept}`"
+            )
         made = self.made(entry.arch)[entry.name]
         if isinstance(made, CompileError):
             return str(made)
