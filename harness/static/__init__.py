@@ -1,7 +1,18 @@
 """The compiler's figures of every kernel variant, held against stored ones; needs no GPU."""
 
+from harness.static.check import Check, Entry, entries
 from harness.static.compiled import ARCHES, StaticFigures, all_figures, figures
 from harness.static.diff import compare
 from harness.static.store import StoreError
 
-__all__ = ["ARCHES", "StaticFigures", "StoreError", "all_figures", "compare", "figures"]
+__all__ = [
+    "ARCHES",
+    "Check",
+    "Entry",
+    "StaticFigures",
+    "StoreError",
+    "all_figures",
+    "compare",
+    "entries",
+    "figures",
+]

@@ -149,6 +149,58 @@ def test_occupancy(
     assert found.fraction == pytest.approx(blocks * threads / limits.threads_per_sm)
 
 
+# By hand, from "Technical Specifications per Compute Capability" of the CUDA C++ Programming Guide.
+@pytest.mark.parametrize(
+    ("capability", "threads", "registers", "shared", "barriers", "blocks", "percent", "limiter"),
+    [
+        # 8 warps of 32 slots; 64·32 = 2048 registers a warp, 8 of them in 16384, 32 in all: 4 blocks of 8.
+        ((7, 5), 256, 64, 0, 1, 4, 100.0, "threads and registers"),
+        # 24 576 bytes in units of 256 into 65 536: 2 blocks of 4 warps.
+        ((7, 5), 128, 32, 24576, 1, 2, 25.0, "shared memory"),
+        # 96·32 = 3072 registers a warp, 5 in 16 384, 20 in all: 2 blocks of 8 warps, of 64.
+        ((8, 0), 256, 96, 0, 1, 2, 25.0, "registers"),
+        # 33 registers are handed out as 40: 1280 a warp, 12 in 16 384, 48 in all, 6 blocks of 8.
+        ((8, 0), 256, 33, 0, 1, 6, 75.0, "registers"),
+        # 167 936 / (40 960 + 1024) is 4 to the byte.
+        ((8, 0), 128, 32, 40960, 1, 4, 25.0, "shared memory"),
+        ((8, 0), 128, 32, 40961, 1, 3, 18.75, "shared memory"),
+        # 48 warps: 1 block of 1024 threads leaves 16 of them idle.
+        ((8, 6), 1024, 32, 0, 1, 1, 66.6667, "threads"),
+        # 102 400 / (8192 + 1024) = 11.1; 48 / 4 = 12 by threads.
+        ((8, 6), 128, 40, 8192, 1, 11, 91.6667, "shared memory"),
+        # 128·32 = 4096 registers a warp, 4 in 16 384: 16 warps of 64; and 233 472 / (32 768 + 1024) = 6.9.
+        ((9, 0), 256, 128, 32768, 1, 2, 25.0, "registers"),
+        # 233 472 / (115 712 + 1024) is 2 to the byte, and so are the registers.
+        ((9, 0), 256, 128, 115712, 1, 2, 25.0, "registers and shared memory"),
+        ((9, 0), 256, 128, 115713, 1, 1, 12.5, "shared memory"),
+        # 64 barriers an SM, 16 a block.
+        ((9, 0), 32, 16, 0, 16, 4, 6.25, "barriers"),
+        ((8, 0), 32, 16, 0, 16, 32, 50.0, "blocks"),
+        # As Hopper: 168·32 = 5376 registers a warp, 3 in 16 384: 12 warps, 3 blocks of 4.
+        ((10, 0), 128, 168, 49152, 1, 3, 18.75, "registers"),
+        ((10, 0), 64, 24, 0, 1, 32, 100.0, "threads and blocks"),
+        # 48 warps, 24 blocks, 24 barriers: 12 blocks of two barriers.
+        ((12, 0), 64, 32, 0, 1, 24, 100.0, "threads and blocks"),
+        ((12, 0), 64, 32, 0, 2, 12, 50.0, "barriers"),
+        # 102 400 / (33 792 + 1024) = 2.9; 80·32 = 2560 registers a warp, 6 in 16 384: 24 warps, 3 blocks.
+        ((12, 0), 256, 80, 33792, 1, 2, 33.3333, "shared memory"),
+    ],
+)
+def test_occupancy_by_hand(
+    capability: tuple[int, int],
+    threads: int,
+    registers: int,
+    shared: int,
+    barriers: int,
+    blocks: int,
+    percent: float,
+    limiter: str,
+) -> None:
+    found = occupancy(threads, registers, shared, GpuLimits.of(capability), barriers)
+    assert (found.blocks, found.limiter) == (blocks, limiter)
+    assert 100 * found.fraction == pytest.approx(percent, abs=1e-4)
+
+
 def test_what_cannot_be_launched_has_no_blocks() -> None:
     assert occupancy(1056, 16, 0, H200).blocks == 0
     assert occupancy(32, 256, 0, H200).blocks == 0

@@ -111,6 +111,52 @@ def test_wheels_are_found_in_this_environment(tmp_path: Path) -> None:
     assert str(path) in said.stdout.split(), said.stderr
 
 
+class TestPins:
+    """The compiler whose figures are stored: of its version only, wherever it is."""
+
+    @pytest.fixture(autouse=True)
+    def pins(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(toolchain, "pins", lambda: ("13.0.88", "13.5.37"))
+
+    def test_the_wheel_is_taken_where_path_has_another_version(
+        self, bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        nvcc(bare / "nvcc", "12.9.41")
+        bin = tmp_path / "nvidia" / "cu13" / "bin"
+        wheel, disassembler = nvcc(bin / "nvcc"), nvcc(bin / "nvdisasm", "13.5.37")
+        monkeypatch.setattr(toolchain, "_in_wheels", lambda name: [bin / name])
+        assert toolchain.pinned_tools() == (
+            toolchain.Nvcc(wheel, "13.0.88"),
+            toolchain.Disassembler(disassembler, "13.5.37"),
+        )
+
+    def test_another_version_only_is_one_line_with_the_remedy(self, bare: Path) -> None:
+        path = nvcc(bare / "nvcc", "12.9.41")
+        with pytest.raises(ToolchainError) as caught:
+            toolchain.pinned_tools()
+        message = str(caught.value)
+        assert message.startswith(f"the stored figures are those of nvcc 13.0.88, and {path} is 12.9.41; ")
+        assert "pip install --group compiler" in message
+        assert "\n" not in message
+
+    def test_a_missing_disassembler_is_named(self, bare: Path) -> None:
+        nvcc(bare / "nvcc")
+        with pytest.raises(ToolchainError, match=r"those of nvdisasm 13\.5\.37, and there is none in PATH"):
+            toolchain.pinned_tools()
+
+    def test_a_compiler_that_fails_is_passed_over_and_told(self, bare: Path) -> None:
+        program(bare / "nvcc", "exit 1")
+        with pytest.raises(ToolchainError, match=r"those of nvcc 13\.0\.88, and .*nvcc --version failed"):
+            toolchain.pinned_tools()
+
+
+def test_the_pins_are_those_of_pyproject() -> None:
+    text = toolchain.PYPROJECT.read_text()
+    nvcc, nvdisasm = toolchain.pins()
+    assert f'"nvidia-cuda-nvcc=={nvcc}"' in text
+    assert f'"nvidia-cuda-nvdisasm=={nvdisasm}"' in text
+
+
 def test_no_compiler_says_where_it_looked_and_what_to_do(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_HOME", "/opt/no-cuda")
     with pytest.raises(ToolchainError) as caught:
@@ -226,7 +272,9 @@ class TestCache:
         monkeypatch.setattr(toolchain, "_run_nvcc", lambda *_: pytest.fail("compiled again"))
         assert toolchain.compile_cubin(kernel, Config(SCALE=1), F32, "sm_80") == first
 
-    @pytest.mark.parametrize("change", ["source", "config", "dtype", "flags", "arch", "compiler", "output"])
+    @pytest.mark.parametrize(
+        "change", ["source", "config", "dtype", "flags", "arch", "compiler", "environment", "output"]
+    )
     def test_each_thing_that_counts_compiles_again(
         self, change: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -244,6 +292,8 @@ class TestCache:
                 kernel = replace(kernel, flags=("-maxrregcount=64",))
             case "arch":
                 arch = "sm_90a"
+            case "environment":
+                monkeypatch.setenv("NVCC_APPEND_FLAGS", "-maxrregcount=64")
             case "compiler":
                 other = replace(toolchain.find_nvcc(), version="13.0.89")
                 monkeypatch.setattr(toolchain, "find_nvcc", lambda: other)

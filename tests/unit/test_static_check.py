@@ -1,0 +1,304 @@
+"""The compiler's figures against stored ones: what is red, what a refresh writes, how planted faults read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness import static, toolchain
+from harness.model import F32, Config, Kernel
+from harness.static import StaticFigures, __main__, check, compiled, store
+from harness.static.check import Check, Entry, entries
+from harness.suites import find_kernel
+from harness.toolchain import CompileError, Disassembler, Nvcc, ToolchainError, Variant
+from tests.unit.test_static_diff import BEFORE
+
+VERSIONS = toolchain.pins()
+NAIVE = [e for e in entries() if e.name.startswith("naive")]
+HERE = [e for e in NAIVE if e.arch == "sm_90a"]
+
+
+@pytest.fixture
+def tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pinned versions, whatever is installed."""
+    nvcc, nvdisasm = VERSIONS
+    found = Nvcc(Path("nvcc"), nvcc), Disassembler(Path("nvdisasm"), nvdisasm)
+    monkeypatch.setattr(toolchain, "pinned_tools", lambda: found)
+
+
+@pytest.fixture
+def made(tools: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, StaticFigures | CompileError]:
+    """What the compiler makes of a variant, by kernel and config; unless told BEFORE without shared memory."""
+    told: dict[str, StaticFigures | CompileError] = {}
+
+    def figures(variants: Sequence[Variant], arch: str, tools: object) -> list[StaticFigures | CompileError]:
+        return [told.get(f"{v[0].name}-{v[1].label}", replace(BEFORE, shared_bytes=0)) for v in variants]
+
+    monkeypatch.setattr(check, "all_figures", figures)
+    return told
+
+
+@pytest.fixture
+def root(made: dict[str, StaticFigures], tmp_path: Path) -> Path:
+    """Stored figures of naive's two configs, as the compiler makes them."""
+    for arch in compiled.ARCHES:
+        stored = {e.name: replace(BEFORE, shared_bytes=0) for e in NAIVE}
+        store.write(stored, arch, *VERSIONS, tmp_path)
+    return tmp_path
+
+
+def findings(root: Path, chosen: Sequence[Entry] = HERE) -> list[str]:
+    run = Check(chosen, root)
+    return [finding for entry in chosen if (finding := run.finding(entry))]
+
+
+Made = dict[str, StaticFigures | CompileError]
+
+
+def test_as_stored_is_green(root: Path) -> None:
+    assert findings(root) == []
+
+
+def test_a_changed_figure_is_one_line_and_what_to_do(root: Path, made: Made) -> None:
+    made["naive-block32x32"] = replace(BEFORE, shared_bytes=0, registers=97)
+    assert findings(root) == [
+        "naive-f32-block32x32 sm_90a: registers 96 -> 97\n"
+        'to accept it: nox -s static -- --refresh -k "[naive-f32-block32x32-sm_90a]"'
+    ]
+
+
+def test_a_new_variant_is_red(root: Path) -> None:
+    stored = store.load("sm_90a", *VERSIONS, root)
+    del stored["naive-f32-block16x16"]
+    store.write(stored, "sm_90a", *VERSIONS, root)
+    (finding,) = findings(root)
+    assert finding.startswith("naive-f32-block16x16 sm_90a: no figures are stored; accept")
+    assert '--refresh -k "[naive-f32-block16x16-sm_90a]"' in finding
+
+
+def test_stored_figures_without_a_variant_are_red(root: Path) -> None:
+    stored = store.load("sm_90a", *VERSIONS, root) | {"naive-f32-block64x64": BEFORE}
+    store.write(stored, "sm_90a", *VERSIONS, root)
+    (entry,) = [e for e in entries(root) if e.variant is None]
+    (finding,) = findings(root, [entry])
+    assert finding.startswith("naive-f32-block64x64 sm_90a: figures are stored, but there is no such variant")
+    assert '--refresh -k "[naive-f32-block64x64-sm_90a]"' in finding
+
+
+def test_a_variant_that_does_not_compile_is_red(root: Path, made: Made) -> None:
+    made["naive-block32x32"] = CompileError("naive f32 does not compile", "naive.cu(3): error")
+    assert findings(root) == ["naive f32 does not compile\nnaive.cu(3): error"]
+
+
+@pytest.mark.parametrize(
+    ("figures", "why"),
+    [
+        (replace(BEFORE, shared_bytes=0, blocks=0, occupancy=0.0), "cannot be launched: too many registers"),
+        (replace(BEFORE, shared_bytes=4), "4 bytes of shared memory, but kernels/__init__.py declares 0"),
+    ],
+)
+def test_what_is_wrong_in_itself_is_red_though_stored(
+    figures: StaticFigures, why: str, root: Path, made: Made
+) -> None:
+    store.write(
+        {HERE[0].name: figures, HERE[1].name: replace(BEFORE, shared_bytes=0)}, "sm_90a", *VERSIONS, root
+    )
+    made["naive-block32x32"] = figures
+    assert findings(root) == [f"naive-f32-block32x32 sm_90a: {why}"]
+
+
+def test_every_variant_on_every_architecture_is_an_entry() -> None:
+    found = entries()
+    assert len({str(entry) for entry in found}) == len(found)
+    assert {entry.arch for entry in found} == {"sm_80", "sm_90a", "sm_100a", "sm_120a"}
+    assert "register-f32-tile128x128x8-thread8x8-pad0-sm_120a" in map(str, found)
+    assert not [entry for entry in found if entry.name.startswith(("cublas", "tiled-f32-tile64"))]
+
+
+class TestRefresh:
+    def refresh(self, root: Path, *options: str) -> int:
+        return __main__.refresh(options, root)
+
+    def test_of_some_leaves_the_others(
+        self, root: Path, made: Made, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for name in ("naive-block32x32", "naive-block16x16"):
+            made[name] = replace(BEFORE, shared_bytes=0, registers=97)
+        others = {arch: store.path_of(arch, VERSIONS[0], root).read_bytes() for arch in ("sm_80", "sm_120a")}
+        assert self.refresh(root, "-k", "block32x32 and naive and sm_90a") == 0
+        stored = store.load("sm_90a", *VERSIONS, root)
+        assert {name: figures.registers for name, figures in stored.items()} == {
+            "naive-f32-block32x32": 97,
+            "naive-f32-block16x16": 96,
+        }
+        assert others == {arch: store.path_of(arch, VERSIONS[0], root).read_bytes() for arch in others}
+        said = capsys.readouterr().out.splitlines()
+        assert said[0] == "naive-f32-block32x32 sm_90a: registers 96 -> 97"
+        assert said[1].startswith("wrote ")
+
+    def test_without_a_change_writes_nothing(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        file = store.path_of("sm_90a", VERSIONS[0], root)
+        before = file.stat().st_mtime_ns
+        assert self.refresh(root, "-k", "naive and sm_90a") == 0
+        assert capsys.readouterr().out == "sm_90a: nothing changed\n"
+        assert file.stat().st_mtime_ns == before
+
+    def test_of_all_drops_what_is_gone_and_replaces_a_damaged_file(
+        self, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(__main__, "entries", lambda root: NAIVE)
+        monkeypatch.setattr(__main__, "selected", lambda options: NAIVE)
+        store.path_of("sm_80", VERSIONS[0], root).write_text("{")
+        assert self.refresh(root) == 0
+        assert set(store.load("sm_80", *VERSIONS, root)) == {e.name for e in HERE}
+        said = capsys.readouterr().out
+        assert "written anew: " in said
+        assert "naive-f32-block32x32 sm_80: new: 96 registers, occupancy 25 % (registers), 900" in said
+
+    def test_an_orphan_is_dropped(
+        self, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        stored = store.load("sm_90a", *VERSIONS, root)
+        store.write(stored | {"gone-f32": BEFORE}, "sm_90a", *VERSIONS, root)
+        gone = [e for e in entries(root) if e.variant is None]
+        monkeypatch.setattr(__main__, "selected", lambda options: gone)
+        assert self.refresh(root) == 0
+        assert store.load("sm_90a", *VERSIONS, root) == stored
+        assert capsys.readouterr().out.startswith("gone-f32 sm_90a: dropped\nwrote ")
+
+    def test_of_some_refuses_a_damaged_file(self, root: Path) -> None:
+        file = store.path_of("sm_90a", VERSIONS[0], root)
+        file.write_text("{")
+        with pytest.raises(store.StoreError, match="without -k"):
+            self.refresh(root, "-k", "naive and sm_90a")
+        assert file.read_text() == "{"
+
+    def test_stores_nothing_where_a_variant_does_not_compile(self, root: Path, made: Made) -> None:
+        made["naive-block16x16"] = CompileError("naive f32 does not compile")
+        before = store.load("sm_90a", *VERSIONS, root)
+        with pytest.raises(CompileError):
+            self.refresh(root, "-k", "naive and sm_90a")
+        assert store.load("sm_90a", *VERSIONS, root) == before
+
+    def test_of_nothing_is_no_success(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit) as caught:
+            self.refresh(root, "-k", "misspelt")
+        assert caught.value.code == 5
+        assert "252 deselected" in capsys.readouterr().out
+
+
+class TestTheCommand:
+    @pytest.fixture
+    def pytest_runs(self, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+        """The runs of pytest that the command would start."""
+        runs: list[list[str]] = []
+
+        def main(arguments: list[str]) -> int:
+            runs.append(arguments)
+            return 0
+
+        monkeypatch.setattr(pytest, "main", main)
+        return runs
+
+    def test_takes_pytests_options(self, tools: None, pytest_runs: list[list[str]]) -> None:
+        assert __main__.main(["-k", "vectorized"]) == 0
+        assert pytest_runs == [[__main__.TESTS, "-m", "static", "-k", "vectorized"]]
+
+    @pytest.mark.parametrize("options", [[], ["--refresh"]])
+    def test_another_compiler_is_one_line_and_red(
+        self,
+        options: list[str],
+        pytest_runs: list[list[str]],
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        def other() -> None:
+            raise ToolchainError("nvcc is 12.9.41")
+
+        monkeypatch.setattr(toolchain, "pinned_tools", other)
+        assert __main__.main(options) == 1
+        assert capsys.readouterr().err == "static: nvcc is 12.9.41\n"
+        assert pytest_runs == []
+
+    def test_no_figures_of_this_compiler_is_one_line_and_red(self, root: Path) -> None:
+        (root / f"nvcc-{VERSIONS[0]}").rename(root / "nvcc-12.9.41")
+        with pytest.raises(store.StoreError, match=r"sm_120a are stored \(there is nvcc-12\.9\.41\)"):
+            __main__.require_stored(root)
+
+    def test_one_damaged_file_is_one_line_and_red(self, root: Path) -> None:
+        __main__.require_stored(root)
+        store.path_of("sm_100a", VERSIONS[0], root).write_text("")
+        with pytest.raises(store.StoreError, match=r"sm_100a\.json: not JSON"):
+            __main__.require_stored(root)
+
+
+@pytest.mark.compile
+class TestPlantedFaults:
+    """Real kernels made worse, by the pinned compiler."""
+
+    @pytest.fixture(autouse=True)
+    def pinned(self) -> None:
+        try:
+            toolchain.pinned_tools()
+        except ToolchainError as error:
+            pytest.skip(str(error))
+
+    def changed(self, kernel: Kernel, planted: Kernel, config: Config, arch: str = "sm_90a") -> str:
+        before, after = (static.figures(k, config, F32, arch) for k in (kernel, planted))
+        return "; ".join(static.compare(before, after))
+
+    def edited(self, kernel: Kernel, folder: Path, pattern: str, text: str) -> Kernel:
+        assert kernel.source
+        source, count = re.subn(pattern, lambda _: text, kernel.source.read_text())
+        assert count == 1
+        (folder / kernel.source.name).write_text(source)
+        return replace(kernel, source=folder / kernel.source.name)
+
+    def test_a_comment_changes_nothing(self, tmp_path: Path) -> None:
+        kernel = find_kernel("naive")
+        planted = self.edited(kernel, tmp_path, r"\A", "// Another first line.\n")
+        assert self.changed(kernel, planted, kernel.configs[0]) == ""
+
+    def test_spills(self, tmp_path: Path) -> None:
+        kernel = find_kernel("register")
+        planted = self.edited(kernel, tmp_path, r"__launch_bounds__\([^)]*\)", "")
+        planted = replace(planted, flags=("-maxrregcount=64",))
+        said = self.changed(kernel, planted, kernel.configs[0])
+        assert re.search(r"LDL\.\d+ 0 -> \d+.*: local memory used", said)
+        assert re.search(r"spill stores 0 -> \d+ bytes; spill loads 0 -> \d+ bytes; registers spill", said)
+        assert re.search(r"registers \d+ -> 64", said)
+        assert "occupancy 25 % -> 50 % (registers)" in said
+
+    def test_lost_vector_loads(self, tmp_path: Path) -> None:
+        kernel = find_kernel("vectorized")
+        pattern = (
+            r"\*reinterpret_cast<float4\*>\(&([ab])\[([mn])\]\) =\s*"
+            r"\*reinterpret_cast<const float4\*>\((&[^;]*)\);"
+        )
+        text = kernel.source.read_text() if kernel.source else ""
+        assert len(re.findall(pattern, text)) == 2
+        scalar = r"for (int i = 0; i < 4; ++i) \1[\2 + i] = ((const volatile float*)\3)[i];"
+        (tmp_path / "s06_vectorized.cu").write_text(re.sub(pattern, scalar, text))
+        planted = replace(kernel, source=tmp_path / "s06_vectorized.cu")
+        said = self.changed(kernel, planted, kernel.configs[0])
+        assert said.startswith("LDS.128 32 -> 0, LDS.32 0 -> 128: vectorised shared loads lost")
+
+    def test_lost_barrier(self, tmp_path: Path) -> None:
+        kernel = find_kernel("tiled")
+        planted = self.edited(kernel, tmp_path, r"__syncthreads\(\);  // the tiles are complete", "")
+        assert re.match(r"BAR \d+ -> \d+", self.changed(kernel, planted, kernel.configs[0]))
+
+    def test_an_unknown_architecture_and_a_library_are_refused(self) -> None:
+        kernel = find_kernel("naive")
+        with pytest.raises(ValueError, match="unknown architecture 'sm_70'; known: sm_80"):
+            static.figures(kernel, kernel.configs[0], F32, "sm_70")
+        with pytest.raises(ValueError, match="library call"):
+            static.figures(find_kernel("cublas"), Config(), F32, "sm_90a")
+
+    def test_a_kernel_that_does_not_compile_raises(self) -> None:
+        with pytest.raises(CompileError, match="#error"):
+            static.figures(find_kernel("naive"), Config(), F32, "sm_90a")
