@@ -32,7 +32,7 @@ def tools(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def made(tools: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, StaticFigures | CompileError]:
-    """What the compiler makes of a variant, by kernel and config; unless told BEFORE without shared memory."""
+    """What the compiler makes of a variant, by kernel and config: BEFORE without shared memory, or as told."""
     told: dict[str, StaticFigures | CompileError] = {}
 
     def figures(variants: Sequence[Variant], arch: str, tools: object) -> list[StaticFigures | CompileError]:
