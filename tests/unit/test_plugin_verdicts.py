@@ -69,15 +69,28 @@ def test_header_names_what_the_figures_rest_on(rig: Rig) -> None:
 
 
 def test_benchmark_table_shows_the_gflops_that_were_judged(rig: Rig) -> None:
-    outcome = rig.run(*OURS, device=ReplayDevice(2))
+    outcome = rig.run(*OURS, "--benchmark-compare", device=ReplayDevice(2))
+    stored = baselines.load(next(rig.baselines.iterdir())).entries
     assert "OPS (GFLops/s)" in outcome.text
     for case in CASES:
-        line = next(
-            line for line in outcome.text.splitlines() if line.startswith(f"test_performance[{case}] ")
-        )
-        figures = re.findall(r"([\d,.]+) \(", line)
+        rows = [line for line in outcome.text.splitlines() if line.startswith(f"test_performance[{case}] ")]
+        shown = {"(NOW)" in row: _number(re.findall(r"([\d,.]+) \(", row)[-1]) for row in rows}
         judged = outcome.timed[case]["extra_info"]["gflops"]
-        assert _number(figures[-1]) == pytest.approx(judged, rel=1e-6)
+        assert shown[True] == pytest.approx(judged, rel=1e-6)
+        assert shown[False] == pytest.approx(stored[case].gflops, rel=1e-5)
+
+
+def test_legend_of_the_benchmark_table_is_true(rig: Rig) -> None:
+    text = rig.run(*OURS).text
+    legend = text[text.index("\nLegend:\n") :]
+    assert "1 / Mean" not in legend
+    assert "\n  OPS: 1 / Median; GFLops/s are GFLOPS, 2·M·N·K·batch / Median\n" in legend
+
+
+def test_json_has_ops_as_everybody_s_legend_has_it(rig: Rig) -> None:
+    for bench in rig.run(*OURS).timed.values():
+        assert bench["stats"]["ops"] == pytest.approx(1 / bench["stats"]["mean"], rel=1e-9)
+        assert bench["stats"]["ops"] != pytest.approx(1 / bench["stats"]["median"], rel=1e-9)
 
 
 @pytest.fixture
