@@ -75,7 +75,8 @@ def gpu(session: nox.Session) -> None:
 def baseline(session: nox.Session) -> None:
     """Measure this GPU's baseline in fresh runs and write it, once every case is right."""
     install(session, "gpu")
-    pytest(session, "tests/test_kernels.py", "--device", "cuda", "-m", "gpu")
+    files = ("tests/test_kernels.py", "tests/test_performance.py")
+    pytest(session, *files, "--device", "cuda", "-m", "gpu", "--verify-timed")
     # In the checkout, not in a temporary folder: a run of minutes should survive a failed merge.
     folder = Path(".benchmarks/baseline")
     shutil.rmtree(folder, ignore_errors=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     add("--allow-busy", action="store_true", help="time even while other processes use the GPU")
     add("--job-summary", default=None, metavar="FILE", help="write the verdicts as Markdown")
+    add(
+        "--verify-timed",
+        action="store_true",
+        help="verify the variants of the selected timed cases; time none",
+    )
     add("--baseline-run", action="store_true", help="measure for a new baseline: judge nothing")
     add(
         "--time-limit",
@@ -262,8 +268,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize(name, chosen, ids=[case.id for case in chosen], scope="session")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     session = config.stash[KEY]
+    if config.option.verify_timed:
+        # -k and -m choose among the timed cases alone; of what they leave, the variants are verified.
+        others = [item for item in items if not _has(item, "timed_case")]
+        items[:] = [item for item in items if _has(item, "timed_case")]
+        yield
+        variants = {case.variant for item in items if (case := _case_of(item))}
+        kept = [item for item in others if (case := _case_of(item)) and case.variant in variants]
+        dropped = set(others) - set(kept)
+        config.hook.pytest_deselected(items=[*items, *dropped])
+        items[:] = kept
+    else:
+        yield
     if session.device is not None:
         return
     for item in items:
@@ -277,7 +296,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if state.device is None or config.option.collectonly:
         return
     chosen = [c for item in session.items if (c := _case_of(item))]
-    timed = any("timed_case" in getattr(item, "fixturenames", ()) for item in session.items)
+    timed = any(_has(item, "timed_case") for item in session.items)
     timed = timed and not config.option.benchmark_skip
     others = state.device.busy() if timed and not config.option.allow_busy else []
     if others:
@@ -296,9 +315,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             raise pytest.UsageError(f"the GPU cannot be used: {error.code}: {error}") from None
 
 
+def _has(item: pytest.Item, fixture: str) -> bool:
+    return fixture in getattr(item, "fixturenames", ())
+
+
 def _case_of(item: pytest.Item) -> Case | None:
+    """The case of a test, None where it has none, or pytest's mark for a list of none."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
-    return parameters.get("verify_case") or parameters.get("timed_case")
+    case = parameters.get("verify_case") or parameters.get("timed_case")
+    return case if isinstance(case, Case) else None
 
 
 # Fixtures

@@ -80,8 +80,10 @@ def test_baseline_is_a_check_five_runs_and_a_merge(calls: Any) -> None:
     code, made = calls("baseline", "-k", "naive")
     assert code == 0
     check, *runs, merge = made
-    assert "tests/test_kernels.py" in check
+    assert {"tests/test_kernels.py", "tests/test_performance.py", "--verify-timed"} < set(check)
     assert "--baseline-run" not in check
+    assert check[-2:] == ["-k", "naive"]
+    assert not any("tests/test_kernels.py" in run or "--verify-timed" in run for run in runs)
     written = [arg.split("=")[1] for run in runs for arg in run if arg.startswith("--benchmark-json=")]
     assert len(written) == len(set(written)) == 5
     assert all("--baseline-run" in run and run[-2:] == ["-k", "naive"] for run in runs)

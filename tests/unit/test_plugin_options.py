@@ -108,6 +108,43 @@ def test_chosen_tests_run_and_no_others(rig: Rig, option: tuple[str, ...], chose
     assert outcome.junit.keys() == chosen
 
 
+@pytest.mark.parametrize(
+    ("expression", "kernels"),
+    [
+        (f"[{SLOWED[0]}]", {SLOW}),
+        (f"[{SLOWED[0]}] or [{UNTOUCHED[1]}]", {SLOW, OTHER}),
+        (f"{SLOW} and not {SHAPE}", {SLOW}),
+        (SHAPE, {SLOW, OTHER}),
+        ("", {SLOW, OTHER}),
+    ],
+)
+def test_variants_of_the_timed_cases_are_verified(rig: Rig, expression: str, kernels: set[str]) -> None:
+    device = VerifiedDevice()
+    verified = cases.select("smoke", sorted(kernels), (), (), (9, 0)).verify
+    outcome = rig.run(*OURS, KERNELS_FILE, "--verify-timed", "-k", expression, device=device)
+    assert outcome.status == 0, outcome.text
+    assert outcome.passed == outcome.junit.keys() == {f"test_kernel[{case.id}]" for case in verified}
+    assert device.attempts == {}
+
+
+def test_wrong_variant_of_a_timed_case_is_red(rig: Rig) -> None:
+    options = (*OURS, KERNELS_FILE, "--verify-timed", "-k", f"[{SLOWED[0]}]")
+    assert rig.run(*options, device=VerifiedDevice(f"{SLOW}-")).status == 1
+
+
+@pytest.mark.parametrize("expression", ["[no-such-case]", "test_kernel", "orphans"])
+def test_verifying_the_variants_of_no_timed_case_is_no_success(rig: Rig, expression: str) -> None:
+    options = (*OURS, KERNELS_FILE, "--verify-timed", "-k", expression)
+    assert rig.run(*options, device=VerifiedDevice(), outputs=False).status == 5
+
+
+def test_verifying_the_timed_cases_times_none_and_so_needs_no_idle_gpu(rig: Rig) -> None:
+    device = VerifiedDevice()
+    device._busy = ["pid 1 (x, 3 MiB)"]
+    outcome = rig.run(*OURS, KERNELS_FILE, "--verify-timed", "-k", f"[{SLOWED[0]}]", device=device)
+    assert outcome.status == 0, outcome.text
+
+
 def test_deselecting_everything_is_no_success(rig: Rig) -> None:
     assert rig.run(*OURS, "-m", "not gpu", outputs=False).status == 5
 
@@ -242,8 +279,13 @@ def test_unknown_gpu_generation_is_refused(rig: Rig) -> None:
 
 def test_problem_without_operations_is_never_timed(rig: Rig) -> None:
     assert rig.run("--shape=12x12x0", "--list-cases", outputs=False).text.count("12x12x0") == 0
-    chosen = cases.select("smoke", (SLOW,), (), ("12x12x0",), (9, 0))
-    assert [case.problem.k for case in chosen.verify] == [0]
+    outcome = rig.run("--kernel", SLOW, "--shape=12x12x0", KERNELS_FILE, device=VerifiedDevice())
+    assert outcome.errors == []
+    assert outcome.status == 0
+    (verified,) = outcome.passed - NOTHING_ELSE
+    assert verified.startswith(f"test_kernel[{SLOW}-")
+    assert verified.endswith("-12x12x0]")
+    assert len(outcome.skipped) == 1
 
 
 # The GPU
