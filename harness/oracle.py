@@ -9,18 +9,22 @@ and Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
-from harness.devices import Array, Device, Inputs, Outputs
+from harness.devices import Array, Device, Inputs, Outputs, run_all
 from harness.model import F32, TF32, Case, DType, Problem
 
 _FLOAT32_INTEGERS = 2**24  # integers below are exact in FP32, and so is every partial sum
 # alpha and beta of the exact check: each value once in each place, and the pairs that shortcuts get wrong.
 SCALES = ((1.0, 0.0), (2.0, 3.0), (-1.0, 1.0), (0.0, 2.0), (3.0, -1.0), (0.0, 0.0))
 _OLD = 77.0  # what C holds before the second launch: a number, for a kernel that writes over NaN only
+
+# A matrix with a leading dimension above this is held without the columns past its rows.
+SPARSE = 2**24
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,8 @@ def make_inputs(problem: Problem, dtype: DType, kind: str) -> Inputs:
 
     ``exact``: small integers. ``normal``: standard normal on the dtype's grid. ``probe``: A odd integers of
     13 bits (fewer where the dtype holds fewer), B in {0, ±1}: exact in FP32 and in the dtype, wrong in any
-    lower precision. Columns past the row are NaN in A and B, where reading them would show, and 77 in C.
+    lower precision. Columns past the row are NaN in A and B, where reading them would show, and 77 in C;
+    with a leading dimension above SPARSE there are none.
     """
     return _make_inputs(replace(problem, alpha=1.0, beta=0.0), dtype, kind)
 
@@ -103,6 +108,8 @@ def _make_inputs(p: Problem, dtype: DType, kind: str) -> Inputs:
 
 
 def _padded(rows: Array, ld: int, fill: float) -> Array:
+    if ld > SPARSE:
+        return rows
     out = np.full((rows.shape[0], ld), fill, rows.dtype)
     out[:, : rows.shape[1]] = rows
     return out
@@ -151,22 +158,39 @@ def verify(device: Device, case: Case) -> list[Finding]:
     return _Examination(device, case).findings
 
 
+@dataclass(frozen=True)
+class _Launch:
+    """One launch of a case, and what is looked at in its output (and in those of the launches before it)."""
+
+    problem: Problem
+    inputs: Inputs
+    check: Callable[[Problem, list[Array]], None]
+
+
 class _Examination:
-    """The launches of one case; stops at the first kind of input that shows a mistake."""
+    """The launches of one case; stops at the first one that shows a mistake."""
 
     def __init__(self, device: Device, case: Case) -> None:
-        self._device, self._case = device, case
+        self._case = case
         self.findings: list[Finding] = []
-        for check in (self._exact, self._precision, self._bound, self._nan_row):
-            check()
+        launches = [*self._exact(), self._precision(), *self._bound(), *self._nan_row()]
+        cases = [replace(case, problem=launch.problem) for launch in launches]
+        outputs = run_all(device, cases, [launch.inputs for launch in launches])
+        seen: list[Array] = []
+        for launch, output in zip(launches, outputs, strict=True):
+            seen.append(output.c)
+            self._look(launch, output, seen)
             if self.findings:
                 break
 
-    def _run(self, problem: Problem, inputs: Inputs) -> Outputs:
-        outputs = self._device.run(replace(self._case, problem=problem), inputs)
-        self.findings += [Finding("guard", f"{v} [{_scales(problem)}]") for v in outputs.violations]
-        columns = outputs.c[:, problem.n :]
-        changed = np.argwhere(columns.view(np.uint32) != inputs.c[:, problem.n :].view(np.uint32))
+    def _look(self, launch: _Launch, output: Outputs, seen: list[Array]) -> None:
+        problem = launch.problem
+        for violation in output.violations:
+            self._add(violation.check, problem, violation.message)
+        if not output.complete:
+            return
+        columns = output.c[:, problem.n :]
+        changed = np.argwhere(columns.view(np.uint32) != launch.inputs.c[:, problem.n :].view(np.uint32))
         if changed.size:
             row, column = changed[0]
             self._add(
@@ -174,7 +198,7 @@ class _Examination:
                 problem,
                 f"C({row}, {problem.n + column}) past the row was written, {len(changed)} in all",
             )
-        return outputs
+        launch.check(problem, seen)
 
     def _add(self, check: str, problem: Problem, text: str) -> None:
         self.findings.append(Finding(check, f"{text} [{_scales(problem)}]"))
@@ -204,34 +228,38 @@ class _Examination:
             check, text = "unwritten", text + " (C was NaN before: not written, or read although beta is 0)"
         self._add(check, problem, text)
 
-    def _exact(self) -> None:
+    def _exact(self) -> Iterator[_Launch]:
+        def check(problem: Problem, seen: list[Array]) -> None:
+            want = reference(problem, self._case.dtype, "exact")
+            self._compare("exact", problem, seen[-1][:, : problem.n], want, 0.0)
+
         p = self._case.problem
         for alpha, beta in dict.fromkeys([(p.alpha, p.beta), *SCALES]):
             problem = replace(p, alpha=alpha, beta=beta)
-            outputs = self._run(problem, self._inputs(problem, "exact"))
-            want = reference(problem, self._case.dtype, "exact")
-            self._compare("exact", problem, outputs.c[:, : p.n], want, 0.0)
-            if self.findings:
-                return
+            yield _Launch(problem, self._inputs(problem, "exact"), check)
 
-    def _precision(self) -> None:
+    def _precision(self) -> _Launch:
+        def check(problem: Problem, seen: list[Array]) -> None:
+            want = reference(problem, self._case.dtype, "probe")
+            self._compare("precision", problem, seen[-1][:, : problem.n], want, 0.0)
+
         problem = replace(self._case.problem, alpha=1.0, beta=0.0)
-        outputs = self._run(problem, self._inputs(problem, "probe"))
-        self._compare(
-            "precision",
-            problem,
-            outputs.c[:, : problem.n],
-            reference(problem, self._case.dtype, "probe"),
-            0.0,
-        )
+        return _Launch(problem, self._inputs(problem, "probe"), check)
 
-    def _bound(self) -> None:
+    def _bound(self) -> Iterator[_Launch]:
         """Real data within the bound, twice, to the same bits; where beta is 0, whatever C held before."""
-        problem, dtype = self._case.problem, self._case.dtype
-        first = self._run(problem, self._inputs(problem, "normal")).c
-        second = self._run(problem, self._inputs(problem, "normal", before=_OLD)).c
-        want, bound = reference(problem, dtype, "normal"), error_bound(problem, dtype, "normal")
-        self._compare("bound", problem, first[:, : problem.n], want, bound)
+
+        def within(problem: Problem, seen: list[Array]) -> None:
+            dtype = self._case.dtype
+            want, bound = reference(problem, dtype, "normal"), error_bound(problem, dtype, "normal")
+            self._compare("bound", problem, seen[-1][:, : problem.n], want, bound)
+
+        problem = self._case.problem
+        yield _Launch(problem, self._inputs(problem, "normal"), within)
+        yield _Launch(problem, self._inputs(problem, "normal", before=_OLD), self._repeat)
+
+    def _repeat(self, problem: Problem, seen: list[Array]) -> None:
+        first, second = seen[-2], seen[-1]
         changed = first.view(np.uint32) != second.view(np.uint32)
         differ, kept = np.argwhere(changed), np.argwhere(changed & (second == _OLD))
         if problem.beta == 0 and kept.size:
@@ -249,7 +277,7 @@ class _Examination:
             )
             self._add("repeat", problem, text)
 
-    def _nan_row(self) -> None:
+    def _nan_row(self) -> Iterator[_Launch]:
         """One NaN in A makes its row of C NaN, all of it, and no other element."""
         problem = replace(self._case.problem, alpha=1.0, beta=0.0)
         if not (problem.m and problem.n and problem.k):
@@ -257,15 +285,19 @@ class _Examination:
         inputs = self._inputs(problem, "exact")
         a, row = inputs.a.copy(), problem.m // 2
         a[row, problem.k // 2] = np.nan
-        c = self._run(problem, replace(inputs, a=a)).c[:, : problem.n]
-        want = np.zeros(c.shape, bool)
-        want[row] = True
-        wrong = np.argwhere(np.isnan(c) != want)
-        if wrong.size:
-            at = (int(wrong[0][0]), int(wrong[0][1]))
-            what = "is not NaN" if want[at] else "is NaN"
-            text = f"with a NaN in row {row} of A, C{at} {what}; {len(wrong)} of {c.size} elements are wrong"
-            self._add("nan_row", problem, text)
+
+        def check(problem: Problem, seen: list[Array]) -> None:
+            c = seen[-1][:, : problem.n]
+            want = np.zeros(c.shape, bool)
+            want[row] = True
+            wrong = np.argwhere(np.isnan(c) != want)
+            if wrong.size:
+                at = (int(wrong[0][0]), int(wrong[0][1]))
+                what = "is not NaN" if want[at] else "is NaN"
+                text = f"with a NaN in row {row} of A, C{at} {what}; {len(wrong)} of {c.size} elements are wrong"
+                self._add("nan_row", problem, text)
+
+        yield _Launch(problem, replace(inputs, a=a), check)
 
 
 def _scales(problem: Problem) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -23,12 +24,21 @@ class Inputs:
 
 
 @dataclass(frozen=True)
+class Violation:
+    """What a kernel did that no right one does, as the device saw it: a stable ``check``, one line."""
+
+    check: str
+    message: str
+
+
+@dataclass(frozen=True)
 class Outputs:
-    """``c`` (m, ldc) after the launch, padding columns included; ``violations`` one line for every
-    guard band that was written and every input that changed."""
+    """``c`` (m, ldc) after the launch, padding columns included; ``complete`` is false where a violation
+    stopped the launch and ``c`` says nothing."""
 
     c: Array
-    violations: tuple[str, ...] = ()
+    violations: tuple[Violation, ...] = ()
+    complete: bool = True
 
 
 class DeviceError(Exception):
@@ -48,6 +58,20 @@ class Device(Protocol):
     def run(self, case: Case, inputs: Inputs) -> Outputs: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class BatchDevice(Protocol):
+    """A device that runs launches of one variant together; their problems differ in alpha and beta alone."""
+
+    def run_all(self, cases: Sequence[Case], inputs: Sequence[Inputs]) -> list[Outputs]: ...
+
+
+def run_all(device: Device, cases: Sequence[Case], inputs: Sequence[Inputs]) -> list[Outputs]:
+    """The outputs of several launches of one variant, together where the device can."""
+    if isinstance(device, BatchDevice):
+        return device.run_all(cases, inputs)
+    return [device.run(case, given) for case, given in zip(cases, inputs, strict=True)]
 
 
 class NoDevice(Exception):

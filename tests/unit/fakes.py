@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.devices import Array, Inputs, Outputs
+from harness.devices import Array, Inputs, Outputs, Violation
 from harness.model import Case, Problem
 
 # A fault computes the product's place (m, n), or changes the finished C, given what a kernel is given.
@@ -49,7 +49,7 @@ class NumpyDevice:
                 c[:, : p.n] = p.alpha * partial + (p.beta * old if p.beta else 0.0)
         if self.finish:
             self.finish(c, inputs, p)
-        return Outputs(c, self.violations)
+        return Outputs(c, tuple(Violation("guard", line) for line in self.violations))
 
     def close(self) -> None:
         pass

@@ -33,7 +33,8 @@ A, B, C = OFFSETS = [GUARD, 3 * GUARD, 5 * GUARD]
 )
 def test_a_changed_byte_is_named_after_its_place(changed: list[int], line: str) -> None:
     (found,) = violations(np.array(changed), INPUTS, OFFSETS)
-    assert line in found
+    assert found.check == "guard"
+    assert line in found.message
 
 
 def test_writing_all_of_c_is_no_violation() -> None:

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from harness.devices import Inputs
+from harness.devices import Inputs, Violation
 
 GUARD = 16 * 1024  # bytes on either side of a buffer, more than the largest row of a block tile
 ALIGN = 256  # what cuMemAlloc promises
 
 
-def violations(changed: np.ndarray[Any, Any], inputs: Inputs, offsets: list[int]) -> tuple[str, ...]:
-    """One line for each input, and for the guard bands together, with changed bytes."""
+def violations(changed: np.ndarray[Any, Any], inputs: Inputs, offsets: list[int]) -> tuple[Violation, ...]:
+    """One for each input, and for the guard bands together, with changed bytes."""
     lines = []
     ends = []
     for name, array, start in zip("ABC", (inputs.a, inputs.b, inputs.c), offsets, strict=True):
@@ -36,4 +36,4 @@ def violations(changed: np.ndarray[Any, Any], inputs: Inputs, offsets: list[int]
         ]
         distance, where = min(near)
         lines.append(f"a guard band was written, first {distance} bytes {where}, {changed.size} bytes in all")
-    return tuple(lines)
+    return tuple(Violation("guard", line) for line in lines)

@@ -37,7 +37,7 @@ class Buffer:
     """A matrix in global memory, of every launch of a batch: rows of which ``pitch`` bytes apart only the
     first ``width`` exist where the matrix is sparse.
 
-    ``values`` (rows, columns) arrays, one a launch. ``known`` (rows, columns) bool where not all elements
+    ``values`` (rows, columns) arrays, one a launch; ``known`` (rows, columns) bool for each, which elements
     hold something that the kernel may read, None where all do.
     """
 
@@ -47,7 +47,7 @@ class Buffer:
         number: int,
         values: Sequence[Array],
         pitch: int | None = None,
-        known: Array | None = None,
+        known: Sequence[Array] | None = None,
         writable: bool = False,
     ) -> None:
         self.name, self.writable = name, writable
@@ -64,10 +64,11 @@ class Buffer:
             at = i * self._stride
             self.bytes[at : at + rows * self.width] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         self._known: Array | None = None
-        if known is not None and not known.all():
-            one = np.zeros(self._stride // self.item, bool)
-            one[: rows * columns] = known.ravel()
-            self._known = np.tile(one, len(values))
+        if known is not None and not all(each.all() for each in known):
+            self._known = np.zeros((len(values), self._stride // self.item), bool)
+            for i, each in enumerate(known):
+                self._known[i, : rows * columns] = each.ravel()
+            self._known = self._known.ravel()
         self._writer: Array | None = None
         self._geometry: Geometry | None = None
         self._first: Any = 0
@@ -165,14 +166,18 @@ class Buffer:
         bad = (writer != 0) & ((writer - 1) // threads != blocks)
         return int(np.argmax(bad)) if bad.any() else -1
 
-    def unwritten(self, launch: int) -> int:
-        """The first element, in storage order, that no thread wrote, or −1."""
-        count = self._shape[0] * self._shape[1]
-        if self._writer is None:
-            return 0 if count else -1
+    def unwritten(self, launch: int, columns: int) -> tuple[int, int, int] | None:
+        """Row and column of the first element that no thread wrote, of the first columns, and their count."""
+        rows, stored = self._shape
         at = launch * self._stride // self.item
-        missing = self._writer[at : at + count] == 0
-        return int(np.argmax(missing)) if missing.any() else -1
+        if self._writer is None:
+            missing = np.ones((rows, columns), bool)
+        else:
+            missing = self._writer[at : at + rows * stored].reshape(rows, stored)[:, :columns] == 0
+        if not missing.any():
+            return None
+        row, column = divmod(int(np.argmax(missing)), columns)
+        return row, column, int(missing.sum())
 
 
 class GlobalMemory:

@@ -1,0 +1,124 @@
+"""EmulatedDevice: the Device protocol over the interpreter. Needs nvcc, and no GPU."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from harness import toolchain
+from harness.devices import Array, DeviceError, Inputs, Outputs, Violation
+from harness.devices.emulated.machine import Machine, Report
+from harness.devices.emulated.memory import Buffer, GlobalMemory
+from harness.devices.emulated.ptx import PtxError, parse
+from harness.model import Case
+
+_MACHINES = 4  # kept: cases come variant by variant
+
+
+class EmulatedDevice:
+    """Runs cases on the PTX that nvcc makes for ``arch`` ("sm_90a").
+
+    What it sees besides wrong values becomes violations of the launch, by check: bounds, misaligned,
+    uninit, race, barrier, hang, unwritten.
+    """
+
+    name = "emulated"
+
+    def __init__(self, arch: str = "sm_90a") -> None:
+        self.arch = arch
+        self._machines: OrderedDict[Any, Machine] = OrderedDict()
+        self.lane_instructions = 0
+
+    def run(self, case: Case, inputs: Inputs) -> Outputs:
+        return self.run_all([case], [inputs])[0]
+
+    def run_all(
+        self, cases: Sequence[Case], inputs: Sequence[Inputs], counters: Any = None
+    ) -> list[Outputs]:
+        """Launches of one variant on problems that differ in alpha and beta alone, as one grid.
+
+        Raises DeviceError for a kernel that does not compile or uses an instruction unknown here.
+        """
+        first = cases[0].problem
+        if not (first.m and first.n):
+            # Nothing to compute: the launcher has no block to start.
+            return [Outputs(given.c.copy()) for given in inputs]
+        machine = self._machine(cases[0])
+        buffers = _buffers(cases, inputs)
+        parameters = [_parameters(case, buffers, i) for i, case in enumerate(cases)]
+        launch = cases[0].launch
+        report = machine.run(
+            launch.grid,
+            launch.block,
+            launch.dynamic_shared,
+            parameters,
+            GlobalMemory(buffers),
+            100_000 + 2_000 * first.k,
+            counters,
+        )
+        self.lane_instructions += report.lane_instructions
+        return [self._outputs(case, buffers[2], i, report) for i, case in enumerate(cases)]
+
+    def close(self) -> None:
+        self._machines.clear()
+
+    def _outputs(self, case: Case, c: Buffer, i: int, report: Report) -> Outputs:
+        found = [Violation(h.check, h.message) for h in report.hazards if h.launch == i]
+        p = case.problem
+        keeps = p.beta == 1 and (p.alpha == 0 or p.k == 0)  # C stays as it is
+        if not report.stopped and not keeps and (missing := c.unwritten(i, p.n)):
+            row, column, count = missing
+            found.append(Violation("unwritten", f"no thread wrote C({row}, {column}); {count} elements in all"))
+        return Outputs(c.values(i), tuple(found), complete=not report.stopped)
+
+    def _machine(self, case: Case) -> Machine:
+        kernel = case.kernel
+        # The source is part of the key: an edited kernel is another one.
+        key = (kernel.source, kernel.entry, case.config, case.dtype.name)
+        if key not in self._machines:
+            try:
+                ptx = toolchain.compile_ptx(kernel, case.config, case.dtype, self.arch)
+                assert kernel.source is not None
+                self._machines[key] = Machine(parse(ptx, kernel.entry), kernel.source.name)
+            except toolchain.CompileError as error:
+                raise DeviceError("COMPILE_ERROR", str(error)) from None
+            except PtxError as error:
+                raise DeviceError("UNSUPPORTED", f"{case.variant}: {error}") from None
+            if len(self._machines) > _MACHINES:
+                self._machines.popitem(last=False)
+        self._machines.move_to_end(key)
+        return self._machines[key]
+
+
+def _buffers(cases: Sequence[Case], inputs: Sequence[Inputs]) -> list[Buffer]:
+    p = cases[0].problem
+    item = inputs[0].a.itemsize
+
+    def readable(array: Array, columns: int) -> Array:
+        known = np.zeros(array.shape, bool)
+        known[:, :columns] = True
+        return known
+
+    # Columns past the row are no part of the matrix; nor is C, where beta is 0.
+    return [
+        Buffer("A", 0, [i.a for i in inputs], p.lda * item, [readable(i.a, p.k) for i in inputs]),
+        Buffer("B", 1, [i.b for i in inputs], p.ldb * item, [readable(i.b, p.n) for i in inputs]),
+        Buffer(
+            "C",
+            2,
+            [i.c for i in inputs],
+            p.ldc * 4,
+            [readable(i.c, p.n if case.problem.beta else 0) for case, i in zip(cases, inputs, strict=True)],
+            writable=True,
+        ),
+    ]
+
+
+def _parameters(case: Case, buffers: Sequence[Buffer], launch: int) -> list[Any]:
+    p = case.problem
+    a, b, c = (np.int64(buffer.address(launch)) for buffer in buffers)
+    i, f = np.int32, np.float32
+    return [i(p.m), i(p.n), i(p.k), f(p.alpha), a, i(p.lda), b, i(p.ldb), f(p.beta), c, i(p.ldc)]
