@@ -9,19 +9,20 @@ and Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
-from harness.devices import Array, Device, Inputs, Outputs, run_all
+from harness.devices import Array, BatchDevice, Device, Inputs, Outputs, run_all
 from harness.model import F32, TF32, Case, DType, Problem
 
 _FLOAT32_INTEGERS = 2**24  # integers below are exact in FP32, and so is every partial sum
 # alpha and beta of the exact check: each value once in each place, and the pairs that shortcuts get wrong.
 SCALES = ((1.0, 0.0), (2.0, 3.0), (-1.0, 1.0), (0.0, 2.0), (3.0, -1.0), (0.0, 0.0))
 _OLD = 77.0  # what C holds before the second launch: a number, for a kernel that writes over NaN only
+_LITTLE = 1000  # multiply-adds of a problem that costs nothing anywhere
 
 # A matrix with a leading dimension above this is held without the columns past its rows.
 SPARSE = 2**24
@@ -173,7 +174,8 @@ class _Examination:
     def __init__(self, device: Device, case: Case) -> None:
         self._case = case
         self.findings: list[Finding] = []
-        launches = [*self._exact(), self._precision(), *self._bound(), *self._nan_row()]
+        few = isinstance(device, BatchDevice)
+        launches = [*(self._few() if few else self._all())]
         cases = [replace(case, problem=launch.problem) for launch in launches]
         outputs = run_all(device, cases, [launch.inputs for launch in launches])
         seen: list[Array] = []
@@ -182,6 +184,28 @@ class _Examination:
             self._look(launch, output, seen)
             if self.findings:
                 break
+
+    def _all(self) -> Iterator[_Launch]:
+        p = self._case.problem
+        yield from self._exact([(p.alpha, p.beta), *SCALES])
+        yield self._precision()
+        yield self._bound()
+        yield self._again()
+        if p.m and p.n and p.k:
+            yield self._nan_row()
+
+    def _few(self) -> Iterator[_Launch]:
+        """Each kind of input once, over numbers in C once: what is stale shows as wrong. All of SCALES on
+        little problems only; the others have each an alpha and beta of their own."""
+        p = self._case.problem
+        yield from self._exact([(p.alpha, p.beta), *(SCALES if p.m * p.n * p.k <= _LITTLE else ())])
+        yield self._bound()
+        if p.m > 1 and p.n and p.k:
+            yield self._precision(_OLD, nan_row=True)
+        else:
+            yield self._precision(_OLD)
+            if p.m and p.n and p.k:
+                yield self._nan_row()
 
     def _look(self, launch: _Launch, output: Outputs, seen: list[Array]) -> None:
         problem = launch.problem
@@ -228,76 +252,94 @@ class _Examination:
             check, text = "unwritten", text + " (C was NaN before: not written, or read although beta is 0)"
         self._add(check, problem, text)
 
-    def _exact(self) -> Iterator[_Launch]:
+    def _exact(self, scales: Sequence[tuple[float, float]]) -> Iterator[_Launch]:
         def check(problem: Problem, seen: list[Array]) -> None:
             want = reference(problem, self._case.dtype, "exact")
             self._compare("exact", problem, seen[-1][:, : problem.n], want, 0.0)
 
-        p = self._case.problem
-        for alpha, beta in dict.fromkeys([(p.alpha, p.beta), *SCALES]):
-            problem = replace(p, alpha=alpha, beta=beta)
+        for alpha, beta in dict.fromkeys(scales):
+            problem = replace(self._case.problem, alpha=alpha, beta=beta)
             yield _Launch(problem, self._inputs(problem, "exact"), check)
 
-    def _precision(self) -> _Launch:
-        def check(problem: Problem, seen: list[Array]) -> None:
-            want = reference(problem, self._case.dtype, "probe")
-            self._compare("precision", problem, seen[-1][:, : problem.n], want, 0.0)
-
+    def _precision(self, before: float = np.nan, nan_row: bool = False) -> _Launch:
+        """Probes that a lower precision gets wrong. With ``nan_row`` one row of A has a NaN, and only the
+        others are probes."""
         problem = replace(self._case.problem, alpha=1.0, beta=0.0)
-        return _Launch(problem, self._inputs(problem, "probe"), check)
+        inputs = self._inputs(problem, "probe", before)
 
-    def _bound(self) -> Iterator[_Launch]:
-        """Real data within the bound, twice, to the same bits; where beta is 0, whatever C held before."""
+        def check(problem: Problem, seen: list[Array]) -> None:
+            c, want = seen[-1][:, : problem.n], reference(problem, self._case.dtype, "probe")
+            if nan_row:
+                self._check_nan_row(problem, c)
+                # What is wrong there has been said.
+                c = c.copy()
+                c[problem.m // 2] = want[problem.m // 2]
+            self._compare("precision", problem, c, want, 0.0)
 
-        def within(problem: Problem, seen: list[Array]) -> None:
+        return _Launch(problem, _with_nan(problem, inputs) if nan_row else inputs, check)
+
+    def _bound(self) -> _Launch:
+        """Real data within the bound."""
+
+        def check(problem: Problem, seen: list[Array]) -> None:
             dtype = self._case.dtype
             want, bound = reference(problem, dtype, "normal"), error_bound(problem, dtype, "normal")
             self._compare("bound", problem, seen[-1][:, : problem.n], want, bound)
 
         problem = self._case.problem
-        yield _Launch(problem, self._inputs(problem, "normal"), within)
-        yield _Launch(problem, self._inputs(problem, "normal", before=_OLD), self._repeat)
+        return _Launch(problem, self._inputs(problem, "normal"), check)
 
-    def _repeat(self, problem: Problem, seen: list[Array]) -> None:
-        first, second = seen[-2], seen[-1]
-        changed = first.view(np.uint32) != second.view(np.uint32)
-        differ, kept = np.argwhere(changed), np.argwhere(changed & (second == _OLD))
-        if problem.beta == 0 and kept.size:
-            row, column = kept[0]
-            text = (
-                f"C({row}, {column}) kept the {_OLD:g} it held before, and was {first[row, column]:.9g} when "
-                f"written over NaN; {len(kept)} elements"
-            )
-            self._add("stale", problem, text)
-        elif differ.size:
-            row, column = differ[0]
-            one, other = first[row, column], second[row, column]
-            text = (
-                f"C({row}, {column}) was {one:.9g}, then {other:.9g} on the same input; {len(differ)} differ"
-            )
-            self._add("repeat", problem, text)
-
-    def _nan_row(self) -> Iterator[_Launch]:
-        """One NaN in A makes its row of C NaN, all of it, and no other element."""
-        problem = replace(self._case.problem, alpha=1.0, beta=0.0)
-        if not (problem.m and problem.n and problem.k):
-            return
-        inputs = self._inputs(problem, "exact")
-        a, row = inputs.a.copy(), problem.m // 2
-        a[row, problem.k // 2] = np.nan
+    def _again(self) -> _Launch:
+        """The launch before, to the same bits; where beta is 0, whatever C held before."""
 
         def check(problem: Problem, seen: list[Array]) -> None:
-            c = seen[-1][:, : problem.n]
-            want = np.zeros(c.shape, bool)
-            want[row] = True
-            wrong = np.argwhere(np.isnan(c) != want)
-            if wrong.size:
-                at = (int(wrong[0][0]), int(wrong[0][1]))
-                what = "is not NaN" if want[at] else "is NaN"
-                text = f"with a NaN in row {row} of A, C{at} {what}; {len(wrong)} of {c.size} elements are wrong"
-                self._add("nan_row", problem, text)
+            first, second = seen[-2], seen[-1]
+            changed = first.view(np.uint32) != second.view(np.uint32)
+            differ, kept = np.argwhere(changed), np.argwhere(changed & (second == _OLD))
+            if problem.beta == 0 and kept.size:
+                row, column = kept[0]
+                text = (
+                    f"C({row}, {column}) kept the {_OLD:g} it held before, and was {first[row, column]:.9g} "
+                    f"when written over NaN; {len(kept)} elements"
+                )
+                self._add("stale", problem, text)
+            elif differ.size:
+                row, column = differ[0]
+                one, other = first[row, column], second[row, column]
+                text = (
+                    f"C({row}, {column}) was {one:.9g}, then {other:.9g} on the same input; "
+                    f"{len(differ)} differ"
+                )
+                self._add("repeat", problem, text)
 
-        yield _Launch(problem, replace(inputs, a=a), check)
+        problem = self._case.problem
+        return _Launch(problem, self._inputs(problem, "normal", before=_OLD), check)
+
+    def _nan_row(self) -> _Launch:
+        """One NaN in A makes its row of C NaN, all of it, and no other element."""
+        problem = replace(self._case.problem, alpha=1.0, beta=0.0)
+
+        def check(problem: Problem, seen: list[Array]) -> None:
+            self._check_nan_row(problem, seen[-1][:, : problem.n])
+
+        return _Launch(problem, _with_nan(problem, self._inputs(problem, "exact")), check)
+
+    def _check_nan_row(self, problem: Problem, c: Array) -> None:
+        row = problem.m // 2
+        want = np.zeros(c.shape, bool)
+        want[row] = True
+        wrong = np.argwhere(np.isnan(c) != want)
+        if wrong.size:
+            at = (int(wrong[0][0]), int(wrong[0][1]))
+            what = "is not NaN" if want[at] else "is NaN"
+            text = f"with a NaN in row {row} of A, C{at} {what}; {len(wrong)} of {c.size} elements are wrong"
+            self._add("nan_row", problem, text)
+
+
+def _with_nan(problem: Problem, inputs: Inputs) -> Inputs:
+    a = inputs.a.copy()
+    a[problem.m // 2, problem.k // 2] = np.nan
+    return replace(inputs, a=a)
 
 
 def _scales(problem: Problem) -> str:

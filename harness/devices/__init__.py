@@ -62,7 +62,10 @@ class Device(Protocol):
 
 @runtime_checkable
 class BatchDevice(Protocol):
-    """A device that runs launches of one variant together; their problems differ in alpha and beta alone."""
+    """A device that runs launches of one variant together; their problems differ in alpha and beta alone.
+
+    Each launch costs it much, and two of the same input never differ: it is given fewer of them.
+    """
 
     def run_all(self, cases: Sequence[Case], inputs: Sequence[Inputs]) -> list[Outputs]: ...
 

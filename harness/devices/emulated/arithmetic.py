@@ -22,26 +22,42 @@ _CANONICAL_NAN = F32(np.uint32(0x7FFFFFFF).view(np.float32))
 _LOW_BITS = 64 - 29  # a float64 has 29 significand bits more than an FP32
 
 
-def fma32(a: Value, b: Value, c: Value) -> Value:
-    """a·b + c of float64 values that FP32 holds, rounded once, to nearest even, to FP32.
+class FusedMultiplyAdd:
+    """fma.rn.f32 over so many lanes."""
 
-    Needs np.errstate(under="raise"): the flag of the processor tells of subnormal results.
-    """
-    s = a * b
-    s = s + c
-    try:
-        r = s.astype(F32)
-    except FloatingPointError:
-        return _fma_by_odd(a, b, c)
-    # Midway between two FP32 values: the bits below its significand are a one and 28 zeros.
-    if (s.view(np.int64) << _LOW_BITS).min() == _INT64_MIN:
-        return _fma_by_odd(a, b, c)
-    dot = np.dot(r, r)
-    return canonical(r) if dot != dot else r
+    def __init__(self, lanes: int) -> None:
+        # Room that is used again and again stays in the nearest cache.
+        self._sum, self._low = np.empty(lanes), np.empty(lanes, np.int64)
+        self._bits = self._sum.view(np.int64)
+
+    def __call__(self, a: Value, b: Value, c: Value) -> Value:
+        """a·b + c of float64 values that FP32 holds, rounded once, to nearest even, to FP32.
+
+        Needs np.errstate(under="raise"): the flag of the processor tells of subnormal results.
+        """
+        if a.shape == b.shape == c.shape == self._sum.shape:
+            s = np.add(np.multiply(a, b, out=self._sum), c, out=self._sum)
+            low = np.left_shift(self._bits, _LOW_BITS, out=self._low)
+        else:
+            s = a * b + c
+            low = s.view(np.int64) << _LOW_BITS
+        try:
+            r = s.astype(F32)
+        except FloatingPointError:
+            return _once(a, b, c)
+        # Midway between two FP32 values: the bits below its significand are a one and 28 zeros.
+        if np.minimum.reduce(low, axis=None) == _INT64_MIN:
+            midway = low == _INT64_MIN
+            exact = [np.broadcast_to(v, low.shape)[midway] for v in (a, b, c)]
+            r = np.asarray(r)
+            r[midway] = _once(*exact)
+        dot = np.dot(r, r)
+        return canonical(r) if dot != dot else r
 
 
-def _fma_by_odd(a: Value, b: Value, c: Value) -> Value:
-    return canonical(fma_odd(a, b, c).astype(F32))
+def _once(a: Value, b: Value, c: Value) -> Value:
+    with np.errstate(all="ignore"):
+        return canonical(fma_odd(a, b, c).astype(F32))
 
 
 def fma_odd(a: Value, b: Value, c: Value) -> Value:
@@ -177,7 +193,7 @@ _ROUND = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 
 
 def float_to_integer(values: Value, dtype: Any, mode: str) -> Value:
-    """float to an integer dtype; out of range clamps, NaN is 0 (0x80… for 64 bits); ``mode`` is rni, rzi, …"""
+    """float to an integer dtype; out of range clamps, NaN is 0 (0x80… for 64 bits); ``mode`` is rni …"""
     limits = np.iinfo(dtype)
     values = _ROUND[mode](np.asarray(values).astype(F64))
     nan = np.isnan(values)
@@ -233,10 +249,11 @@ def high_product(a: Value, b: Value) -> Value:
 
 
 def permute(a: Value, b: Value, selector: Value) -> Value:
-    """prmt.b32: byte i of the result is byte (selector nibble i) of the pair {b, a}; bit 3 repeats its sign."""
+    """prmt.b32: byte i of the result is the byte of {b, a} that selector nibble i names; bit 3 repeats
+    its sign."""
     pair = a.astype(np.uint64) | (b.astype(np.uint64) << np.uint64(32))
     selector = selector.astype(np.uint64)
-    result = np.uint64(0)
+    result: Value = np.uint64(0)
     for i in range(4):
         nibble = (selector >> np.uint64(4 * i)) & np.uint64(0xF)
         byte = (pair >> ((nibble & np.uint64(7)) * np.uint64(8))) & np.uint64(0xFF)

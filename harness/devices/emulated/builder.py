@@ -14,7 +14,16 @@ import numpy as np
 
 from harness.devices.emulated.hazards import Site
 from harness.devices.emulated.lanes import Array, Mask
-from harness.devices.emulated.ptx import Address, Entry, Instruction, Name, Number, Operand, PtxError, Register
+from harness.devices.emulated.ptx import (
+    Address,
+    Entry,
+    Instruction,
+    Name,
+    Number,
+    Operand,
+    PtxError,
+    Register,
+)
 
 if TYPE_CHECKING:
     from harness.devices.emulated.machine import Machine
@@ -110,7 +119,9 @@ class Builder:
 
         def put(value: Any, mask: Mask | None) -> None:
             if value.dtype != stored:
-                value = value.view(stored) if value.dtype.itemsize == stored.itemsize else value.astype(stored)
+                value = (
+                    value.view(stored) if value.dtype.itemsize == stored.itemsize else value.astype(stored)
+                )
             registers[i] = value if mask is None else np.where(mask.bits, value, registers[i])
             wide[i] = None
 
@@ -125,11 +136,9 @@ class Builder:
 
         def put(values: Any, mask: Mask | None) -> None:
             values = values.view(want)
-            if stored.itemsize == want.itemsize:
-                values = values.view(stored)
-            else:
-                # A narrow load fills a wider register: by its sign, or by zeros.
-                values = values.astype(stored)
+            # A narrow load fills a wider register: by its sign, or by zeros.
+            same = stored.itemsize == want.itemsize
+            values = values.view(stored) if same else values.astype(stored)
             if mask is not None:
                 merged = np.empty(lanes.lanes, stored)
                 merged[:] = registers[i]

@@ -35,9 +35,7 @@ class EmulatedDevice:
     def run(self, case: Case, inputs: Inputs) -> Outputs:
         return self.run_all([case], [inputs])[0]
 
-    def run_all(
-        self, cases: Sequence[Case], inputs: Sequence[Inputs], counters: Any = None
-    ) -> list[Outputs]:
+    def run_all(self, cases: Sequence[Case], inputs: Sequence[Inputs], counters: Any = None) -> list[Outputs]:
         """Launches of one variant on problems that differ in alpha and beta alone, as one grid.
 
         Raises DeviceError for a kernel that does not compile or uses an instruction unknown here.
@@ -71,7 +69,9 @@ class EmulatedDevice:
         keeps = p.beta == 1 and (p.alpha == 0 or p.k == 0)  # C stays as it is
         if not report.stopped and not keeps and (missing := c.unwritten(i, p.n)):
             row, column, count = missing
-            found.append(Violation("unwritten", f"no thread wrote C({row}, {column}); {count} elements in all"))
+            found.append(
+                Violation("unwritten", f"no thread wrote C({row}, {column}); {count} elements in all")
+            )
         return Outputs(c.values(i), tuple(found), complete=not report.stopped)
 
     def _machine(self, case: Case) -> Machine:

@@ -14,7 +14,16 @@ from harness.devices.emulated import arithmetic as arith
 from harness.devices.emulated.builder import SEEN, STORED, Builder, Run, join, split
 from harness.devices.emulated.hazards import Site, Trap
 from harness.devices.emulated.lanes import WARP, Array, Mask, full
-from harness.devices.emulated.ptx import Address, Instruction, Name, Number, Operand, PtxError, Vector, size_of
+from harness.devices.emulated.ptx import (
+    Address,
+    Instruction,
+    Name,
+    Number,
+    Operand,
+    PtxError,
+    Vector,
+    size_of,
+)
 
 Make = Callable[[Builder, Instruction, Site], Run]
 TABLE: dict[str, Make] = {}
@@ -97,7 +106,7 @@ def _mul(b: Builder, i: Instruction, site: Site) -> Run:
     if kind in ("f16", "bf16", "f16x2", "bf16x2"):
         _only(modifiers, {"rn"})
         return _narrow(b, i, kind, np.multiply)
-    return _simple(b, i, kind, {"lo": np.multiply, "hi": arith.high_product, "wide": _wide_product}[modifiers[0]])
+    return _simple(b, i, kind, _PRODUCTS[modifiers[0]])
 
 
 @instruction("mad")
@@ -105,7 +114,7 @@ def _mad(b: Builder, i: Instruction, site: Site) -> Run:
     modifiers, kind = parts(i)
     if kind in _FLOATS:
         return _fma(b, i, site)
-    product = {"lo": np.multiply, "hi": arith.high_product, "wide": _wide_product}[modifiers[0]]
+    product: Any = _PRODUCTS[modifiers[0]]
     wide = f"{kind[0]}{2 * int(kind[1:])}" if modifiers[0] == "wide" else kind
     put, one, two = b.write(i.operands[0]), b.read(i.operands[1], kind), b.read(i.operands[2], kind)
     three = b.read(i.operands[3], wide)
@@ -117,6 +126,9 @@ def _wide_product(a: Any, b: Any) -> Any:
     return a.astype(wide) * b.astype(wide)
 
 
+_PRODUCTS: dict[str, Any] = {"lo": np.multiply, "hi": arith.high_product, "wide": _wide_product}
+
+
 @instruction("fma")
 def _fma(b: Builder, i: Instruction, site: Site) -> Run:
     modifiers, kind = parts(i)
@@ -126,12 +138,10 @@ def _fma(b: Builder, i: Instruction, site: Site) -> Run:
     if kind == "f64":
         raise PtxError("fma.f64 is not supported")
     registers, wide = b.machine.registers, b.machine.wide
-    slots = [
-        b.constant(b.read(o, "f32")()) if isinstance(o, Number) else b.slot(o) for o in i.operands[1:]
-    ]
+    slots = [b.constant(b.read(o, "f32")()) if isinstance(o, Number) else b.slot(o) for o in i.operands[1:]]
     x, y, z = slots
     d = b.slot(i.operands[0])
-    fma32, widen = arith.fma32, np.float64
+    machine, widen = b.machine, np.float64
 
     def run(mask: Mask | None) -> None:
         p, q, s = wide[x], wide[y], wide[z]
@@ -141,7 +151,7 @@ def _fma(b: Builder, i: Instruction, site: Site) -> Run:
             q = wide[y] = registers[y].astype(widen)
         if s is None:
             s = wide[z] = registers[z].astype(widen)
-        r = fma32(p, q, s)
+        r = machine.fma(p, q, s)
         registers[d] = r if mask is None else np.where(mask.bits, r, registers[d])
         wide[d] = None
 
@@ -161,9 +171,10 @@ def _narrow(b: Builder, i: Instruction, kind: str, operation: Any) -> Run:
     def run(mask: Mask | None) -> None:
         with np.errstate(all="ignore"):
             if operation is None:
-                r = arith.narrow_fma(*values(), dtype)
+                x, y, z = values()
+                r = arith.narrow_fma(x, y, z, dtype)
             else:
-                # A sum or product of two is exact in float64, so it is rounded once.
+                # float64 has more than twice their bits, so that rounding twice is as rounding once.
                 r = arith.round_narrow(operation(*(v.astype(np.float64) for v in values())), dtype)
         put(r.view(np.uint32) if packed else r.view(np.uint16), mask)
 
@@ -183,7 +194,9 @@ def _unary(b: Builder, i: Instruction, site: Site) -> Run:
     if base in ("sqrt", "rcp"):
         if kind != "f32" or modifiers != ["rn"]:
             raise PtxError("only the rounded forms are supported")
-        return _simple(b, i, kind, arith.sqrt32 if base == "sqrt" else lambda v: arith.div32(np.float32(1), v))
+        return _simple(
+            b, i, kind, arith.sqrt32 if base == "sqrt" else lambda v: arith.div32(np.float32(1), v)
+        )
     if base == "popc":
         return _simple(b, i, f"b{kind[1:]}", lambda v: np.bitwise_count(v).astype(np.int32))
     if base in ("clz", "brev", "cnot"):
@@ -217,13 +230,14 @@ def _prmt(b: Builder, i: Instruction, site: Site) -> Run:
 
 @instruction("bfe", "bfi", "shf", "lop3")
 def _bits(b: Builder, i: Instruction, site: Site) -> Run:
-    modifiers, kind = parts(i)
+    _, kind = parts(i)
     base = i.op.split(".")[0]
     if base == "lop3":
         table = i.operands[4]
         assert isinstance(table, Number)
         reads, put = [b.read(o, "u32") for o in i.operands[1:4]], b.write(i.operands[0])
-        return lambda mask: put(_lop3(*(read() for read in reads), int(table.value)), mask)
+        x, y, z = reads
+        return lambda mask: put(_lop3(x(), y(), z(), int(table.value)), mask)
     if base == "bfe":
         put, value = b.write(i.operands[0]), b.read(i.operands[1], kind)
         start, length = b.read(i.operands[2], "u32"), b.read(i.operands[3], "u32")
@@ -274,7 +288,9 @@ def _setp(b: Builder, i: Instruction, site: Site) -> Run:
 def _setp_combined(b: Builder, i: Instruction, modifiers: list[str], compare: Any, one: Any, two: Any) -> Run:
     targets = i.operands[0].items if isinstance(i.operands[0], Vector) else (i.operands[0],)
     puts = [b.write(target) for target in targets]
-    operation = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}.get((modifiers[1:] or [""])[0])
+    operation = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}.get(
+        (modifiers[1:] or [""])[0]
+    )
     third = b.read(i.operands[3], "pred") if len(i.operands) > 3 else None
 
     def run(mask: Mask | None) -> None:
@@ -349,7 +365,7 @@ def _pack(b: Builder, target: Operand, source: Operand, kind: str) -> Run:
 def _cvta(b: Builder, i: Instruction, site: Site) -> Run:
     from harness.devices.emulated.machine import LOCAL, SHARED
 
-    modifiers, kind = parts(i)
+    modifiers, _ = parts(i)
     space = modifiers[-1]
     base = {"global": 0, "shared": SHARED, "local": LOCAL}.get(space)
     if base is None:
@@ -378,7 +394,9 @@ def _cvt(b: Builder, i: Instruction, site: Site) -> Run:
         narrow = SEEN[target[:-2]]
 
         def pack(mask: Mask | None) -> None:
-            first, second = (arith.round_narrow(v(), narrow).view(np.uint16).astype(np.uint32) for v in (low, high))
+            first, second = (
+                arith.round_narrow(v(), narrow).view(np.uint16).astype(np.uint32) for v in (low, high)
+            )
             put(first | (second << np.uint32(16)), mask)
 
         return pack
@@ -469,7 +487,8 @@ def _ld(b: Builder, i: Instruction, site: Site) -> Run:
     modifiers, kind = parts(i)
     target, source = i.operands
     if "param" in modifiers:
-        assert isinstance(source, Address) and isinstance(source.base, Name)
+        assert isinstance(source, Address)
+        assert isinstance(source.base, Name)
         name, put, machine = source.base.text, b.write(target), b.machine
         if name not in dict(b.entry.parameters) or source.offset:
             raise PtxError(f"no parameter {name}+{source.offset}")
@@ -621,7 +640,10 @@ def _shfl(b: Builder, i: Instruction, site: Site) -> Run:
     def run(mask: Mask | None) -> None:
         machine.shared.warp_barrier(mask)
         lane = np.arange(machine.lanes) % WARP
-        c, offset = full(clamp(), machine.lanes).astype(np.int64), full(by(), machine.lanes).astype(np.int64) & 31
+        c, offset = (
+            full(clamp(), machine.lanes).astype(np.int64),
+            full(by(), machine.lanes).astype(np.int64) & 31,
+        )
         segment, bound = (c >> 8) & 31, c & 31
         first = lane & segment
         last = first | (bound & ~segment & 31)
@@ -648,7 +670,9 @@ def _vote(b: Builder, i: Instruction, site: Site) -> Run:
         active = np.ones((machine.lanes // WARP, WARP), bool) if mask is None else mask.bits.reshape(-1, WARP)
         said = full(source(), machine.lanes).reshape(-1, WARP) & active
         if mode == "ballot":
-            result = (said.astype(np.uint64) << np.arange(WARP, dtype=np.uint64)).sum(axis=1).astype(np.uint32)
+            result = (
+                (said.astype(np.uint64) << np.arange(WARP, dtype=np.uint64)).sum(axis=1).astype(np.uint32)
+            )
         else:
             every, some = (said | ~active).all(axis=1), said.any(axis=1)
             result = {"all": every, "any": some, "uni": every | ~some}[mode]

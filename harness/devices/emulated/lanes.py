@@ -84,7 +84,8 @@ class Geometry:
             "%warpid": self.thread // WARP,
             "%nwarpid": np.int32(self.threads // WARP),
             "WARP_SZ": np.int32(WARP),
-            "%lanemask_lt": np.left_shift(np.uint32(1), (self.thread % WARP).astype(np.uint32)).view(np.int32) - 1,
+            "%lanemask_lt": np.left_shift(np.uint32(1), (self.thread % WARP).astype(np.uint32)).view(np.int32)
+            - 1,
         }.get(name)
 
     def describe(self, lane: int) -> str:

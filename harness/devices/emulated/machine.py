@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from harness.devices.emulated import instructions, tensor
+from harness.devices.emulated.arithmetic import FusedMultiplyAdd
 from harness.devices.emulated.builder import Builder, Run
 from harness.devices.emulated.hazards import Site, Trap
 from harness.devices.emulated.lanes import WARP, Array, Geometry, Mask
 from harness.devices.emulated.memory import GlobalMemory, LocalMemory
-from harness.devices.emulated.ptx import Entry, Instruction, Name, PtxError, size_of
+from harness.devices.emulated.ptx import Entry, Instruction, Name, PtxError, Register, size_of
 from harness.devices.emulated.shared import SharedMemory
 
 LANES = 8192  # that run together: enough that NumPy's work outweighs Python's, few enough for the caches
@@ -65,6 +66,7 @@ class Machine:
         self.registers: list[Any] = []
         self.wide: list[Any] = []  # float64 copies of FP32 registers, None where there is none
         self.lanes = 0
+        self.fma = FusedMultiplyAdd(0)
         self.shared: SharedMemory = None  # type: ignore[assignment]
         self.memory: GlobalMemory = None  # type: ignore[assignment]
         self.local: LocalMemory = None  # type: ignore[assignment]
@@ -107,9 +109,9 @@ class Machine:
     def _build(self) -> list[_Block]:
         code, labels = self.entry.code, self.entry.labels
         for instruction in code:
-            if ".shared" in instruction.op or instruction.op.startswith(("ld.", "st.")):
+            if ".shared" in instruction.op:
                 kind = instruction.op.rsplit(".", 1)[-1]
-                if "shared" in instruction.op and kind in ("u8", "s8", "b8", "u16", "s16", "b16", "f16"):
+                if kind in ("u8", "s8", "b8", "u16", "s16", "b16", "f16"):
                     self._granule = min(self._granule, size_of(kind))
             if instruction.op.startswith("wmma") and instruction.op.endswith("f16"):
                 self._granule = min(self._granule, 2)
@@ -137,8 +139,6 @@ class Machine:
         return blocks
 
     def _guard(self, name: str) -> Callable[[], Any]:
-        from harness.devices.emulated.ptx import Register
-
         return self._builder.read(Register(name), "pred")
 
     def _closure(self, instruction: Instruction) -> Run:
@@ -236,6 +236,8 @@ class Machine:
         budget: int,
         counters: Any,
     ) -> None:
+        if geometry.lanes != self.lanes:
+            self.fma = FusedMultiplyAdd(geometry.lanes)
         self.geometry, self.lanes = geometry, geometry.lanes
         self.registers[:] = self._builder.initial
         self.wide[:] = [None] * len(self.registers)
@@ -244,7 +246,7 @@ class Machine:
         self.shared.report = self.report
         self.local = LocalMemory(self._local_size, geometry.lanes if self._local_size else 0)
         self.parameters = {}
-        for i, (name, kind) in enumerate(self.entry.parameters):
+        for i, (name, _) in enumerate(self.entry.parameters):
             values = [launch[i] for launch in parameters]
             same = all(v == values[0] for v in values)
             self.parameters[name] = values[0] if same else np.array(values)[geometry.launch]
@@ -257,7 +259,13 @@ class _Flow:
     """Where each lane of a chunk is."""
 
     def __init__(
-        self, machine: Machine, blocks: list[_Block], geometry: Geometry, budget: int, report: Report, counters: Any
+        self,
+        machine: Machine,
+        blocks: list[_Block],
+        geometry: Geometry,
+        budget: int,
+        report: Report,
+        counters: Any,
     ) -> None:
         self._machine, self._blocks, self._geometry = machine, blocks, geometry
         self._budget, self._report, self._counters = budget, report, counters
@@ -407,4 +415,8 @@ def _first_site(blocks: list[_Block]) -> Site | None:
 
 def _ends(instruction: Instruction) -> bool:
     op = instruction.op
-    return op.startswith(("bra", "bar.sync", "barrier.sync", "barrier.cta.sync")) or op in ("ret", "exit", "bar.sync")
+    return op.startswith(("bra", "bar.sync", "barrier.sync", "barrier.cta.sync")) or op in (
+        "ret",
+        "exit",
+        "bar.sync",
+    )

@@ -15,13 +15,13 @@ from harness.devices.emulated.hazards import Site, Trap
 from harness.devices.emulated.lanes import Array, Geometry, Mask, full
 
 _BUFFER, _LAUNCH = 50, 40  # address bits: buffer above launch above offset
-UNSIGNED = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32)}
+UNSIGNED: dict[int, Any] = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32)}
 
 
 def gather(storage: Array, element: Array, width: int) -> Array:
     """Elements of ``width`` bytes of a byte storage: (n,), or (n, width / 4) words where wider than one."""
     if width <= 4:
-        return storage.view(UNSIGNED[width]).take(element)
+        return np.asarray(storage.view(UNSIGNED[width]).take(element))
     return storage.view(np.uint32).reshape(-1, width // 4).take(element, axis=0)
 
 
@@ -135,7 +135,7 @@ class Buffer:
             known = self._known.take(element // (self.item // width))
         else:
             n = width // self.item
-            known = self._known.reshape(-1, n).take(element, axis=0).all(axis=1)
+            known = np.asarray(self._known.reshape(-1, n).take(element, axis=0).all(axis=1))
         return None if known.all() else ~known
 
     def mark(self, element: Array, width: int, writers: Array) -> tuple[int, int, int] | None:
@@ -171,7 +171,7 @@ class Buffer:
         rows, stored = self._shape
         at = launch * self._stride // self.item
         if self._writer is None:
-            missing = np.ones((rows, columns), bool)
+            missing: Any = np.ones((rows, columns), bool)
         else:
             missing = self._writer[at : at + rows * stored].reshape(rows, stored)[:, :columns] == 0
         if not missing.any():
@@ -199,14 +199,16 @@ class GlobalMemory:
         unknown = buffer.unknown(element, width)
         if unknown is not None:
             i = int(np.argmax(unknown))
-            what = f"reads {buffer.element(int(element[i]), width)}, which holds nothing that the kernel may read"
+            place = buffer.element(int(element[i]), width)
+            what = f"reads {place}, which holds nothing that the kernel may read"
             self.report("uninit", what, site, self._lane(i, mask))
         if buffer.writable and self._geometry is not None:
             threads = self._geometry.threads
             writer = self._geometry.writer if mask is None else self._geometry.writer[mask.index]
             i = buffer.foreign(element, width, (writer - 1) // threads, threads)
             if i >= 0:
-                what = f"reads {buffer.element(int(element[i]), width)}, which another block wrote in this launch"
+                place = buffer.element(int(element[i]), width)
+                what = f"reads {place}, which another block wrote in this launch"
                 self.report("race", what, site, self._lane(i, mask))
         site.count_global(buffer.name, element, width, mask)
         return gather(buffer.bytes, element, width)
@@ -224,7 +226,9 @@ class GlobalMemory:
             threads = self._geometry.threads
             blocks = [self._block((w - 1) // threads) for w in (one, other)]
             whose = "the same block" if blocks[0] == blocks[1] else f"block {blocks[1]}"
-            what = f"writes {buffer.element(int(element[i]), width)}, which another thread of {whose} wrote too"
+            what = (
+                f"writes {buffer.element(int(element[i]), width)}, which another thread of {whose} wrote too"
+            )
             self.report("race", what, site, self._lane(i, mask))
         site.count_global(buffer.name, element, width, mask)
         scatter(buffer.bytes, element, width, values)
@@ -295,7 +299,9 @@ class LocalMemory:
             if bad.any():
                 i = int(np.argmax(bad))
                 lane = i if mask is None else int(mask.index[i])
-                raise Trap(check, f"{width}-byte access at local address {int(address[i])} is {what}", site, lane)
+                raise Trap(
+                    check, f"{width}-byte access at local address {int(address[i])} is {what}", site, lane
+                )
         return np.asarray(rows + address)
 
     def load(self, site: Site, address: Any, width: int, mask: Mask | None) -> Array:

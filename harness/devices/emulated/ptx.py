@@ -53,7 +53,8 @@ Operand = Register | Number | Name | Address | Vector
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable of a state space. ``size`` in bytes, 0 for dynamic shared memory; ``data`` its first bytes."""
+    """A variable of a state space: ``size`` in bytes, 0 for dynamic shared memory; ``data`` its first
+    bytes."""
 
     name: str
     space: str
@@ -173,7 +174,9 @@ class _Reader:
                     continue
                 yield "label", piece, line
             elif char == "{":
-                if piece and not piece.startswith((".visible", ".entry", ".func", ".weak", ".section", ".extern .func")):
+                if piece and not piece.startswith(
+                    (".visible", ".entry", ".func", ".weak", ".section", ".extern .func")
+                ):
                     braces += 1
                     continue
                 yield "open", piece, line
@@ -311,7 +314,9 @@ def _split_commas(text: str) -> list[str]:
 def _parameters(text: str, line: int) -> list[tuple[str, str]]:
     parameters = []
     for item in _split_commas(text):
-        match = re.search(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+(?:\.\w+\s+)*([\w$]+)(\[\d+\])?\s*$", item)
+        match = re.search(
+            r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+(?:\.\w+\s+)*([\w$]+)(\[\d+\])?\s*$", item
+        )
         if not match or match[3]:
             raise PtxError(f"PTX line {line}: cannot read the parameter {item[:60]!r}")
         size_of(match[1])

@@ -71,9 +71,7 @@ class Pattern:
 class SharedMemory:
     """The shared memory of the blocks that run together."""
 
-    def __init__(
-        self, variables: Sequence[Variable], dynamic: int, geometry: Geometry, granule: int
-    ) -> None:
+    def __init__(self, variables: Sequence[Variable], dynamic: int, geometry: Geometry, granule: int) -> None:
         self._geometry, self._granule = geometry, granule
         self._variables = list(variables)
         self._sizes = np.array([v.size or dynamic for v in variables] or [0], np.int64)
@@ -202,7 +200,7 @@ class SharedMemory:
         self._applied = len(self._log)
 
     def _epoch_of(self, cell: Array) -> Array:
-        return self._epoch[cell // (self._row_size // self._granule)]
+        return np.asarray(self._epoch[cell // (self._row_size // self._granule)])
 
     def _compare(self, site: Site, pattern: Pattern, writes: bool) -> None:
         self._apply()
@@ -236,7 +234,8 @@ class SharedMemory:
         if pending.any():
             i = int(np.argmax(pending != 0))
             who = f"thread {int(pending[i]) - 1}"
-            what = f"{verb} {self._place(int(cell[i]) * self._granule)}, where an asynchronous copy of {who} is in flight"
+            place = self._place(int(cell[i]) * self._granule)
+            what = f"{verb} {place}, where an asynchronous copy of {who} is in flight"
             self.report("race", what, site, int(lane[i]))
 
     def _check_clash(self, site: Site, pattern: Pattern) -> None:
@@ -251,7 +250,8 @@ class SharedMemory:
         if i >= 0:
             cell, lane = pattern.cells
             t = int(self._geometry.thread[other])
-            what = f"writes {self._place(int(cell[i]) * self._granule)}, as thread {t} does with the same instruction"
+            place = self._place(int(cell[i]) * self._granule)
+            what = f"writes {place}, as thread {t} does with the same instruction"
             self.report("race", what, site, int(lane[i]))
 
     def _place(self, storage: int) -> str:
@@ -279,8 +279,6 @@ class SharedMemory:
 
     @staticmethod
     def _remember(site: Site, pattern: Pattern) -> Pattern:
-        if site.patterns and site.patterns[0] is pattern:
-            return pattern
         site.patterns[:] = [pattern, *(p for p in site.patterns if p is not pattern)][:_PATTERNS]
         return pattern
 
@@ -297,7 +295,8 @@ class SharedMemory:
         if width > 1 and (offset & (width - 1)).any():
             i = int(np.argmax((offset & (width - 1)) != 0))
             name = _readable(self._variables[int(slot[i])].name)
-            what = f"{width}-byte access at shared memory {name}+{int(offset[i])} is not aligned to {width} bytes"
+            place = f"shared memory {name}+{int(offset[i])}"
+            what = f"{width}-byte access at {place} is not aligned to {width} bytes"
             raise Trap("misaligned", what, site, int(lane[i]))
         offset = offset + self._starts[slot]
         element = (self._geometry.row[lane] * self._row_size + offset) >> (width.bit_length() - 1)
@@ -374,7 +373,9 @@ class _Tags:
         if not writes:
             return None
         reader = self.reader[cell]
-        ordered = (reader != _SEVERAL) & (self.read_warp[cell] == thread // WARP) & (self.read_step[cell] < now)
+        ordered = (
+            (reader != _SEVERAL) & (self.read_warp[cell] == thread // WARP) & (self.read_step[cell] < now)
+        )
         bad = (self.read_epoch[cell] == epoch) & (reader != thread) & ~ordered
         if not bad.any():
             return None
@@ -407,16 +408,15 @@ class _Copies:
             complete = np.asarray(group < self._committed - groups)
             if mask is not None:
                 complete = complete & mask.bits
-            if complete.ndim == 0 and complete:
+            of_lanes = complete[pattern.lane] if complete.ndim else complete
+            if of_lanes.all():
                 done.append((pattern, None))
-            elif complete.ndim and complete[pattern.lane].all():
-                done.append((pattern, None))
-            else:
-                if complete.ndim and complete[pattern.lane].any():
-                    done.append((pattern, complete))
-                    # A lane that is done must not be done again: its group moves out of reach.
-                    group = np.where(complete, np.iinfo(np.int64).max, group)
-                left.append((pattern, group))
+                continue
+            if of_lanes.any():
+                done.append((pattern, complete))
+                # A lane that is done must not be done again: its group moves out of reach.
+                group = np.where(complete, np.iinfo(np.int64).max, group)
+            left.append((pattern, group))
         self.pending = left
         return done
 

@@ -15,11 +15,16 @@ import numpy as np
 from harness.devices.emulated.arithmetic import round_narrow
 from harness.devices.emulated.builder import SEEN, Builder, Run
 from harness.devices.emulated.hazards import Site, Trap
-from harness.devices.emulated.instructions import Make, accessors, full
-from harness.devices.emulated.lanes import WARP, Array, Mask
+from harness.devices.emulated.instructions import Make, accessors
+from harness.devices.emulated.lanes import WARP, Array, Mask, full
 from harness.devices.emulated.ptx import Instruction, Operand, PtxError, Vector
 
-_SHAPES = {"m16n16k16": (16, 16, 16), "m32n8k16": (32, 8, 16), "m8n32k16": (8, 32, 16), "m16n16k8": (16, 16, 8)}
+_SHAPES = {
+    "m16n16k16": (16, 16, 16),
+    "m32n8k16": (32, 8, 16),
+    "m8n32k16": (8, 32, 16),
+    "m16n16k8": (16, 16, 8),
+}
 
 
 def _items(operand: Operand) -> tuple[Operand, ...]:
@@ -85,7 +90,7 @@ class _Fragment:
     def decode(self, words: Array) -> Array:
         """(lanes, registers) to matrices (warps, rows, columns) in float64."""
         used = np.ascontiguousarray(words[:, : 4 * self.segments])
-        values = used.view(self.dtype).reshape(-1, self.rows, self.columns).astype(np.float64)
+        values: Array = used.view(self.dtype).reshape(-1, self.rows, self.columns).astype(np.float64)
         return values.transpose(0, 2, 1) if self.transposed else values
 
     def encode(self, values: Array) -> Array:
@@ -173,7 +178,9 @@ def _wmma_mma(b: Builder, i: Instruction, site: Site) -> Run:
     words = i.op.split(".")  # wmma mma sync aligned row row m16n16k16 f32 [f16 f16] f32
     layouts, shape, kinds = words[4:6], words[6], words[7:]
     multiplicand = kinds[1] if len(kinds) == 4 else "f16"
-    a, bb = (_Fragment(which, layout, shape, multiplicand) for which, layout in zip("ab", layouts, strict=True))
+    a, bb = (
+        _Fragment(which, layout, shape, multiplicand) for which, layout in zip("ab", layouts, strict=True)
+    )
     c, d = _Fragment("c", "row", shape, kinds[-1]), _Fragment("d", "row", shape, kinds[0])
     out, one, two, three = (_Words(b, operand) for operand in i.operands)
 
@@ -242,7 +249,11 @@ def _places(shape: str, which: str, kind: str) -> tuple[Array, Array]:
             for j in range(pair):
                 along.append(_T * pair + j + first)
                 across.append(_G + row)
-    return (np.stack(across, 1), np.stack(along, 1)) if which == "a" else (np.stack(along, 1), np.stack(across, 1))
+    return (
+        (np.stack(across, 1), np.stack(along, 1))
+        if which == "a"
+        else (np.stack(along, 1), np.stack(across, 1))
+    )
 
 
 def _mma(b: Builder, i: Instruction, site: Site) -> Run:
