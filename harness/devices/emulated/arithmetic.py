@@ -51,8 +51,7 @@ class FusedMultiplyAdd:
             exact = [np.broadcast_to(v, low.shape)[midway] for v in (a, b, c)]
             r = np.asarray(r)
             r[midway] = _once(*exact)
-        dot = np.dot(r, r)
-        return canonical(r) if dot != dot else r
+        return _canonical_if_any(r)
 
 
 def _once(a: Value, b: Value, c: Value) -> Value:
@@ -75,6 +74,12 @@ def fma_odd(a: Value, b: Value, c: Value) -> Value:
 def canonical(r: Value) -> Value:
     """FP32 results with every NaN the one that the hardware makes."""
     return np.where(np.isnan(r), _CANONICAL_NAN, r)
+
+
+def _canonical_if_any(r: Value) -> Value:
+    # A sum is NaN where one of its terms is: one look in place of one at each lane.
+    total = np.add.reduce(r, axis=None)
+    return canonical(r) if total != total else r
 
 
 def add32(a: Value, b: Value) -> Value:
@@ -100,8 +105,7 @@ def sqrt32(a: Value) -> Value:
 def _float32(operation: Any, *operands: Value) -> Value:
     with np.errstate(all="ignore"):
         r = operation(*operands)
-    dot = np.dot(r, r)
-    return canonical(r) if dot != dot else r
+    return _canonical_if_any(r)
 
 
 def min32(a: Value, b: Value) -> Value:
