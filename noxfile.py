@@ -18,6 +18,7 @@ nox.needs_version = ">=2025.2.9"
 nox.options.error_on_missing_interpreters = True
 
 PYPROJECT = nox.project.load_toml("pyproject.toml")
+CHECKED = ("tests/test_kernels.py", "tests/test_static.py")
 BASELINE_RUNS = 5  # Fresh processes, since rounds of one process are not independent.
 
 
@@ -52,9 +53,27 @@ def typing(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Everything that needs no GPU: the harness's own parts, and every kernel through nvcc."""
+    """The harness's own parts: what they do, and that they catch broken kernels."""
     install(session, "test")
-    pytest(session, "-n", "auto", "-m", "not gpu")
+    pytest(session, "-n", "auto", "-m", "not gpu", *(f"--ignore={file}" for file in CHECKED))
+
+
+@nox.session
+def check(session: nox.Session) -> None:
+    """Is every kernel right, without a GPU? Its PTX is executed, and its figures are held to stored ones."""
+    install(session, "test")
+    # Cases of a variant together: each process reads the PTX of its own.
+    spread = () if "-n" in session.posargs else ("-n", "auto", "--dist", "loadgroup")
+    pytest(session, *CHECKED, "--device", "emulated", *spread)
+
+
+@nox.session(default=False)
+def judge(session: nox.Session) -> None:
+    """`gpu` where there is one, else `check`."""
+    found = shutil.which("nvidia-smi") and session.run(
+        "nvidia-smi", "-L", external=True, silent=True, success_codes=range(256)
+    )
+    session.notify("gpu" if found and "GPU 0" in str(found) else "check", session.posargs)
 
 
 @nox.session(default=False)

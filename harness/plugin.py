@@ -17,13 +17,15 @@ from pytest_benchmark.utils import PercentageRegressionCheck
 
 from harness import baselines, cases, provenance
 from harness.baselines import BaselineError
-from harness.devices import DeviceError, NoDevice, open_cuda
+from harness.devices import DeviceError, NoDevice, open_cuda, open_emulated
 from harness.judge import CompareFail, Policy, VerdictKind
 from harness.model import Case
 from harness.report import row
+from harness.report.check import check_rows, check_table
 from harness.report.markdown import job_summary
 from harness.report.terminal import ladder_table
 from harness.session import KEY, Session
+from harness.static import ARCHES
 
 pytest_plugins = ["harness.plugin_benchmark"]
 
@@ -55,9 +57,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add = group.addoption
     add(
         "--device",
-        choices=("auto", "cuda"),
+        choices=("auto", "cuda", "emulated"),
         default="auto",
-        help="where cases run; auto is cuda where there is a GPU",
+        help="where cases run: a GPU, or an interpreter of their PTX; auto is cuda where there is one",
+    )
+    add(
+        "--arch",
+        choices=ARCHES,
+        default="sm_90a",
+        help="the GPU architecture that the emulated device compiles for (default sm_90a)",
     )
     add("--suite", default="full", metavar="NAME", help="named set of cases: smoke or full (default)")
     add("--kernel", action="append", default=[], metavar="NAME", help="only this stage; may be repeated")
@@ -118,9 +126,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    session = config.stash[KEY] = Session(policy=_policy(config), judging=not config.option.baseline_run)
+    session = config.stash[KEY] = Session(
+        policy=_policy(config), judging=not config.option.baseline_run, arch=config.option.arch
+    )
     if config.option.help or (config.option.collectonly and not config.option.list_cases):
-        session.no_device = "not opened for --collect-only"
+        session.no_gpu = "not opened for --collect-only"
     else:
         _open_device(config, session)
     _check_numbers(config)
@@ -130,7 +140,7 @@ def pytest_configure(config: pytest.Config) -> None:
             config.option.kernel,
             config.option.config,
             config.option.shape,
-            _capability(session),
+            session.capability,
         )
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
@@ -174,12 +184,25 @@ def _compare_fail(check: Any) -> CompareFail:
 
 
 def _open_device(config: pytest.Config, session: Session) -> None:
+    wanted = config.option.device
+    if wanted != "emulated":
+        try:
+            session.device = session.gpu = config.hook.pytest_gemm_device(config=config)
+            return
+        except NoDevice as error:
+            session.no_gpu = str(error)
+            if wanted == "cuda":
+                raise pytest.UsageError(f"--device cuda: {error}") from None
+    else:
+        session.no_gpu = "--device emulated"
     try:
-        session.device = config.hook.pytest_gemm_device(config=config)
+        session.device = open_emulated(session.arch)
     except NoDevice as error:
-        session.no_device = str(error)
-        if config.option.device == "cuda":
-            raise pytest.UsageError(f"--device cuda: {error}") from None
+        if wanted == "emulated":
+            raise pytest.UsageError(f"--device emulated: {error}") from None
+        session.no_gpu += f"; nor can kernels be emulated: {error}"
+        return
+    config.add_cleanup(session.device.close)
 
 
 @pytest.hookimpl(trylast=True)
@@ -189,17 +212,13 @@ def pytest_gemm_device(config: pytest.Config) -> Any:
     return device
 
 
-def _capability(session: Session) -> tuple[int, int]:
-    return session.device.info.capability if session.device else (9, 0)
-
-
 def _choose_baseline(config: pytest.Config, session: Session) -> None:
     """--benchmark-compare, resolved here: to the baseline of the GPU at hand, or to a clear refusal."""
     wanted = config.option.benchmark_compare
-    if session.device is None:
+    if session.gpu is None:
         if wanted:
             raise pytest.UsageError(
-                f"--benchmark-compare: nothing to compare without a GPU ({session.no_device})"
+                f"--benchmark-compare: nothing to compare without a GPU ({session.no_gpu})"
             )
         return
     root = Path(str(config.rootpath)) / "baselines"
@@ -218,13 +237,13 @@ def _choose_baseline(config: pytest.Config, session: Session) -> None:
     if path is None:
         if wanted:
             raise pytest.UsageError(
-                f"--benchmark-compare: no baseline of {session.device.info.name} in "
+                f"--benchmark-compare: no baseline of {session.gpu.info.name} in "
                 f"baselines/{session.slug}; make one with `nox -s baseline`"
             )
         return
     try:
         session.baseline = baselines.load(path)
-        session.baseline.require_gpu(session.slug, session.device.info.name)
+        session.baseline.require_gpu(session.slug, session.gpu.info.name)
     except BaselineError as error:
         if session.judging:
             raise pytest.UsageError(str(error)) from None
@@ -238,16 +257,17 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         return None
     config._do_configure()
     session = config.stash[KEY]
-    print("\n".join(cases.listing(session.selection, _capability(session))))
+    print("\n".join(cases.listing(session.selection, session.capability)))
     config._ensure_unconfigure()
     return 0
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     session = config.stash[KEY]
-    if session.device is None:
-        return [f"gpu: none ({session.no_device})", f"suite: {config.option.suite}"]
-    i = session.device.info
+    if session.gpu is None:
+        emulated = f"; {session.arch} is emulated, nvcc {provenance.nvcc_version()}" if session.device else ""
+        return [f"gpu: none ({session.no_gpu}){emulated}", f"suite: {config.option.suite}"]
+    i = session.gpu.info
     path = session.baseline_path
     shown = path.relative_to(config.rootpath) if path and path.is_relative_to(config.rootpath) else path
     return [
@@ -265,12 +285,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     selection = metafunc.config.stash[KEY].selection
     for name, chosen in (("verify_case", selection.verify), ("timed_case", selection.timed)):
         if name in metafunc.fixturenames:
-            metafunc.parametrize(name, chosen, ids=[case.id for case in chosen], scope="session")
+            # With pytest-xdist's --dist loadgroup, one process reads the PTX of a variant for all its cases.
+            marked = [pytest.param(c, id=c.id, marks=pytest.mark.xdist_group(c.variant)) for c in chosen]
+            metafunc.parametrize(name, marked, scope="session")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     session = config.stash[KEY]
+    if session.gpu is not None:
+        # What verifies a kernel is a test of the GPU where there is one: -m gpu selects it.
+        for item in items:
+            if _has(item, "verify_case"):
+                item.add_marker(pytest.mark.gpu)
     if config.option.verify_timed:
         # -k and -m choose among the timed cases alone; of what they leave, the variants are verified.
         others = [item for item in items if not _has(item, "timed_case")]
@@ -283,25 +310,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
     else:
         yield
-    if session.device is not None:
+    if session.gpu is not None:
         return
     for item in items:
         if item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason=f"no GPU: {session.no_device}"))
+            item.add_marker(pytest.mark.skip(reason=f"no GPU: {session.no_gpu}"))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuses a busy GPU and compiles all that was selected, before the first test."""
     state, config = session.config.stash[KEY], session.config
-    if state.device is None or config.option.collectonly:
+    if state.gpu is None or config.option.collectonly:
         return
     chosen = [c for item in session.items if (c := _case_of(item))]
     timed = any(_has(item, "timed_case") for item in session.items)
     timed = timed and not config.option.benchmark_skip
-    others = state.device.busy() if timed and not config.option.allow_busy else []
+    others = state.gpu.busy() if timed and not config.option.allow_busy else []
     if others:
         raise pytest.UsageError(
-            f"{state.device.info.name} is in use by {'; '.join(others)}: timing would mean nothing. "
+            f"{state.gpu.info.name} is in use by {'; '.join(others)}: timing would mean nothing. "
             "Stop it, or pass --allow-busy"
         )
     if chosen and not hasattr(config, "workerinput"):
@@ -310,7 +337,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         if reporter:
             reporter.write_line(f"compiling {len(variants)} kernel variants ...")
         try:
-            state.compile_errors = state.device.prepare(variants.values())
+            state.compile_errors = state.gpu.prepare(variants.values())
         except DeviceError as error:
             raise pytest.UsageError(f"the GPU cannot be used: {error.code}: {error}") from None
 
@@ -334,7 +361,7 @@ def device(request: pytest.FixtureRequest) -> Any:
     """The open device. Skips where there is none, saying why."""
     session = request.config.stash[KEY]
     if session.device is None:
-        pytest.skip(f"no GPU: {session.no_device}")
+        pytest.skip(f"no GPU: {session.no_gpu}")
     return session.device
 
 
@@ -348,7 +375,7 @@ def orphans(request: pytest.FixtureRequest) -> list[str]:
 def _orphans(s: Session) -> list[str]:
     if s.baseline is None or not s.judging:
         return []
-    live = {case.id for case in cases.select("full", (), (), (), _capability(s)).timed}
+    live = {case.id for case in cases.select("full", (), (), (), s.capability).timed}
     return sorted(set(s.baseline.case_ids) - live)
 
 
@@ -357,6 +384,7 @@ def _orphans(s: Session) -> list[str]:
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     session = config.stash[KEY]
+    _show_check(terminalreporter, session)
     rows = [row(r.case, r.verdict, r.cublas_ratio, session.policy) for r in session.results]
     notes = _notes(session)
     if rows:
@@ -370,6 +398,16 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         header = [*pytest_report_header(config), f"tests: {counts}", *notes]
         text = job_summary(rows, header, int(exitstatus), _other_failures(terminalreporter, session))
         Path(config.option.job_summary).write_text(text, encoding="utf-8")
+
+
+def _show_check(terminalreporter: Any, session: Session) -> None:
+    """What a run without a GPU saw of each variant."""
+    if session.gpu is not None or session.device is None:
+        return
+    reports = [r for how in ("passed", "failed") for r in terminalreporter.stats.get(how, [])]
+    if found := check_rows([r for r in reports if r.when == "call"], session.arch):
+        terminalreporter.section(f"kernels without a GPU, {session.arch}")
+        terminalreporter.write_line(check_table(found, terminalreporter._tw.hasmarkup))
 
 
 def _other_failures(terminalreporter: Any, session: Session) -> list[str]:

@@ -33,7 +33,7 @@ class GateFixture:
                 pytrace=False,
             )
         s = self._session
-        result = run(s.device, case, s.baseline if s.judging else None, s.policy, s.plan)
+        result = run(s.gpu, case, s.baseline if s.judging else None, s.policy, s.plan)
         s.results.append(result)
         if result.usable:
             self._record(result)
@@ -60,7 +60,7 @@ def gate(request: pytest.FixtureRequest, benchmark: Any) -> GateFixture:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """What a user saves with pytest-benchmark's own options is filed under the GPU's name too."""
     benchmark_session = getattr(session.config, "_benchmarksession", None)
-    if benchmark_session is not None and session.config.stash[KEY].device:
+    if benchmark_session is not None and session.config.stash[KEY].gpu:
         if hasattr(benchmark_session.storage, "default_machine_id"):
             benchmark_session.storage.default_machine_id = session.config.stash[KEY].slug
         # pytest-benchmark's own check ends the run without a failing test: here each case fails by itself.
@@ -70,12 +70,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_benchmark_generate_machine_info(config: pytest.Config) -> dict[str, Any]:
     """The GPU in place of the host: no host name, no user."""
     session = config.stash[KEY]
-    if session.device is None:
+    if session.gpu is None:
         return {"gpu": None}
     facts: dict[str, Any] = {}
     with contextlib.suppress(DeviceError):  # A case has said so already; the samples are worth keeping.
-        facts = session.device.facts()
-    return {**session.device.info.as_dict(), **provenance.software_versions(), **facts}
+        facts = session.gpu.facts()
+    return {**session.gpu.info.as_dict(), **provenance.software_versions(), **facts}
 
 
 def pytest_benchmark_update_commit_info(commit_info: dict[str, Any]) -> None:

@@ -13,14 +13,17 @@ from harness.baselines import Baseline
 from harness.devices.cuda.protocol import Plan
 from harness.gate import Result
 from harness.judge import Policy
+from harness.static import ARCHES
 
 
 @dataclass
 class Session:
-    """What one pytest run knows: the device or why there is none, the cases, the baseline, the results."""
+    """What one pytest run knows: the device, why there is no GPU, the cases, the baseline, the results."""
 
     device: Any = None
-    no_device: str = ""
+    gpu: Any = None  # the device, where it is a GPU: it has a clock
+    no_gpu: str = ""
+    arch: str = "sm_90a"  # that the emulated device compiles for
     selection: cases.Selection = field(default_factory=cases.Selection)
     baseline: Baseline | None = None
     baseline_path: Path | None = None
@@ -32,7 +35,13 @@ class Session:
 
     @property
     def slug(self) -> str:
-        return baselines.gpu_slug(self.device.info.name) if self.device else "no-gpu"
+        return baselines.gpu_slug(self.gpu.info.name) if self.gpu else "no-gpu"
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """Compute capability of the GPU, or of the one that is emulated."""
+        capability: tuple[int, int] = self.gpu.info.capability if self.gpu else ARCHES[self.arch]
+        return capability
 
 
 KEY = pytest.StashKey[Session]()

@@ -5,9 +5,11 @@ A change, for better or worse, is red until it is accepted: ``nox -s static -- -
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from harness.static.check import Check, Entry, entries
+from harness.static import Check, Entry, StaticFigures, entries
 from harness.static.store import StoreError
 from harness.toolchain import ToolchainError
 
@@ -26,10 +28,17 @@ def check(request: pytest.FixtureRequest) -> Check:
 
 
 @pytest.mark.parametrize("entry", entries(), ids=str)
-def test_figures(entry: Entry, check: Check) -> None:
+def test_figures(entry: Entry, check: Check, record_property: Callable[[str, object], None]) -> None:
+    record_property("variant", entry.name)
     try:
         finding = check.finding(entry)
     except StoreError as error:
         finding = str(error)
+    made = check.made(entry.arch).get(entry.name)
+    if isinstance(made, StaticFigures):
+        record_property("arch", entry.arch)
+        record_property("registers", made.registers)
+        record_property("occupancy", f"{made.occupancy:.1%} ({made.limited_by})")
+        record_property("change", finding)
     if finding:
         pytest.fail(finding, pytrace=False)

@@ -105,3 +105,15 @@ def open_cuda(time_limit: float) -> Any:
     if refusal:
         raise NoDevice(refusal)
     return device
+
+
+def open_emulated(arch: str) -> Any:
+    """The emulated device, compiling for an architecture such as "sm_90a". Raises NoDevice without nvcc."""
+    from harness.devices.emulated.device import EmulatedDevice
+    from harness.toolchain import ToolchainError, find_nvcc
+
+    try:
+        find_nvcc()
+    except ToolchainError as error:
+        raise NoDevice(str(error)) from None
+    return EmulatedDevice(arch)

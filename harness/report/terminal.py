@@ -26,7 +26,23 @@ def ladder_table(rows: Sequence[Row], width: int, color: bool) -> str:
     rather is a very narrow table wider than asked. No line ends in spaces; without ``color`` there are no
     control sequences.
     """
-    console = Console(
+    console = _console(color)
+    table = _table(rows, narrow=False)
+    if Measurement.get(console, console.options, table).maximum > width:
+        table = _table(rows, narrow=True)
+    return render(table, color)
+
+
+def render(table: Table, color: bool) -> str:
+    """A table as text, as wide as it is; no line ends in spaces."""
+    console = _console(color)
+    with console.capture() as captured:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def _console(color: bool) -> Console:
+    return Console(
         file=io.StringIO(),
         width=10_000,
         color_system="standard" if color else None,
@@ -36,12 +52,6 @@ def ladder_table(rows: Sequence[Row], width: int, color: bool) -> str:
         emoji=False,
         _environ={},
     )
-    table = _table(rows, narrow=False)
-    if Measurement.get(console, console.options, table).maximum > width:
-        table = _table(rows, narrow=True)
-    with console.capture() as captured:
-        console.print(table)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
 def _table(rows: Sequence[Row], narrow: bool) -> Table:

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
+CHECKED = ["tests/test_kernels.py", "tests/test_static.py"]
+SPREAD = ["-n", "auto", "--dist", "loadgroup"]
 
 
 def nox(*args: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -51,12 +53,23 @@ def listing() -> list[tuple[str, str, str]]:
 
 
 def test_plain_nox_needs_no_gpu() -> None:
-    assert [name for mark, name, _ in listing() if mark == "*"] == ["lint", "typing", "tests"]
+    assert [name for mark, name, _ in listing() if mark == "*"] == ["lint", "typing", "tests", "check"]
 
 
 def test_every_command_is_there_and_says_what_it_does() -> None:
     found = {name: description for _, name, description in listing()}
-    assert set(found) == {"lint", "typing", "tests", "static", "gpu", "baseline", "sanitize", "profile"}
+    assert set(found) == {
+        "lint",
+        "typing",
+        "tests",
+        "check",
+        "judge",
+        "static",
+        "gpu",
+        "baseline",
+        "sanitize",
+        "profile",
+    }
     assert all(len(description.split()) > 3 for description in found.values())
 
 
@@ -73,7 +86,38 @@ def test_gpu_is_red_when_pytest_is(calls: Any) -> None:
 
 
 def test_tests_leave_the_gpu_out(calls: Any) -> None:
-    assert calls("tests")[1] == [["-m", "pytest", "-n", "auto", "-m", "not gpu"]]
+    ((*command, one, other),) = calls("tests")[1]
+    assert command == ["-m", "pytest", "-n", "auto", "-m", "not gpu"]
+    assert {one, other} == {f"--ignore={file}" for file in CHECKED}
+
+
+def test_check_emulates_and_keeps_the_cases_of_a_variant_together(calls: Any) -> None:
+    ((*command,),) = calls("check", "-k", "naive")[1]
+    assert command[2:] == [*CHECKED, "--device", "emulated", *SPREAD, "-k", "naive"]
+
+
+def test_check_leaves_the_number_of_processes_to_its_user(calls: Any) -> None:
+    ((*command,),) = calls("check", "-n", "0")[1]
+    assert command[2:] == [*CHECKED, "--device", "emulated", "-n", "0"]
+
+
+@pytest.mark.parametrize(
+    ("said", "device"),
+    [("GPU 0: NVIDIA H200", "cuda"), ("No devices found", "emulated"), (None, "emulated")],
+    ids=["gpu", "driver without a gpu", "no driver"],
+)
+def test_judge_takes_the_gpu_where_there_is_one(
+    calls: Any, tmp_path: Path, said: str | None, device: str
+) -> None:
+    if said is not None:
+        tool = tmp_path / "bin" / "nvidia-smi"
+        tool.parent.mkdir()
+        tool.write_text(f"#!/bin/sh\necho '{said}'\n")
+        tool.chmod(0o755)
+    code, ((*command,),) = calls("judge", "-k", "naive")
+    assert code == 0
+    assert command[command.index("--device") + 1] == device
+    assert command[-2:] == ["-k", "naive"]
 
 
 def test_baseline_is_a_check_five_runs_and_a_merge(calls: Any) -> None:
