@@ -28,35 +28,34 @@ class FusedMultiplyAdd:
     def __init__(self, lanes: int) -> None:
         # Room that is used again and again stays in the nearest cache.
         self._sum, self._low = np.empty(lanes), np.empty(lanes, np.int64)
-        self._bits = self._sum.view(np.int64)
+        self._bits, self._rounded = self._sum.view(np.int64), np.empty(lanes, F32)
 
     def __call__(self, a: Value, b: Value, c: Value) -> Value:
-        """a·b + c of float64 values that FP32 holds, rounded once, to nearest even, to FP32.
+        """a·b + c of float64 values that FP32 holds, rounded once, to nearest even, to such a value.
 
         Needs np.errstate(under="raise"): the flag of the processor tells of subnormal results.
         """
         if a.shape == b.shape == c.shape == self._sum.shape:
             s = np.add(np.multiply(a, b, out=self._sum), c, out=self._sum)
-            low = np.left_shift(self._bits, _LOW_BITS, out=self._low)
+            low, r = np.left_shift(self._bits, _LOW_BITS, out=self._low), self._rounded
         else:
-            s = a * b + c
-            low = s.view(np.int64) << _LOW_BITS
+            s = np.asarray(a * b + c)
+            low, r = s.view(np.int64) << _LOW_BITS, np.empty(s.shape, F32)
         try:
-            r = s.astype(F32)
+            np.copyto(r, s, casting="same_kind")
         except FloatingPointError:
-            return _once(a, b, c)
+            return _once(a, b, c).astype(F64)
         # Midway between two FP32 values: the bits below its significand are a one and 28 zeros.
         if np.minimum.reduce(low, axis=None) == _INT64_MIN:
             midway = low == _INT64_MIN
             exact = [np.broadcast_to(v, low.shape)[midway] for v in (a, b, c)]
-            r = np.asarray(r)
             r[midway] = _once(*exact)
-        return _canonical_if_any(r)
+        return r.astype(F64)
 
 
 def _once(a: Value, b: Value, c: Value) -> Value:
     with np.errstate(all="ignore"):
-        return canonical(fma_odd(a, b, c).astype(F32))
+        return fma_odd(a, b, c).astype(F32)
 
 
 def fma_odd(a: Value, b: Value, c: Value) -> Value:
@@ -76,7 +75,7 @@ def canonical(r: Value) -> Value:
     return np.where(np.isnan(r), _CANONICAL_NAN, r)
 
 
-def _canonical_if_any(r: Value) -> Value:
+def canonical_if_any(r: Value) -> Value:
     # A sum is NaN where one of its terms is: one look in place of one at each lane.
     total = np.add.reduce(r, axis=None)
     return canonical(r) if total != total else r
@@ -105,7 +104,7 @@ def sqrt32(a: Value) -> Value:
 def _float32(operation: Any, *operands: Value) -> Value:
     with np.errstate(all="ignore"):
         r = operation(*operands)
-    return _canonical_if_any(r)
+    return canonical_if_any(r)
 
 
 def min32(a: Value, b: Value) -> Value:

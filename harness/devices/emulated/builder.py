@@ -93,6 +93,9 @@ class Builder:
             return self._named(operand.text, want)
         registers, i = self.machine.registers, self.slot(operand)
         stored = STORED[self.kind(operand)]
+        if self.kind(operand) == "f32":
+            value = self.machine.value
+            return (lambda: value(i)) if stored == want else (lambda: value(i).view(want))
         if stored == want:
             return lambda: registers[i]
         if stored.itemsize == want.itemsize and bool not in (stored.type, want.type):
@@ -112,7 +115,7 @@ class Builder:
 
     def write(self, operand: Operand) -> Write:
         """Sets a register in the active lanes, from a value of its width over all lanes."""
-        registers, wide = self.machine.registers, self.machine.wide
+        machine, registers, wide = self.machine, self.machine.registers, self.machine.wide
         if isinstance(operand, Name) and operand.text == "_":
             return lambda value, mask: None
         i, stored = self.slot(operand), STORED[self.kind(operand)]
@@ -122,7 +125,7 @@ class Builder:
                 value = (
                     value.view(stored) if value.dtype.itemsize == stored.itemsize else value.astype(stored)
                 )
-            registers[i] = value if mask is None else np.where(mask.bits, value, registers[i])
+            registers[i] = value if mask is None else np.where(mask.bits, value, machine.value(i))
             wide[i] = None
 
         return put
@@ -131,7 +134,7 @@ class Builder:
         """Sets a register from values of the active lanes alone, (n,) as memory holds them."""
         if isinstance(operand, Name) and operand.text == "_":
             return lambda value, mask: None
-        registers, wide, lanes = self.machine.registers, self.machine.wide, self.machine
+        machine, registers, wide = self.machine, self.machine.registers, self.machine.wide
         i, stored, want = self.slot(operand), STORED[self.kind(operand)], SEEN[kind]
 
         def put(values: Any, mask: Mask | None) -> None:
@@ -140,8 +143,8 @@ class Builder:
             same = stored.itemsize == want.itemsize
             values = values.view(stored) if same else values.astype(stored)
             if mask is not None:
-                merged = np.empty(lanes.lanes, stored)
-                merged[:] = registers[i]
+                merged = np.empty(machine.lanes, stored)
+                merged[:] = machine.value(i)
                 merged[mask.index] = values
                 values = merged
             registers[i] = values

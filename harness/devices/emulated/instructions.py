@@ -152,8 +152,11 @@ def _fma(b: Builder, i: Instruction, site: Site) -> Run:
         if s is None:
             s = wide[z] = registers[z].astype(widen)
         r = machine.fma(p, q, s)
-        registers[d] = r if mask is None else np.where(mask.bits, r, registers[d])
-        wide[d] = None
+        if mask is None:
+            registers[d], wide[d] = None, r
+        else:
+            registers[d] = np.where(mask.bits, arith.canonical(r.astype(np.float32)), machine.value(d))
+            wide[d] = None
 
     return run
 
@@ -330,6 +333,17 @@ def _mov(b: Builder, i: Instruction, site: Site) -> Run:
     if isinstance(target, Vector) or isinstance(source, Vector):
         return _pack(b, target, source, kind)
     put, one = b.write(target), b.read(source, kind)
+    if kind == "f32" and b.kind(target) == b.kind(source) == "f32":
+        registers, wide = b.machine.registers, b.machine.wide
+        d, s = b.slot(target), b.slot(source)
+
+        def move(mask: Mask | None) -> None:
+            if mask is None:
+                registers[d], wide[d] = registers[s], wide[s]
+            else:
+                put(one(), mask)
+
+        return move
     return lambda mask: put(one(), mask)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from harness.devices.emulated import instructions, tensor
-from harness.devices.emulated.arithmetic import FusedMultiplyAdd
+from harness.devices.emulated.arithmetic import FusedMultiplyAdd, canonical_if_any
 from harness.devices.emulated.builder import Builder, Run
 from harness.devices.emulated.hazards import Site, Trap
 from harness.devices.emulated.lanes import WARP, Array, Geometry, Mask
@@ -64,7 +64,8 @@ class Machine:
     def __init__(self, entry: Entry, source: str) -> None:
         self.entry, self._source = entry, source
         self.registers: list[Any] = []
-        self.wide: list[Any] = []  # float64 copies of FP32 registers, None where there is none
+        # float64 copies of FP32 registers, or None; where the register is None, the copy is all there is.
+        self.wide: list[Any] = []
         self.lanes = 0
         self.fma = FusedMultiplyAdd(0)
         self.shared: SharedMemory = None  # type: ignore[assignment]
@@ -169,6 +170,13 @@ class Machine:
                 run(Mask(taken))
 
         return guarded
+
+    def value(self, i: int) -> Any:
+        """An FP32 register, of which there may be only the float64 copy that arithmetic left."""
+        value = self.registers[i]
+        if value is None:
+            value = self.registers[i] = canonical_if_any(self.wide[i].astype(np.float32))
+        return value
 
     # Running
 
