@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.legality import GpuLimits, refusals
 from harness.model import Case, Kernel, Problem
-from harness.suites import SUITES, find_config, find_kernel, find_problem, find_suite, illegal
+from harness.suites import SPARSE, SUITES, find_config, find_kernel, find_problem, find_suite, illegal
 from kernels import LADDER
 
 
@@ -48,6 +48,13 @@ def select(
         # A problem without a single operation has a result to verify, but no speed.
         verify, timed = _on(verify, problems), _on(timed, [p for p in problems if p.flops])
     return Selection(tuple(verify), tuple(timed))
+
+
+def emulated(selection: Selection, more: bool) -> Selection:
+    """What of a selection an interpreter can verify: not a library call, which has no PTX; with ``more``
+    each variant also where 32 bits do not hold an index."""
+    verify = [case for case in selection.verify if not case.kernel.library]
+    return Selection((*verify, *(_on(verify, [SPARSE]) if more else ())), selection.timed)
 
 
 def _on(cases: Sequence[Case], problems: Sequence[Problem]) -> list[Case]:

@@ -145,9 +145,7 @@ def pytest_configure(config: pytest.Config) -> None:
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
     if session.gpu is None and session.device is not None:
-        # A library call has no PTX to execute.
-        own = tuple(case for case in session.selection.verify if not case.kernel.library)
-        session.selection = replace(session.selection, verify=own)
+        session.selection = cases.emulated(session.selection, more=not config.option.shape)
     if not (config.option.collectonly or config.option.list_cases):
         _choose_baseline(config, session)
 

@@ -33,6 +33,9 @@ VERIFIED: tuple[Problem, ...] = (
     Problem(3, 2, 199, alpha=-1, beta=1, lda=203, ldc=5),  # long K for a little C
 )
 
+# Rows so far apart that a 32-bit index wraps: only a device that holds no more than the rows can run it.
+SPARSE = Problem(5, 6, 9, beta=1, lda=2**30 + 4, ldb=2**30 + 8, ldc=2**30 + 12)
+
 INT_MAX = 2**31 - 1  # as the kernels take them
 SQUARES = (256, 512, 1024, 2048, 4096, 8192, 1000, 4095, 4097)
 TIMED: tuple[Problem, ...] = (

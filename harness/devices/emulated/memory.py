@@ -57,17 +57,19 @@ class Buffer:
         self.rows, self.pitch = rows, pitch or self.width
         self.size = (rows - 1) * self.pitch + self.width if rows and columns else 0
         self.base = (number + 1) << _BUFFER
-        self._stride = -(-rows * self.width // 16) * 16 + 16  # bytes of storage a launch
+        # Stored rows of a sparse matrix are aligned as those of the matrix are.
+        self._row = self.width if self.pitch == self.width else -(-self.width // 16) * 16
+        self._stride = -(-rows * self._row // 16) * 16 + 16  # bytes of storage a launch
         self.bytes = np.zeros(self._stride * len(values), np.uint8)
-        self._shape, self._dtype = (rows, columns), values[0].dtype
+        self._dtype = values[0].dtype
         for i, array in enumerate(values):
-            at = i * self._stride
-            self.bytes[at : at + rows * self.width] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            self._rows(i)[:, : self.width] = np.ascontiguousarray(array).view(np.uint8)
         self._known: Array | None = None
         if known is not None and not all(each.all() for each in known):
             self._known = np.zeros((len(values), self._stride // self.item), bool)
             for i, each in enumerate(known):
-                self._known[i, : rows * columns] = each.ravel()
+                held = self._known[i, : rows * self._row // self.item].reshape(rows, -1)
+                held[:, :columns] = each
             self._known = self._known.ravel()
         self._writer: Array | None = None
         self._geometry: Geometry | None = None
@@ -79,9 +81,12 @@ class Buffer:
 
     def values(self, launch: int) -> Array:
         """The matrix as it is now, (rows, columns)."""
+        return np.ascontiguousarray(self._rows(launch)[:, : self.width]).view(self._dtype)
+
+    def _rows(self, launch: int) -> Array:
+        """The stored rows of a launch, in bytes."""
         at = launch * self._stride
-        rows, _ = self._shape
-        return self.bytes[at : at + rows * self.width].view(self._dtype).reshape(self._shape).copy()
+        return self.bytes[at : at + self.rows * self._row].reshape(self.rows, self._row)
 
     def enter(self, geometry: Geometry) -> None:
         """Addresses and storage of each lane's own copy."""
@@ -108,7 +113,7 @@ class Buffer:
             return (relative + start) >> shift, bad
         row, column = np.divmod(relative, self.pitch)
         out = (row < 0) | (row >= self.rows) | (column + width > self.width)
-        where = row * self.width + column + start
+        where = row * self._row + column + start
         return where >> shift, int(np.argmax(out)) if out.any() else -1
 
     def explain(self, address: int, launch: int, width: int) -> str:
@@ -124,7 +129,7 @@ class Buffer:
     def element(self, element: int, width: int) -> str:
         """A storage element as a coordinate."""
         at = element * width % self._stride
-        row, column = divmod(at // self.item, max(1, self._shape[1]))
+        row, column = divmod(at // self.item, max(1, self._row // self.item))
         return f"{self.name}({row}, {column})"
 
     def unknown(self, element: Array, width: int) -> Array | None:
@@ -168,7 +173,7 @@ class Buffer:
 
     def unwritten(self, launch: int, columns: int) -> tuple[int, int, int] | None:
         """Row and column of the first element that no thread wrote, of the first columns, and their count."""
-        rows, stored = self._shape
+        rows, stored = self.rows, self._row // self.item
         at = launch * self._stride // self.item
         if self._writer is None:
             missing: Any = np.ones((rows, columns), bool)

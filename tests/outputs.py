@@ -1,0 +1,76 @@
+"""Outputs of a GPU on real data, as hashes: what the emulated device must give to the last bit.
+
+``python -m tests.outputs`` records them on the GPU at hand, into tests/outputs.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pytest_benchmark.utils import get_commit_info
+
+from harness import provenance
+from harness.cases import emulated, select
+from harness.devices import Device, Inputs, open_cuda
+from harness.model import F32, Case
+from harness.oracle import make_inputs
+
+FILE = Path(__file__).with_name("outputs.json")
+ARCH, CAPABILITY = "sm_90a", (9, 0)
+PROBLEMS = ("127x131x137-alpha-1-beta3", "130x262x128", "66x258x145-alpha3-beta-1", "5x397x83-alpha2")
+
+
+def compared() -> Iterator[Case]:
+    """Every FP32 variant on every problem. The sums of tensor cores are defined by no standard."""
+    selection = emulated(select("full", (), (), PROBLEMS, CAPABILITY), more=False)
+    return (case for case in selection.verify if case.dtype is F32)
+
+
+def inputs_of(case: Case) -> Inputs:
+    inputs = make_inputs(case.problem, case.dtype, "normal")
+    return inputs if case.problem.beta else replace(inputs, c=np.full_like(inputs.c, np.nan))
+
+
+def digest(*arrays: Any) -> str:
+    hashed = hashlib.sha256()
+    for array in arrays:
+        hashed.update(np.ascontiguousarray(array).tobytes())
+    return hashed.hexdigest()[:16]
+
+
+def output(device: Device, case: Case) -> dict[str, str]:
+    """Digests of what goes in, so that other random numbers are told from another result, and comes out."""
+    inputs = inputs_of(case)
+    outputs = device.run(case, inputs)
+    return {"inputs": digest(inputs.a, inputs.b, inputs.c), "output": digest(outputs.c)}
+
+
+def recorded() -> dict[str, Any]:
+    """What was recorded: provenance, and digests by case id; empty before the first recording."""
+    return dict(json.loads(FILE.read_text())) if FILE.exists() else {"outputs": {}}
+
+
+def main() -> None:
+    argparse.ArgumentParser(prog="python -m tests.outputs", description=__doc__).parse_args()
+    device = open_cuda(60.0)
+    try:
+        found = {case.id: output(device, case) for case in compared()}
+        info = device.info
+        machine = {"gpu": info.name, "driver": info.driver, **provenance.software_versions()}
+        commit = {name: get_commit_info()[name] for name in ("id", "dirty")}
+    finally:
+        device.close()
+    text = json.dumps({**machine, "commit": commit, "outputs": found}, indent=1) + "\n"
+    FILE.write_text(text, encoding="utf-8")
+    print(f"{len(found)} outputs of {info.name} in {FILE.name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""The emulated device gives the very bits that a GPU gave: FP32 kernels on real data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from harness.devices import NoDevice, open_emulated
+from harness.devices.emulated.device import EmulatedDevice
+from harness.model import Case
+from tests.outputs import ARCH, compared, output, recorded
+
+RECORDED = recorded()
+
+
+@pytest.fixture(scope="module")
+def emulated_device() -> Iterator[EmulatedDevice]:
+    try:
+        device = open_emulated(ARCH)
+    except NoDevice as error:
+        pytest.skip(str(error))
+    yield device
+    device.close()
+
+
+@pytest.mark.skipif(
+    not RECORDED["outputs"], reason="no outputs of a GPU are recorded: python -m tests.outputs"
+)
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, id=c.id, marks=pytest.mark.xdist_group(c.variant)) for c in compared()]
+)
+def test_output_is_that_of_the_gpu_to_the_last_bit(case: Case, emulated_device: EmulatedDevice) -> None:
+    want = RECORDED["outputs"].get(case.id)
+    assert want, f"{case.id} was not recorded: python -m tests.outputs, on a {RECORDED.get('gpu')}"
+    got = output(emulated_device, case)
+    assert got["inputs"] == want["inputs"], "other random numbers than those of the recording"
+    assert got["output"] == want["output"]
