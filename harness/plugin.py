@@ -21,7 +21,7 @@ from harness.devices import DeviceError, NoDevice, open_cuda, open_emulated
 from harness.judge import CompareFail, Policy, VerdictKind
 from harness.model import Case
 from harness.report import row
-from harness.report.check import check_rows, check_table
+from harness.report.check import CheckRow, check_rows, check_table
 from harness.report.markdown import job_summary
 from harness.report.terminal import ladder_table
 from harness.session import KEY, Session
@@ -386,7 +386,10 @@ def _orphans(s: Session) -> list[str]:
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     session = config.stash[KEY]
-    _show_check(terminalreporter, session)
+    checked = _checked(terminalreporter, session)
+    if checked:
+        terminalreporter.section(f"kernels without a GPU, {session.arch}")
+        terminalreporter.write_line(check_table(checked, terminalreporter._tw.hasmarkup))
     rows = [row(r.case, r.verdict, r.cublas_ratio, session.policy) for r in session.results]
     notes = _notes(session)
     if rows:
@@ -398,18 +401,17 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
     if config.option.job_summary:
         counts = ", ".join(text for text, _ in terminalreporter.build_summary_stats_line()[0])
         header = [*pytest_report_header(config), f"tests: {counts}", *notes]
-        text = job_summary(rows, header, int(exitstatus), _other_failures(terminalreporter, session))
+        others = _other_failures(terminalreporter, session)
+        text = job_summary(rows, header, int(exitstatus), others, checked)
         Path(config.option.job_summary).write_text(text, encoding="utf-8")
 
 
-def _show_check(terminalreporter: Any, session: Session) -> None:
+def _checked(terminalreporter: Any, session: Session) -> list[CheckRow]:
     """What a run without a GPU saw of each variant."""
     if session.gpu is not None or session.device is None:
-        return
+        return []
     reports = [r for how in ("passed", "failed") for r in terminalreporter.stats.get(how, [])]
-    if found := check_rows([r for r in reports if r.when == "call"], session.arch):
-        terminalreporter.section(f"kernels without a GPU, {session.arch}")
-        terminalreporter.write_line(check_table(found, terminalreporter._tw.hasmarkup))
+    return check_rows([r for r in reports if r.when == "call"], session.arch)
 
 
 def _other_failures(terminalreporter: Any, session: Session) -> list[str]:

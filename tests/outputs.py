@@ -64,7 +64,8 @@ def main() -> None:
         found = {case.id: output(device, case) for case in compared()}
         info = device.info
         machine = {"gpu": info.name, "driver": info.driver, **provenance.software_versions()}
-        commit = {name: get_commit_info()[name] for name in ("id", "dirty")}
+        info_of_commit = get_commit_info()  # type: ignore[no-untyped-call]
+        commit = {name: info_of_commit[name] for name in ("id", "dirty")}
     finally:
         device.close()
     text = json.dumps({**machine, "commit": commit, "outputs": found}, indent=1) + "\n"

@@ -15,7 +15,9 @@ from typing import Any
 
 from rich.table import Table
 
+from harness.model import variant_name
 from harness.report.terminal import render
+from kernels import LADDER
 
 HEADS = [*("stage", "dtype", "config", "right", "races", "sectors/request", "conflicts")]
 HEADS += ["registers", "occupancy", "changed", "found"]
@@ -57,7 +59,7 @@ class CheckRow:
 
 
 def check_rows(reports: Iterable[Any], arch: str) -> list[CheckRow]:
-    """Rows of the variants that pytest's reports tell of, in their order; figures are those of ``arch``."""
+    """Rows of the variants that pytest's reports tell of, in ladder order; figures are those of ``arch``."""
     rows: dict[str, CheckRow] = {}
     for report in reports:
         said: Mapping[str, Any] = dict(report.user_properties)
@@ -77,7 +79,9 @@ def check_rows(reports: Iterable[Any], arch: str) -> list[CheckRow]:
             row.changed.append(str(said["arch"]))
         if "sectors_per_request" in said:
             row.sectors_per_request, row.conflicts = str(said["sectors_per_request"]), str(said["conflicts"])
-    return list(rows.values())
+    ladder = [variant_name(k, d, c) for k in LADDER for d in k.dtypes for c in k.configs]
+    place = {name: i for i, name in enumerate(ladder)}
+    return [rows[name] for name in sorted(rows, key=lambda name: place.get(name, len(place)))]
 
 
 def check_table(rows: Sequence[CheckRow], color: bool) -> str:

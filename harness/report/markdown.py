@@ -11,6 +11,7 @@ from harness.baselines import Baseline, BaselineEntry
 from harness.judge import gflops_text, noise_text, percent_text, share_text
 from harness.model import Case, Kernel, Problem
 from harness.report import Row, in_order
+from harness.report.check import ALIGN, HEADS, CheckRow
 from kernels import LADDER
 
 BEGIN, END = "<!-- ladder:begin -->", "<!-- ladder:end -->"
@@ -19,21 +20,27 @@ SHOWN = Problem(4096, 4096, 4096)
 
 
 def job_summary(
-    rows: Sequence[Row], header: Sequence[str], exit_status: int = 0, other_failures: Sequence[str] = ()
+    rows: Sequence[Row],
+    header: Sequence[str],
+    exit_status: int = 0,
+    other_failures: Sequence[str] = (),
+    checked: Sequence[CheckRow] = (),
 ) -> str:
     """A GitHub job summary: the count of verdicts, the lines of ``header``, what failed, then everything.
 
-    ``other_failures`` are the ids of the tests that failed beside the rows. Green only where cases were
-    judged, nothing failed, and pytest's ``exit_status`` is 0.
+    ``other_failures`` are the ids of the tests that failed beside the rows, ``checked`` what a run without
+    a GPU saw. Green only where something was judged, nothing failed, and pytest's ``exit_status`` is 0.
     """
     failed = [row for row in rows if row.failed]
     said = [f"{n} {verdict}" for verdict, n in Counter(row.verdict for row in rows).most_common()]
+    if checked:
+        said.append(f"{len(checked)} variants checked without a GPU")
     said = said or ["nothing was judged"]
     if count := len(other_failures):
         said.append(f"{count} other {'test' if count == 1 else 'tests'} failed")
     if exit_status not in (0, 1):
         said.append(f"pytest ended with exit status {exit_status}")
-    red = failed or other_failures or exit_status or not rows
+    red = failed or other_failures or exit_status or not (rows or checked)
     parts = [
         f"## {'Red' if red else 'Green'}: {', '.join(said)}",
         "\n".join(f"- {_safe(line)}" for line in header),
@@ -46,6 +53,8 @@ def job_summary(
         parts.append("\n".join(f"- {_safe(test)}" for test in other_failures))
     if rows:
         parts.append(f"<details><summary>All {len(rows)} cases</summary>\n\n{_rows(rows)}\n\n</details>")
+    if checked:
+        parts.append(_table(HEADS, ALIGN, (row.cells() for row in checked)))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
