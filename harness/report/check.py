@@ -79,7 +79,7 @@ def check_rows(reports: Iterable[Any], arch: str) -> list[CheckRow]:
             row.changed.append(str(said["arch"]))
         if "sectors_per_request" in said:
             row.sectors_per_request, row.conflicts = str(said["sectors_per_request"]), str(said["conflicts"])
-    ladder = [variant_name(k, d, c) for k in LADDER for d in k.dtypes for c in k.configs]
+    ladder = [variant_name(k, c, d) for k in LADDER for d in k.dtypes for c in k.configs]
     place = {name: i for i, name in enumerate(ladder)}
     return [rows[name] for name in sorted(rows, key=lambda name: place.get(name, len(place)))]
 
