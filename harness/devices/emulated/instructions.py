@@ -482,7 +482,9 @@ def accessors(b: Builder, modifiers: list[str], site: Site, address: Any, width:
             return machine.local, where & np.int64(LOCAL - 1)
         return machine.memory, where
 
-    if space in ("param", "const"):
+    if space == "const":
+        return lambda mask: machine.constant.load(site, address(), width, mask, machine.lanes), None
+    if space == "param":
         raise PtxError("not supported")
 
     def load(mask: Mask | None) -> Array:

@@ -18,7 +18,7 @@ from harness.devices.emulated.arithmetic import FusedMultiplyAdd, canonical_if_a
 from harness.devices.emulated.builder import Builder, Run
 from harness.devices.emulated.hazards import Site, Trap
 from harness.devices.emulated.lanes import WARP, Array, Geometry, Mask
-from harness.devices.emulated.memory import GlobalMemory, LocalMemory
+from harness.devices.emulated.memory import SLOT, ConstantMemory, GlobalMemory, LocalMemory
 from harness.devices.emulated.ptx import Entry, Instruction, Name, PtxError, Register, size_of
 from harness.devices.emulated.shared import SharedMemory
 
@@ -74,6 +74,9 @@ class Machine:
         self.parameters: Mapping[str, Any] = {}
         self.geometry: Geometry = None  # type: ignore[assignment]
         self._shared_variables = [v for v in entry.variables if v.space == "shared"]
+        constants = [v for v in entry.variables if v.space == "const"]
+        self.constant = ConstantMemory(constants)
+        self._slots = {v.name: i + 1 for of in (self._shared_variables, constants) for i, v in enumerate(of)}
         self._locals = {}
         at = 0
         for v in entry.variables:
@@ -94,10 +97,7 @@ class Machine:
         """The address of a variable, or None."""
         if name in self._locals:
             return self._locals[name]
-        for i, variable in enumerate(self._shared_variables):
-            if variable.name == name:
-                return (i + 1) << 20
-        return None
+        return self._slots[name] << SLOT if name in self._slots else None
 
     @staticmethod
     def known_special(name: str) -> bool:

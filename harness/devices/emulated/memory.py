@@ -13,7 +13,9 @@ import numpy as np
 
 from harness.devices.emulated.hazards import Site, Trap
 from harness.devices.emulated.lanes import Array, Geometry, Mask, full
+from harness.devices.emulated.ptx import Variable
 
+SLOT = 20  # address bits of a shared or constant variable, apart like the buffers
 _BUFFER, _LAUNCH = 50, 40  # address bits: buffer above launch above offset
 UNSIGNED: dict[int, Any] = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32)}
 
@@ -322,3 +324,34 @@ class LocalMemory:
         at = self.locate(site, address, width, mask)[:, None] + np.arange(width)
         scatter(self.bytes, at[:, 0] // width, width, values)
         self._known[at] = True
+
+
+class ConstantMemory:
+    """Variables in constant memory, with the values that the PTX gives them; zeros beyond."""
+
+    def __init__(self, variables: Sequence[Variable]) -> None:
+        self._variables = list(variables)
+        self._sizes = np.array([v.size for v in variables] or [0], np.int64)
+        self._starts = np.r_[0, np.cumsum(-(-self._sizes // 16) * 16)][:-1]
+        self._bytes = np.zeros(int((-(-self._sizes // 16) * 16).sum()), np.uint8)
+        for start, variable in zip(self._starts, variables, strict=False):
+            self._bytes[start : start + len(variable.data)] = np.frombuffer(variable.data, np.uint8)
+
+    def load(self, site: Site, address: Any, width: int, mask: Mask | None, lanes: int) -> Array:
+        where = full(address, lanes).astype(np.int64)
+        where = where if mask is None else where[mask.index]
+        slot, offset = (where >> SLOT) - 1, where & ((1 << SLOT) - 1)
+        inside = (slot >= 0) & (slot < len(self._variables))
+        slot = np.where(inside, slot, 0)
+        inside &= offset + width <= self._sizes[slot]
+        for check, good, what in (
+            ("bounds", inside, "out of the bounds of its variable"),
+            ("misaligned", offset % width == 0, f"not aligned to {width} bytes"),
+        ):
+            if not good.all():
+                i = int(np.argmin(good))
+                lane = i if mask is None else int(mask.index[i])
+                name = self._variables[int(slot[i])].name
+                text = f"reads {width} bytes of constant memory at {name}+{int(offset[i])}, {what}"
+                raise Trap(check, text, site, lane)
+        return gather(self._bytes, (self._starts[slot] + offset) // width, width)

@@ -21,10 +21,9 @@ import numpy as np
 
 from harness.devices.emulated.hazards import Site, Trap
 from harness.devices.emulated.lanes import WARP, Array, Geometry, Mask, full
-from harness.devices.emulated.memory import gather, scatter
+from harness.devices.emulated.memory import SLOT, gather, scatter
 from harness.devices.emulated.ptx import Variable
 
-SLOT = 20  # address bits of a variable: variables lie apart, so that an index out of one ends in no other
 _SEVERAL_IN_WARP, _SEVERAL = -1, -2
 _PATTERNS = 32  # kept an instruction
 
@@ -95,13 +94,6 @@ class SharedMemory:
         self._writes: list[tuple[int, int]] = []
         self._copies = _Copies(geometry.lanes)
         self.report: Any = None  # (check, text, site, lane) -> None, set by the machine
-
-    def address(self, name: str) -> int | None:
-        """The address of a variable in the shared window, or None."""
-        for i, variable in enumerate(self._variables):
-            if variable.name == name:
-                return (i + 1) << SLOT
-        return None
 
     # Accesses
 
