@@ -214,10 +214,21 @@ def compile_cubin(
     return Binary(cubin, _resources(kernel.entry, cubin, log), log)
 
 
-def compile_ptx(kernel: Kernel, config: Config, dtype: DType, arch: str) -> str:
-    """The PTX of a kernel, for one architecture ("sm_90a"). Raises as ``compile_cubin`` does."""
+def compile_ptx(
+    kernel: Kernel,
+    config: Config,
+    dtype: DType,
+    arch: str,
+    lines: bool = False,
+    nvcc: Nvcc | None = None,
+) -> str:
+    """The PTX of a kernel, for one architecture ("sm_90a"). Raises as ``compile_cubin`` does.
+
+    With ``lines`` it names the lines of the .cu file, and can differ by a few instructions from what runs.
+    """
     virtual = arch.replace("sm_", "compute_")
-    return _compile(kernel, config, dtype, ("-ptx", f"-arch={virtual}"))[0].decode()
+    mode = ("-ptx", f"-arch={virtual}", *(("-lineinfo",) if lines else ()))
+    return _compile(kernel, config, dtype, mode, nvcc)[0].decode()
 
 
 def compile_all(

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
 from harness import toolchain
 from harness.devices import Array, DeviceError, Inputs, Outputs, Violation
+from harness.devices.emulated.counters import Counters
+from harness.devices.emulated.lines import source_lines
 from harness.devices.emulated.machine import Machine, Report
 from harness.devices.emulated.memory import Buffer, GlobalMemory
-from harness.devices.emulated.ptx import PtxError, parse
+from harness.devices.emulated.ptx import Entry, PtxError, parse
 from harness.model import Case
 
 _MACHINES = 4  # kept: cases come variant by variant
 
 
 class EmulatedDevice:
-    """Runs cases on the PTX that nvcc makes for ``arch`` ("sm_90a").
+    """Runs cases on the PTX that nvcc makes for ``arch`` ("sm_90a"), ``toolchain.find_nvcc``'s unless told.
 
     What it sees besides wrong values becomes violations of the launch, by check: bounds, misaligned,
     uninit, race, barrier, hang, unwritten.
@@ -27,16 +31,20 @@ class EmulatedDevice:
 
     name = "emulated"
 
-    def __init__(self, arch: str = "sm_90a") -> None:
-        self.arch = arch
+    def __init__(self, arch: str = "sm_90a", nvcc: toolchain.Nvcc | None = None) -> None:
+        self.arch, self._nvcc = arch, nvcc
         self._machines: OrderedDict[Any, Machine] = OrderedDict()
         self.lane_instructions = 0
 
     def run(self, case: Case, inputs: Inputs) -> Outputs:
         return self.run_all([case], [inputs])[0]
 
-    def run_all(self, cases: Sequence[Case], inputs: Sequence[Inputs], counters: Any = None) -> list[Outputs]:
+    def run_all(
+        self, cases: Sequence[Case], inputs: Sequence[Inputs], counters: Counters | None = None
+    ) -> list[Outputs]:
         """Launches of one variant on problems that differ in alpha and beta alone, as one grid.
+
+        ``counters`` are told what the launches do.
 
         Raises DeviceError for a kernel that does not compile or uses an instruction unknown here.
         """
@@ -63,6 +71,19 @@ class EmulatedDevice:
     def close(self) -> None:
         self._machines.clear()
 
+    def lines(self, case: Case) -> Mapping[int, int]:
+        """PTX line of each instruction of a variant to its line in the .cu file, as far as that is known."""
+        return self._machine(case).lines()
+
+    def shared_bytes(self, case: Case) -> int:
+        """Bytes of shared memory a block, static and dynamic."""
+        return self._machine(case).static_shared + case.launch.dynamic_shared
+
+    def _lines(self, case: Case, entry: Entry) -> Mapping[int, int]:
+        with contextlib.suppress(toolchain.CompileError, toolchain.ToolchainError, PtxError):
+            return source_lines(entry.code, case.kernel, case.config, case.dtype, self.arch, self._nvcc)
+        return {}
+
     def _outputs(self, case: Case, c: Buffer, i: int, report: Report) -> Outputs:
         found = [Violation(h.check, h.message) for h in report.hazards if h.launch == i]
         p = case.problem
@@ -80,9 +101,11 @@ class EmulatedDevice:
         key = (kernel.source, kernel.entry, case.config, case.dtype.name)
         if key not in self._machines:
             try:
-                ptx = toolchain.compile_ptx(kernel, case.config, case.dtype, self.arch)
+                ptx = toolchain.compile_ptx(kernel, case.config, case.dtype, self.arch, nvcc=self._nvcc)
                 assert kernel.source is not None
-                self._machines[key] = Machine(parse(ptx, kernel.entry), kernel.source.name)
+                entry = parse(ptx, kernel.entry)
+                lines = cache(partial(self._lines, case, entry))
+                self._machines[key] = Machine(entry, kernel.source.name, lines)
             except toolchain.CompileError as error:
                 raise DeviceError("COMPILE_ERROR", str(error)) from None
             except PtxError as error:

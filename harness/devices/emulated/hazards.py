@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.devices.emulated.ptx import Instruction
+
+if TYPE_CHECKING:
+    from harness.devices.emulated.counters import Counters
 
 
 class Trap(Exception):
@@ -22,18 +25,24 @@ class Site:
 
     instruction: Instruction
     patterns: list[Any] = field(default_factory=list)
-    counters: Any = None
+    counters: Counters | None = None
 
-    def count_global(self, buffer: str, element: Any, width: int, mask: Any) -> None:
+    def count_global(self, kind: str, buffer: str, address: Any, width: int, mask: Any) -> None:
+        """A load, store or copy of ``width`` bytes at the addresses (n,) of the active lanes."""
         if self.counters is not None:
-            self.counters.touch_global(self.instruction, buffer, element, width, mask)
+            self.counters.touch_global(self.instruction, kind, buffer, address, width, mask)
 
-    def count_shared(self, pattern: Any) -> None:
+    def count_shared(self, kind: str, pattern: Any) -> None:
         if self.counters is not None:
-            self.counters.touch_shared(self.instruction, pattern)
+            self.counters.touch_shared(self.instruction, kind, pattern)
 
-    def where(self, source: str) -> str:
-        """PTX line, and the line of the .cu file where the compiler named it."""
+    def count_guard(self, mask: Any) -> None:
+        """Of the active lanes of its block of code, the guard of the instruction let these through."""
+        if self.counters is not None:
+            self.counters.touch_guard(self.instruction, mask)
+
+    def where(self, source: str, line: int = 0) -> str:
+        """PTX line, and the line of the .cu file ``source`` where it is known."""
         i = self.instruction
-        place = f"PTX line {i.line}"
-        return f"{source}:{i.source} ({place}: {i.text})" if i.source else f"{place}: {i.text}"
+        place = f"PTX line {i.line}: {i.text}"
+        return f"{source}:{line} ({place})" if line else place

@@ -566,7 +566,7 @@ def _cp(b: Builder, i: Instruction, site: Site) -> Run:
 
     def run(mask: Mask | None) -> None:
         if size is None:
-            values = machine.memory.load(site, of(), width, mask)
+            values = machine.memory.load(site, of(), width, mask, "copy")
         else:
             values = _partial(b, site, of(), size(), width, mask)
         # Both ends are one instruction: the patterns are of its shared-memory side.
@@ -586,7 +586,7 @@ def _partial(b: Builder, site: Site, address: Any, size: Any, width: int, mask: 
     values = np.zeros(shape, np.uint32)
     read = active & (size > 0)
     if read.any():
-        values[read] = b.machine.memory.load(site, address, width, Mask(read))
+        values[read] = b.machine.memory.load(site, address, width, Mask(read), "copy")
     return values[active]
 
 

@@ -22,6 +22,11 @@ class Mask:
     def index(self) -> Array:
         return np.flatnonzero(self.bits)
 
+    @cached_property
+    def warps(self) -> Array:
+        """The warps with an active lane, (warps,) bool."""
+        return np.asarray(self.bits.reshape(-1, WARP).any(axis=1))
+
 
 @dataclass(frozen=True)
 class Geometry:

@@ -16,6 +16,7 @@ import numpy as np
 from harness.devices.emulated import instructions, tensor
 from harness.devices.emulated.arithmetic import FusedMultiplyAdd, canonical_if_any
 from harness.devices.emulated.builder import Builder, Run
+from harness.devices.emulated.counters import Counters
 from harness.devices.emulated.hazards import Site, Trap
 from harness.devices.emulated.lanes import WARP, Array, Geometry, Mask
 from harness.devices.emulated.memory import SLOT, ConstantMemory, GlobalMemory, LocalMemory
@@ -47,6 +48,7 @@ class _Block:
     guard: Callable[[], Any] | None = None
     negated: bool = False
     site: Site | None = None
+    code: Sequence[Instruction] = ()
 
 
 @dataclass
@@ -59,10 +61,13 @@ class Report:
 
 
 class Machine:
-    """A kernel made ready to run. Raises PtxError for an instruction it does not know."""
+    """A kernel made ready to run. Raises PtxError for an instruction it does not know.
 
-    def __init__(self, entry: Entry, source: str) -> None:
-        self.entry, self._source = entry, source
+    ``lines`` gives the line of the .cu file ``source`` of each PTX line, where they are asked for.
+    """
+
+    def __init__(self, entry: Entry, source: str, lines: Callable[[], Mapping[int, int]] = dict) -> None:
+        self.entry, self._source, self.lines = entry, source, lines
         self.registers: list[Any] = []
         # float64 copies of FP32 registers, or None; where the register is None, the copy is all there is.
         self.wide: list[Any] = []
@@ -77,6 +82,7 @@ class Machine:
         constants = [v for v in entry.variables if v.space == "const"]
         self.constant = ConstantMemory(constants)
         self._slots = {v.name: i + 1 for of in (self._shared_variables, constants) for i, v in enumerate(of)}
+        self.static_shared = sum(v.size for v in self._shared_variables)
         self._locals = {}
         at = 0
         for v in entry.variables:
@@ -90,6 +96,10 @@ class Machine:
         self._blocks = self._build()
         self._report = Report()
         self._told: set[tuple[str, int, int]] = set()
+
+    def _where(self, site: Site) -> str:
+        line = self.lines().get(site.instruction.line, 0)
+        return site.where(self._source, line or site.instruction.source)
 
     # Building
 
@@ -125,7 +135,7 @@ class Machine:
         for start, stop in zip(order, [*order[1:], len(code)], strict=True):
             body = code[start:stop]
             end = body.pop() if body and _ends(body[-1]) else None
-            block = _Block([self._closure(i) for i in body], end)
+            block = _Block([self._closure(i) for i in body], end, code=code[start:stop])
             if end is not None:
                 block.site = self._builder.site(end)
                 if end.guard:
@@ -147,13 +157,13 @@ class Machine:
         make = tensor.TABLE.get(base) or instructions.TABLE.get(base)
         where = self._builder.site(instruction)
         if make is None:
-            raise PtxError(f"unknown instruction {instruction.op}: {where.where(self._source)}")
+            raise PtxError(f"unknown instruction {instruction.op}: {self._where(where)}")
         try:
             run = make(self._builder, instruction, where)
         except (PtxError, KeyError, ValueError, IndexError, AssertionError) as error:
             detail = f" ({error})" if isinstance(error, PtxError) else ""
             raise PtxError(
-                f"unknown form of {base}, {instruction.op}{detail}: {where.where(self._source)}"
+                f"unknown form of {base}, {instruction.op}{detail}: {self._where(where)}"
             ) from None
         if instruction.guard is None:
             return run
@@ -164,10 +174,10 @@ class Machine:
             taken = ~guard() if negated else guard()
             if mask is not None:
                 taken = taken & mask.bits
-            if taken.all() and (mask is None):
-                run(None)
-            elif taken.any():
-                run(Mask(taken))
+            chosen = None if mask is None and taken.all() else Mask(taken)
+            where.count_guard(chosen)
+            if taken.any():
+                run(chosen)
 
         return guarded
 
@@ -188,7 +198,7 @@ class Machine:
         parameters: Sequence[Sequence[Any]],
         memory: GlobalMemory,
         budget: int,
-        counters: Any = None,
+        counters: Counters | None = None,
     ) -> Report:
         """A batch of launches of one grid. ``parameters`` are those of each launch, in the order of the
         kernel's; ``budget`` the blocks of code that the lanes of a chunk may run in all."""
@@ -232,7 +242,7 @@ class Machine:
         if (check, line, launch) in self._told or len(self._told) >= _HAZARDS:
             return
         self._told.add((check, line, launch))
-        where = f" at {site.where(self._source)}" if site else ""
+        where = f" at {self._where(site)}" if site else ""
         message = f"{self.geometry.describe(lane)} {what}{where}"
         self._report.hazards.append(Hazard(check, launch, message))
 
@@ -242,7 +252,7 @@ class Machine:
         dynamic_shared: int,
         parameters: Sequence[Sequence[Any]],
         budget: int,
-        counters: Any,
+        counters: Counters | None,
     ) -> None:
         if geometry.lanes != self.lanes:
             self.fma = FusedMultiplyAdd(geometry.lanes)
@@ -273,7 +283,7 @@ class _Flow:
         geometry: Geometry,
         budget: int,
         report: Report,
-        counters: Any,
+        counters: Counters | None,
     ) -> None:
         self._machine, self._blocks, self._geometry = machine, blocks, geometry
         self._budget, self._report, self._counters = budget, report, counters
@@ -298,7 +308,7 @@ class _Flow:
             active = self._geometry.lanes if mask is None else int(np.count_nonzero(mask.bits))
             self._report.lane_instructions += active * (len(block.run) + (block.end is not None))
             if self._counters is not None:
-                self._counters.touch_block(at, block, active)
+                self._counters.touch_block(block.code, mask)
             steps += 1
             if steps > self._budget:
                 lane = 0 if mask is None else int(mask.index[0])
@@ -320,7 +330,7 @@ class _Flow:
             if left is not _NONE:
                 self._go(at + 1, left)
                 if taken is not _NONE and self._counters is not None:
-                    self._counters.touch_divergence(block.end)
+                    self._counters.touch_divergence(block.end, Mask(taken), Mask(left))
         elif op in ("ret", "exit"):
             if left is not _NONE:
                 self._go(at + 1, left)

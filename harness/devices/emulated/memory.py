@@ -200,9 +200,11 @@ class GlobalMemory:
         for buffer in self.buffers:
             buffer.enter(geometry)
 
-    def load(self, site: Site, address: Any, width: int, mask: Mask | None) -> Array:
-        """Values of the active lanes: (n,) of the width, or (n, width / 4) of 32 bits for a vector."""
-        buffer, element = self._resolve(site, address, width, mask)
+    def load(self, site: Site, address: Any, width: int, mask: Mask | None, kind: str = "load") -> Array:
+        """Values of the active lanes: (n,) of the width, or (n, width / 4) of 32 bits for a vector.
+
+        ``kind`` copy: on their way to shared memory."""
+        buffer, element, active = self._resolve(site, address, width, mask)
         unknown = buffer.unknown(element, width)
         if unknown is not None:
             i = int(np.argmax(unknown))
@@ -217,13 +219,13 @@ class GlobalMemory:
                 place = buffer.element(int(element[i]), width)
                 what = f"reads {place}, which another block wrote in this launch"
                 self.report("race", what, site, self._lane(i, mask))
-        site.count_global(buffer.name, element, width, mask)
+        site.count_global(kind, buffer.name, active, width, mask)
         return gather(buffer.bytes, element, width)
 
     def store(self, site: Site, address: Any, width: int, values: Array, mask: Mask | None) -> None:
         """Store values of the active lanes, shaped as ``load`` gives them."""
         assert self._geometry is not None
-        buffer, element = self._resolve(site, address, width, mask)
+        buffer, element, active = self._resolve(site, address, width, mask)
         if not buffer.writable:
             what = f"writes the input {buffer.element(int(element[0]), width)}"
             raise Trap("bounds", what, site, self._lane(0, mask))
@@ -237,7 +239,7 @@ class GlobalMemory:
                 f"writes {buffer.element(int(element[i]), width)}, which another thread of {whose} wrote too"
             )
             self.report("race", what, site, self._lane(i, mask))
-        site.count_global(buffer.name, element, width, mask)
+        site.count_global("store", buffer.name, active, width, mask)
         scatter(buffer.bytes, element, width, values)
 
     def _block(self, number: int) -> tuple[int, int, int]:
@@ -248,7 +250,10 @@ class GlobalMemory:
     def _lane(self, position: int, mask: Mask | None) -> int:
         return position if mask is None else int(mask.index[position])
 
-    def _resolve(self, site: Site, address: Any, width: int, mask: Mask | None) -> tuple[Buffer, Array]:
+    def _resolve(
+        self, site: Site, address: Any, width: int, mask: Mask | None
+    ) -> tuple[Buffer, Array, Array]:
+        """The buffer, and of each active lane the storage element and the address."""
         assert self._geometry is not None
         index = None if mask is None else mask.index
         address = full(address, self._geometry.lanes)
@@ -261,7 +266,7 @@ class GlobalMemory:
                 if width > 1 and (address & (width - 1)).any():
                     i = int(np.argmax((address & (width - 1)) != 0))
                     self._misaligned(site, address, i, width, mask)
-                return buffer, element
+                return buffer, element, address
         else:
             bad = 0
         lane = self._lane(bad, mask)

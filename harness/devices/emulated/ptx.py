@@ -131,8 +131,10 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         # Comments go, their line ends stay.
-        text = re.sub(r"/\*.*?\*/", lambda m: "\n" * m[0].count("\n"), text, flags=re.DOTALL)
-        self._text = re.sub(r"//[^\n]*", "", text)
+        text = re.sub(r"/\*.*?\*/", _line_ends, text, flags=re.DOTALL)
+        text = re.sub(r"//[^\n]*", "", text)
+        # Debug information is no PTX; that of -lineinfo is strings of bytes.
+        self._text = re.sub(r"\.section\b[^{}\n]*\s*\{[^{}]*\}", _line_ends, text)
         self._events = self._split()
 
     def __iter__(self) -> Iterator[tuple[str, str, int]]:
@@ -214,8 +216,7 @@ class _Body:
             elif kind == "label":
                 self._entry.labels[body] = len(self._entry.code)
             elif kind == "line":
-                if loc := re.match(r"\.loc\s+\d+\s+(\d+)", body):
-                    self._source = int(loc[1]) or self._source
+                self._source = _source_line(body) or self._source
             elif body.startswith("."):
                 self._directive(body, line)
             else:
@@ -297,6 +298,17 @@ class _Body:
                 return Vector(tuple(self._operand(item) for item in text.split("|")))
             return Name(text)
         raise ValueError(text)
+
+
+def _line_ends(match: re.Match[str]) -> str:
+    return "\n" * match[0].count("\n")
+
+
+def _source_line(directive: str) -> int:
+    """The line of the .cu file, which is file 1, that a .loc names; of what is inlined from a header, the line
+    that calls it; 0 where it names none."""
+    places = re.findall(r"(?:^\.loc|\binlined_at)\s+(\d+)\s+(\d+)", directive)
+    return next((int(line) for file, line in places if file == "1" and line != "0"), 0)
 
 
 def _split_commas(text: str) -> list[str]:

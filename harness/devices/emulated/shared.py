@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.devices.emulated.counters import SharedAccess, shared_access
 from harness.devices.emulated.hazards import Site, Trap
 from harness.devices.emulated.lanes import WARP, Array, Geometry, Mask, full
 from harness.devices.emulated.memory import SLOT, gather, scatter
@@ -53,6 +54,10 @@ class Pattern:
         n = max(1, self.width // self.granule)
         cell = (self.element[:, None] * n + np.arange(n)).ravel()
         return cell, np.repeat(self.lane, n)
+
+    @cached_property
+    def access(self) -> SharedAccess:
+        return shared_access(self.offset, self.lane, self.width)
 
     @cached_property
     def readers(self) -> tuple[Array, Array, Array]:
@@ -99,13 +104,13 @@ class SharedMemory:
 
     def load(self, site: Site, address: Any, width: int, mask: Mask | None) -> Array:
         pattern = self._pattern(site, address, width, mask)
-        site.count_shared(pattern)
+        site.count_shared("load", pattern)
         self.check_read(site, pattern)
         return gather(self._bytes, pattern.element, width)
 
     def store(self, site: Site, address: Any, width: int, values: Array, mask: Mask | None) -> None:
         pattern = self._pattern(site, address, width, mask)
-        site.count_shared(pattern)
+        site.count_shared("store", pattern)
         self.check_write(site, pattern)
         scatter(self._bytes, pattern.element, width, values)
 
@@ -132,7 +137,7 @@ class SharedMemory:
     def copy(self, site: Site, address: Any, width: int, values: Array, mask: Mask | None) -> None:
         """cp.async: the bytes arrive at some time between now and the wait."""
         pattern = self._pattern(site, address, width, mask)
-        site.count_shared(pattern)
+        site.count_shared("copy", pattern)
         self._check_clash(site, pattern)
         if self._copies.pending:
             self._check_pending(site, pattern, "copies to")

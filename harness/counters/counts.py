@@ -1,0 +1,155 @@
+"""The counts of a case, in all, by line of the source and by buffer; and the formulas they are held against."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from harness import oracle
+from harness.devices import DeviceError
+from harness.devices.emulated.counters import Counters, GlobalAccess, Tally
+from harness.devices.emulated.device import EmulatedDevice
+from harness.legality import GpuLimits
+from harness.model import Case, Problem
+from harness.static.compiled import ARCHES, variants_of
+from kernels import LADDER
+
+# Whole vectors and, for most stages, whole tiles; and a problem of which every edge is odd.
+PROBLEMS = (Problem(96, 160, 64), Problem(67, 45, 33))
+
+
+class Bytes(NamedTuple):
+    """Bytes that the lanes asked to read and to write, each for itself."""
+
+    read: int
+    written: int
+
+
+@dataclass(frozen=True)
+class Counts:
+    """``total`` of a launch of the case; ``lines`` by line of the source, such as s01_naive.cu:27, or
+    PTX line 57 where nothing names one; ``buffers`` by matrix, A, B and C; ``mix`` executions by warps of
+    each kind of instruction; ``blocks`` and ``warps`` launched; ``shared_bytes`` a block."""
+
+    case: Case
+    arch: str
+    total: Tally
+    lines: Mapping[str, Tally]
+    buffers: Mapping[str, Bytes]
+    mix: Mapping[str, int]
+    blocks: int
+    warps: int
+    shared_bytes: int
+
+    def sectors_per_request(self, what: str = "reads") -> float:
+        """Of ``reads`` (loads and cp.async), ``loads``, ``copies`` or ``stores``; 0 where there are none."""
+        access: GlobalAccess = getattr(self.total, what)
+        return access.sectors_per_request
+
+    @property
+    def conflicts(self) -> int:
+        """Wavefronts of shared memory beyond those without a bank conflict."""
+        return self.total.shared.conflicts
+
+    @property
+    def barriers(self) -> float:
+        """Barriers that a warp meets, on average."""
+        return self.total.barriers / self.warps if self.warps else 0.0
+
+    @cached_property
+    def intensity(self) -> float:
+        """FLOP for each byte of global memory that a lane asks for."""
+        return self.total.flop / self.total.accesses.bytes if self.total.accesses.bytes else 0.0
+
+    @cached_property
+    def sector_intensity(self) -> float:
+        """FLOP for each byte of the sectors that requests touch."""
+        return self.total.flop / (32 * self.total.accesses.sectors) if self.total.accesses.sectors else 0.0
+
+    def worst_line(self, what: str) -> str:
+        """Where most sectors or wavefronts are lost, of ``loads``, ``shared_stores``, ...; empty if nowhere."""
+        lost = {line: _lost(tally, what) for line, tally in self.lines.items()}
+        worst = max(lost, key=lambda line: lost[line], default="")
+        return worst if worst and lost[worst] else ""
+
+
+def _lost(tally: Tally, what: str) -> int:
+    access = getattr(tally, what)
+    return int(access.excess if isinstance(access, GlobalAccess) else access.conflicts)
+
+
+def count(case: Case, arch: str = "sm_90a", device: EmulatedDevice | None = None) -> Counts:
+    """The counts of a launch of the case; ``device`` one for that architecture where several are counted.
+
+    Raises DeviceError for a kernel that does not compile, that uses an instruction the emulated device does
+    not know, or that it had to stop.
+    """
+    device = device or EmulatedDevice(arch)
+    counters = Counters()
+    (output,) = device.run_all([case], [oracle.make_inputs(case.problem, case.dtype, "exact")], counters)
+    if not output.complete:
+        said = "; ".join(violation.message for violation in output.violations[:1])
+        raise DeviceError("STOPPED", f"{case.id}: nothing can be counted: {said}")
+    return counted(case, device, counters)
+
+
+def counted(case: Case, device: EmulatedDevice, counters: Counters) -> Counts:
+    """What counters hold after the launch of a case on that device."""
+    tallies = list(counters.tallies())
+    lines: dict[str, Tally] = defaultdict(Tally)
+    named = device.lines(case) if tallies else {}
+    assert case.kernel.source is not None
+    for instruction, tally in tallies:
+        line = named.get(instruction.line, 0)
+        lines[f"{case.kernel.source.name}:{line}" if line else f"PTX line {instruction.line}"] += tally
+    read, written = (
+        {name: sum(a.bytes for (b, kind), a in counters.buffers.items() if b == name and kind in kinds)
+         for name in "ABC"}
+        for kinds in (("load", "copy"), ("store",))
+    )  # fmt: skip
+    return Counts(
+        case=case,
+        arch=device.arch,
+        total=sum((tally for _, tally in tallies), Tally()),
+        lines=dict(sorted(lines.items(), key=lambda item: _number(item[0]))),
+        buffers={name: Bytes(read[name], written[name]) for name in "ABC"},
+        mix=counters.mix(),
+        blocks=counters.blocks,
+        warps=counters.warps,
+        shared_bytes=device.shared_bytes(case) if tallies else 0,
+    )
+
+
+def _number(place: str) -> int:
+    return int(re.findall(r"\d+", place)[-1])
+
+
+def expected_bytes(case: Case) -> dict[str, Bytes]:
+    """What a kernel that reads each element once a block asks for, by matrix.
+
+    A block of TILE_M × TILE_N elements of C reads its rows of A and its columns of B: M·K·⌈N/TILE_N⌉ and
+    K·N·⌈M/TILE_M⌉ elements, which for square tiles are 2·M·N·K/TILE_SIZE in all; without shared memory each
+    thread does, 2·M·N·K. C is written once, and read where beta is not 0.
+    """
+    p, shape = case.problem, case.kernel.shape(case.config, case.dtype)
+    rows, columns = shape.tile if shape.shared_bytes else (1, 1)
+    size, c = case.dtype.storage.itemsize, p.m * p.n * case.dtype.output.itemsize
+    return {
+        "A": Bytes(p.m * p.k * -(-p.n // columns) * size, 0),
+        "B": Bytes(p.k * p.n * -(-p.m // rows) * size, 0),
+        "C": Bytes(c if p.beta else 0, c),
+    }
+
+
+def cases(arch: str = "sm_90a", problems: Sequence[Problem] = PROBLEMS) -> list[Case]:
+    """Every variant that can run on an architecture, on each of the problems."""
+    return [Case(k, d, c, p) for k, c, d in variants_of(arch).values() for p in problems]
+
+
+def default_cases(arch: str = "sm_90a", problems: Sequence[Problem] = PROBLEMS) -> list[Case]:
+    """Every stage's default config, for each of its dtypes, on each of the problems."""
+    return [case for case in cases(arch, problems) if case.config == case.kernel.configs[0]]

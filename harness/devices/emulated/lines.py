@@ -1,0 +1,47 @@
+"""Which line of the .cu file an instruction comes from.
+
+nvcc tells it with -lineinfo only, and the code it then makes is not always that without: what runs is the
+latter, and its instructions are lined up with those of the former.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
+
+from harness import toolchain
+from harness.devices.emulated.ptx import Instruction, parse
+from harness.model import Config, DType, Kernel
+from harness.toolchain import Nvcc
+
+
+def source_lines(
+    code: Sequence[Instruction],
+    kernel: Kernel,
+    config: Config,
+    dtype: DType,
+    arch: str,
+    nvcc: Nvcc | None = None,
+) -> dict[int, int]:
+    """PTX line of each instruction of a variant to its line in the .cu file, 0 where the compiler names none.
+
+    Raises CompileError and ToolchainError as ``toolchain.compile_ptx`` does.
+    """
+    ptx = toolchain.compile_ptx(kernel, config, dtype, arch, lines=True, nvcc=nvcc)
+    return dict(align(code, parse(ptx, kernel.entry).code))
+
+
+def align(code: Sequence[Instruction], told: Sequence[Instruction]) -> Iterator[tuple[int, int]]:
+    """(PTX line, source line) of each instruction of ``code``; those that ``told`` has not are of the line of
+    the one before."""
+    ops, told_ops = [i.op for i in code], [i.op for i in told]
+    lines = [0] * len(code)
+    if ops == told_ops:
+        lines = [i.source for i in told]
+    else:
+        for a, b, n in SequenceMatcher(None, ops, told_ops, autojunk=False).get_matching_blocks():
+            lines[a : a + n] = [i.source for i in told[b : b + n]]
+    last = 0
+    for instruction, line in zip(code, lines, strict=True):
+        last = line or last
+        yield instruction.line, last
