@@ -2,8 +2,8 @@
 
 Products are exact and sums are made in float64, then rounded to the accumulator's type: integers come out
 as on the hardware, real numbers within its error bounds. The layout of mma.sync fragments is that of the
-PTX ISA (§9.7.14); that of wmma fragments is unspecified there, and here each lane holds 16 bytes of a row
-of the matrix as it lies in memory.
+PTX ISA (§9.7.14); that of wmma fragments is unspecified there, and here each lane holds segments of 16 bytes
+of a row of the matrix, as it lies in memory, and eight neighbouring lanes eight rows, as ldmatrix reads them.
 """
 
 from __future__ import annotations
@@ -70,9 +70,8 @@ def _matrix(rows: int, columns: int, dtype: Any) -> tuple[Array, Array, int]:
     segments = rows * columns // per // WARP
     if segments < 1:
         raise PtxError("a fragment of less than 16 bytes a lane is not supported")
-    number = np.arange(WARP)[:, None] * segments + np.arange(segments)
-    per_row = columns // per
-    return number // per_row, number % per_row * per, segments
+    number = np.arange(WARP)[:, None] + WARP * np.arange(segments)
+    return number % rows, number // rows * per, segments
 
 
 class _Fragment:
@@ -89,7 +88,9 @@ class _Fragment:
 
     def decode(self, words: Array) -> Array:
         """(lanes, registers) to matrices (warps, rows, columns) in float64."""
-        used = np.ascontiguousarray(words[:, : 4 * self.segments])
+        of_lanes = words[:, : 4 * self.segments].reshape(-1, WARP, self.segments, 4)
+        of_rows = of_lanes.transpose(0, 2, 1, 3).reshape(len(of_lanes), -1, self.rows, 4)
+        used = np.ascontiguousarray(of_rows.transpose(0, 2, 1, 3))
         values: Array = used.view(self.dtype).reshape(-1, self.rows, self.columns).astype(np.float64)
         return values.transpose(0, 2, 1) if self.transposed else values
 
@@ -97,8 +98,10 @@ class _Fragment:
         """Matrices in the dtype to (lanes, 4 · segments) words."""
         if self.transposed:
             values = values.transpose(0, 2, 1)
-        flat = np.ascontiguousarray(values.astype(self.dtype, copy=False))
-        return flat.reshape(-1, 4 * self.segments * 4 // self.dtype.itemsize).view(np.uint32)
+        flat = np.ascontiguousarray(values.astype(self.dtype, copy=False)).view(np.uint32)
+        of_rows = flat.reshape(len(values), self.rows, -1, 4).transpose(0, 2, 1, 3)
+        of_lanes = of_rows.reshape(-1, self.segments, WARP, 4).transpose(0, 2, 1, 3)
+        return np.ascontiguousarray(of_lanes).reshape(-1, 4 * self.segments)
 
 
 def _wmma(b: Builder, i: Instruction, site: Site) -> Run:
