@@ -106,8 +106,12 @@ def pinned_tools() -> tuple[Nvcc, Disassembler]:
     What a compiler makes of a kernel depends on its version: figures are compared between equal ones only.
     Raises ToolchainError, one line, where either is missing or there in other versions only.
     """
-    nvcc, nvdisasm = pins()
-    return Nvcc(*_pinned("nvcc", nvcc)), Disassembler(*_pinned("nvdisasm", nvdisasm))
+    return pinned_nvcc(), Disassembler(*_pinned("nvdisasm", pins()[1]))
+
+
+def pinned_nvcc() -> Nvcc:
+    """The compiler of the version that pyproject.toml pins. Raises ToolchainError."""
+    return Nvcc(*_pinned("nvcc", pins()[0]))
 
 
 @functools.cache

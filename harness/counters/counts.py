@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from harness import oracle
 from harness.devices import DeviceError
-from harness.devices.emulated.counters import Counters, GlobalAccess, Tally
+from harness.devices.emulated.counters import Counters, GlobalAccess, Tally, mnemonic
 from harness.devices.emulated.device import EmulatedDevice
 from harness.legality import GpuLimits
 from harness.model import Case, Problem
@@ -82,8 +82,11 @@ def _lost(tally: Tally, what: str) -> int:
     return int(access.excess if isinstance(access, GlobalAccess) else access.conflicts)
 
 
-def count(case: Case, arch: str = "sm_90a", device: EmulatedDevice | None = None) -> Counts:
+def count(
+    case: Case, arch: str = "sm_90a", device: EmulatedDevice | None = None, by_source: bool = True
+) -> Counts:
     """The counts of a launch of the case; ``device`` one for that architecture where several are counted.
+    Without ``by_source`` lines are those of the PTX, which saves a compilation.
 
     Raises DeviceError for a kernel that does not compile, that uses an instruction the emulated device does
     not know, or that it had to stop.
@@ -94,16 +97,17 @@ def count(case: Case, arch: str = "sm_90a", device: EmulatedDevice | None = None
     if not output.complete:
         said = "; ".join(violation.message for violation in output.violations[:1])
         raise DeviceError("STOPPED", f"{case.id}: nothing can be counted: {said}")
-    return counted(case, device, counters)
+    return _counted(case, device, counters, by_source)
 
 
-def counted(case: Case, device: EmulatedDevice, counters: Counters) -> Counts:
-    """What counters hold after the launch of a case on that device."""
+def _counted(case: Case, device: EmulatedDevice, counters: Counters, by_source: bool) -> Counts:
     tallies = list(counters.tallies())
     lines: dict[str, Tally] = defaultdict(Tally)
-    named = device.lines(case) if tallies else {}
+    named = device.lines(case) if tallies and by_source else {}
     assert case.kernel.source is not None
+    mix: Counter[str] = Counter()
     for instruction, tally in tallies:
+        mix[mnemonic(instruction.op)] += tally.instructions
         line = named.get(instruction.line, 0)
         lines[f"{case.kernel.source.name}:{line}" if line else f"PTX line {instruction.line}"] += tally
     read, written = (
@@ -114,10 +118,10 @@ def counted(case: Case, device: EmulatedDevice, counters: Counters) -> Counts:
     return Counts(
         case=case,
         arch=device.arch,
-        total=sum((tally for _, tally in tallies), Tally()),
+        total=sum(lines.values(), Tally()),
         lines=dict(sorted(lines.items(), key=lambda item: _number(item[0]))),
         buffers={name: Bytes(read[name], written[name]) for name in "ABC"},
-        mix=counters.mix(),
+        mix=dict(mix.most_common()),
         blocks=counters.blocks,
         warps=counters.warps,
         shared_bytes=device.shared_bytes(case) if tallies else 0,

@@ -1,4 +1,5 @@
-"""``python -m harness.static [--refresh] [pytest options]``: the compiler's figures against the stored ones.
+"""``python -m harness.static [--refresh] [pytest options]``: the compiler's figures and the emulated device's
+counts against the stored ones.
 
 ``--refresh`` shows what changed and then stores it; with ``-k`` for the chosen variants only. Exit status:
 0 as stored, or refreshed; 1 something is red, or nothing could be compared; pytest's own beyond that.
@@ -9,18 +10,25 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from harness import toolchain
+from harness.counters import stored as counts
+from harness.counters.check import CounterCheck, CounterEntry
+from harness.counters.check import entries as counter_entries
+from harness.devices import DeviceError
 from harness.static import store
 from harness.static.check import Check, Entry, entries
-from harness.static.compiled import ARCHES, StaticFigures
+from harness.static.compiled import ARCHES
 from harness.static.store import ACCEPT, StoreError
 from harness.toolchain import CompileError, ToolchainError
 
+T = TypeVar("T")
 TESTS = str(Path(__file__).resolve().parents[2] / "tests" / "test_static.py")
 
 
@@ -32,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
         if refreshing:
             return refresh(options)
         require_stored()
-    except (CompileError, StoreError, ToolchainError) as error:
+    except (CompileError, DeviceError, StoreError, ToolchainError) as error:
         print(f"static: {error}", file=sys.stderr)
         return 1
     return int(pytest.main([TESTS, "-m", "static", *options]))
@@ -42,6 +50,7 @@ def require_stored(root: Path = store.ROOT) -> None:
     """Raises StoreError where stored figures cannot be read, or are none of this compiler's."""
     nvcc, nvdisasm = toolchain.pins()
     missing = [arch for arch in ARCHES if not store.load(arch, nvcc, nvdisasm, root)]
+    missing += [] if counts.load(nvcc, root) else ["the counters"]
     if missing:
         there = ", ".join(sorted(path.name for path in root.glob("nvcc-*"))) or "nothing"
         raise StoreError(
@@ -51,12 +60,34 @@ def require_stored(root: Path = store.ROOT) -> None:
 
 
 def refresh(options: Sequence[str], root: Path = store.ROOT) -> int:
-    """Shows and then stores the compiler's figures of the entries that pytest's options choose."""
-    chosen = selected(options)
+    """Shows and then stores the figures and counts of the entries that pytest's options choose."""
+    found = selected(options)
+    refresh_figures([entry for entry in found if isinstance(entry, Entry)], root)
+    refresh_counts([entry for entry in found if isinstance(entry, CounterEntry)], root)
+    return 0
+
+
+def refresh_counts(chosen: Sequence[CounterEntry], root: Path) -> None:
+    if not chosen:
+        return
+    check = CounterCheck(root)
+    names = {entry.name for entry in chosen}
+    others = [entry for entry in counter_entries(root) if entry.name not in names]
+    before = _trusted(lambda: dict(check.stored), others)
+    lines = list(check.refresh(chosen, before))
+    if not lines:
+        print("counters: nothing changed")
+        return
+    print("\n".join(lines), flush=True)
+    print(f"wrote {store.shown(counts.write(before, check.version, root))}", flush=True)
+
+
+def refresh_figures(chosen: Sequence[Entry], root: Path) -> None:
     check = Check(chosen, root)
     every = entries(root)
     for arch in dict.fromkeys(entry.arch for entry in chosen):
-        before = _before(check, arch, [e for e in every if e.arch == arch and e not in chosen])
+        others = [e for e in every if e.arch == arch and e not in chosen]
+        before = _trusted(partial(check.stored, arch), others)
         lines = list(check.changes(arch, before))
         if not lines:
             print(f"{arch}: nothing changed")
@@ -64,13 +95,12 @@ def refresh(options: Sequence[str], root: Path = store.ROOT) -> int:
         print("\n".join(lines), flush=True)
         path = store.write(check.after(arch, before), arch, *check.versions, root)
         print(f"wrote {store.shown(path)}", flush=True)
-    return 0
 
 
-def _before(check: Check, arch: str, others: Sequence[Entry]) -> dict[str, StaticFigures]:
+def _trusted(load: Callable[[], dict[str, T]], others: Sequence[object]) -> dict[str, T]:
     """What is stored. A file that cannot be trusted is none if nothing of it is to stay."""
     try:
-        return check.stored(arch)
+        return load()
     except StoreError as error:
         if others:
             raise StoreError(f"{error} (without -k, so that nothing of it is kept)") from None
@@ -78,9 +108,9 @@ def _before(check: Check, arch: str, others: Sequence[Entry]) -> dict[str, Stati
         return {}
 
 
-def selected(options: Sequence[str]) -> list[Entry]:
+def selected(options: Sequence[str]) -> list[Entry | CounterEntry]:
     """The entries that pytest's options choose. Ends the program as pytest does where that goes wrong."""
-    collected: list[Entry] = []
+    collected: list[Entry | CounterEntry] = []
 
     class Collector:
         def pytest_collection_finish(self, session: pytest.Session) -> None:

@@ -15,10 +15,10 @@ ptxas merges and drops accesses that PTX has.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,17 +32,8 @@ SECTOR = 32  # bytes
 BANKS = 32
 KINDS = ("load", "store", "copy")  # copy: cp.async, a load from global and a store to shared memory
 
-_Sum = TypeVar("_Sum", bound="_Summable")
-
-
 @dataclass(frozen=True)
-class _Summable:
-    def __add__(self: _Sum, other: _Sum) -> _Sum:
-        return type(self)(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
-
-
-@dataclass(frozen=True)
-class GlobalAccess(_Summable):
+class GlobalAccess:
     """Requests and their sectors; ``ideal`` the fewest sectors that could hold the distinct bytes of each
     request; ``bytes`` what the lanes asked for, each for itself."""
 
@@ -50,6 +41,14 @@ class GlobalAccess(_Summable):
     sectors: int = 0
     ideal: int = 0
     bytes: int = 0
+
+    def __add__(self, other: GlobalAccess) -> GlobalAccess:
+        return GlobalAccess(
+            self.requests + other.requests,
+            self.sectors + other.sectors,
+            self.ideal + other.ideal,
+            self.bytes + other.bytes,
+        )
 
     @property
     def sectors_per_request(self) -> float:
@@ -63,7 +62,7 @@ class GlobalAccess(_Summable):
 
 
 @dataclass(frozen=True)
-class SharedAccess(_Summable):
+class SharedAccess:
     """Requests and their wavefronts; ``ideal`` what they were without a bank conflict; ``bytes`` of all
     lanes."""
 
@@ -71,6 +70,14 @@ class SharedAccess(_Summable):
     wavefronts: int = 0
     ideal: int = 0
     bytes: int = 0
+
+    def __add__(self, other: SharedAccess) -> SharedAccess:
+        return SharedAccess(
+            self.requests + other.requests,
+            self.wavefronts + other.wavefronts,
+            self.ideal + other.ideal,
+            self.bytes + other.bytes,
+        )
 
     @property
     def conflicts(self) -> int:
@@ -81,7 +88,7 @@ _GLOBAL, _SHARED = GlobalAccess(), SharedAccess()
 
 
 @dataclass(frozen=True)
-class Tally(_Summable):
+class Tally:
     """What some instructions did in all their executions. ``instructions`` and ``barriers`` are counted a warp,
     ``divergent`` the times that a branch split a warp; ``flop`` 2 an FMA and active lane, 1 an addition or
     multiplication, 2·m·n·k a tensor core instruction."""
@@ -96,6 +103,24 @@ class Tally(_Summable):
     shared_loads: SharedAccess = _SHARED
     shared_stores: SharedAccess = _SHARED
     shared_copies: SharedAccess = _SHARED
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.instructions + other.instructions,
+            self.flop + other.flop,
+            self.barriers + other.barriers,
+            self.divergent + other.divergent,
+            # Most instructions access no memory, and there are many.
+            *(
+                one if more is _GLOBAL or more is _SHARED else one + more
+                for one, more in zip(self._accesses, other._accesses, strict=True)
+            ),
+        )
+
+    @property
+    def _accesses(self) -> tuple[Any, ...]:
+        shared = (self.shared_loads, self.shared_stores, self.shared_copies)
+        return (self.loads, self.stores, self.copies, *shared)
 
     @property
     def reads(self) -> GlobalAccess:
@@ -204,13 +229,6 @@ class Counters:
                 row.warps, row.lanes = warps, lanes
         for row in sorted(rows.values(), key=lambda row: row.instruction.line):
             yield row.instruction, row.tally()
-
-    def mix(self) -> dict[str, int]:
-        """Executions by warps of each kind of instruction."""
-        made: Counter[str] = Counter()
-        for instruction, tally in self.tallies():
-            made[mnemonic(instruction.op)] += tally.instructions
-        return dict(made.most_common())
 
 
 def global_access(address: Array, width: int, mask: Mask | None, lanes: int) -> GlobalAccess:

@@ -1,0 +1,131 @@
+"""The counts of a run's variants against the stored ones, and the refresh of those."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from harness import toolchain
+from harness.counters import stored as store
+from harness.counters.counts import PROBLEMS, Counts, count
+from harness.counters.stored import ARCH
+from harness.devices import DeviceError
+from harness.devices.emulated.device import EmulatedDevice
+from harness.model import Case
+from harness.static.compiled import variants_of
+from harness.static.files import ACCEPT, ROOT, StoreError
+from harness.toolchain import Variant
+
+
+class CounterEntry(NamedTuple):
+    """A variant; ``variant`` None where counts are stored and the ladder has none."""
+
+    name: str
+    variant: Variant | None
+
+    def __str__(self) -> str:
+        return f"{self.name}-counters"
+
+    @property
+    def accept(self) -> str:
+        return f'{ACCEPT} -k "[{self}]"'
+
+
+def entries(root: Path = ROOT) -> list[CounterEntry]:
+    """Every variant that has or should have stored counts. A file that cannot be read adds none of its own."""
+    live = variants_of(ARCH)
+    try:
+        stored = store.load(toolchain.pins()[0], root)
+    except StoreError:
+        stored = {}
+    gone = [CounterEntry(name, None) for name in stored if name not in live]
+    return [*(CounterEntry(name, variant) for name, variant in live.items()), *gone]
+
+
+class CounterCheck:
+    """Counts the variants of a run, each when it is asked for.
+
+    Raises ToolchainError where the pinned compiler is not there, and, when asked for an entry, StoreError where
+    the stored counts cannot be trusted.
+    """
+
+    def __init__(self, root: Path = ROOT) -> None:
+        nvcc = toolchain.pinned_nvcc()
+        self.version, self._root = nvcc.version, root
+        self.device = EmulatedDevice(ARCH, nvcc)
+        self._stored: dict[str, store.Variant] | None = None
+        self._made: dict[str, dict[str, Counts]] = {}
+
+    def made(self, entry: CounterEntry) -> dict[str, Counts]:
+        """The counts of a variant by problem, none where it has left the ladder. Raises DeviceError."""
+        if entry.name not in self._made:
+            self._made[entry.name] = {
+                case.problem.id: count(case, device=self.device, by_source=False) for case in _cases(entry)
+            }
+        return self._made[entry.name]
+
+    @property
+    def stored(self) -> dict[str, store.Variant]:
+        if self._stored is None:
+            self._stored = store.load(self.version, self._root)
+        return self._stored
+
+    def finding(self, entry: CounterEntry) -> str:
+        """Why an entry is red: what and where in one line, then what to do; empty if all is as stored."""
+        stored = self.stored.get(entry.name)
+        if entry.variant is None:
+            return (
+                f"{entry.name}: counts are stored, but there is no such variant; drop them with `{entry.accept}`"
+            )
+        try:
+            changes = self._changes(entry, stored or {})
+        except DeviceError as error:
+            return str(error)
+        if stored is None:
+            return f"{entry.name}: no counts are stored; accept these with `{entry.accept}`"
+        return f"{entry.name}: {'; '.join(changes)}\nto accept it: {entry.accept}" if changes else ""
+
+    def _changes(self, entry: CounterEntry, stored: store.Variant) -> list[str]:
+        made = self.made(entry)
+        changes = []
+        for case in _cases(entry):
+            problem = case.problem.id
+            now = store.figures(made[problem])
+            if now == stored.get(problem):
+                continue
+            if problem not in stored:
+                changes.append(f"on {problem} nothing is stored")
+                continue
+            # Lines of the source cost a compilation, so they are looked for only here.
+            again = count(case, device=self.device)
+            changes.append(
+                f"on {problem} {', '.join(store.compare(stored[problem], now, again.worst_line))}"
+            )
+        gone = [problem for problem in stored if problem not in made]
+        return changes + [f"{problem} is stored, but no longer counted" for problem in gone]
+
+    def refresh(self, chosen: Iterable[CounterEntry], before: dict[str, store.Variant]) -> Iterator[str]:
+        """What storing the counts of the chosen entries changes, a line a variant, in ``before`` itself.
+
+        Raises DeviceError for a variant that cannot be counted.
+        """
+        for entry in chosen:
+            was = before.get(entry.name)
+            if entry.variant is None:
+                del before[entry.name]
+                yield f"{entry.name} counters: dropped"
+                continue
+            changes = self._changes(entry, was or {})
+            before[entry.name] = {problem: store.figures(c) for problem, c in self.made(entry).items()}
+            if was is None:
+                yield f"{entry.name} counters: new"
+            elif changes:
+                yield f"{entry.name} counters: {'; '.join(changes)}"
+
+
+def _cases(entry: CounterEntry) -> list[Case]:
+    if entry.variant is None:
+        return []
+    kernel, config, dtype = entry.variant
+    return [Case(kernel, dtype, config, problem) for problem in PROBLEMS]

@@ -1,0 +1,116 @@
+"""The counts of every variant as they are stored, and what a change of them means in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from harness.counters.counts import Counts
+from harness.devices.emulated.counters import GlobalAccess
+from harness.static import files
+from harness.static.files import ROOT, Groups
+
+SCHEMA = 1
+ARCH = "sm_90a"
+GLOBAL = {"loads": "global loads", "copies": "cp.async", "stores": "global stores"}
+SHARED = {
+    "shared_loads": "shared loads",
+    "shared_stores": "shared stores",
+    "shared_copies": "cp.async to shared memory",
+}
+_REST = {
+    "barriers": "barriers of all warps {} -> {}",
+    "divergent": "divergent branches {} -> {}",
+    "flop": "FLOP {} -> {}",
+    "shared_bytes": "shared memory {} -> {} bytes a block",
+    "a_read": "bytes read of A {} -> {}",
+    "b_read": "bytes read of B {} -> {}",
+    "c_read": "bytes read of C {} -> {}",
+    "c_written": "bytes written to C {} -> {}",
+}
+
+Figures = Mapping[str, int]
+Variant = Mapping[str, Figures]  # by problem
+
+
+def figures(counts: Counts) -> dict[str, int]:
+    """What is stored of a case."""
+    total, buffers = counts.total, counts.buffers
+    made = {}
+    for name in GLOBAL:
+        access = getattr(total, name)
+        made |= {f"{name}_requests": access.requests, f"{name}_sectors": access.sectors}
+    for name in SHARED:
+        access = getattr(total, name)
+        made |= {f"{name}_wavefronts": access.wavefronts, f"{name}_conflicts": access.conflicts}
+    rest = (total.barriers, total.divergent, total.flop, counts.shared_bytes)
+    read = (buffers["A"].read, buffers["B"].read, buffers["C"].read, buffers["C"].written)
+    return made | dict(zip(_REST, (*rest, *read), strict=True))
+
+
+def path_of(root: Path = ROOT) -> Path:
+    return root / "counters.json"
+
+
+def load(nvcc: str, root: Path = ROOT) -> dict[str, Variant]:
+    """The stored figures, by variant and problem; none where there is no file. Raises StoreError."""
+    return files.read(path_of(root), head(nvcc), _variant)
+
+
+def write(stored: Mapping[str, Variant], nvcc: str, root: Path = ROOT) -> Path:
+    """Writes the figures of all variants, whole or not at all. Raises StoreError."""
+    return files.write(path_of(root), head(nvcc), stored)
+
+
+def head(nvcc: str) -> dict[str, object]:
+    return {"schema": SCHEMA, "arch": ARCH, "nvcc": nvcc}
+
+
+def _variant(groups: Groups) -> Variant:
+    return {problem: {name: int(value) for name, value in record.items()} for problem, record in groups.items()}
+
+
+def compare(stored: Figures, made: Figures, worst_line: Callable[[str], str]) -> list[str]:
+    """What changed, a phrase each; empty where nothing did. ``worst_line`` as in Counts, of what was made."""
+    return [*_accesses(stored, made, worst_line), *_rest(stored, made)]
+
+
+def _accesses(stored: Figures, made: Figures, worst_line: Callable[[str], str]) -> Iterator[str]:
+    for name, title in GLOBAL.items():
+        before, after = (
+            GlobalAccess(f.get(f"{name}_requests", 0), f.get(f"{name}_sectors", 0)) for f in (stored, made)
+        )
+        if before == after:
+            continue
+        if not (before.requests and after.requests):
+            yield f"{title}: {before.requests} -> {after.requests} requests"
+            continue
+        was, now = before.sectors_per_request, after.sectors_per_request
+        said = [] if before.requests == after.requests else [f"{before.requests} -> {after.requests} requests"]
+        if was != now:
+            said.append(f"{was:.2f} -> {now:.2f} sectors per request")
+        if after.sectors > before.sectors:
+            place = worst_line(name)
+            meaning = ": coalescing lost" + (f" at {place}" if place else "")
+        elif after.requests > before.requests:
+            meaning = ": narrower accesses"
+        else:
+            meaning = ""
+        yield f"{title}: {', '.join(said)}{meaning}"
+    for name, title in SHARED.items():
+        for what in ("wavefronts", "conflicts"):
+            was, now = (f.get(f"{name}_{what}", 0) for f in (stored, made))
+            if was == now:
+                continue
+            place = worst_line(name) if what == "conflicts" and now > was else ""
+            yield f"{title}: {was} -> {now} {what}" + (f" at {place}" if place else "")
+
+
+def _rest(stored: Figures, made: Figures) -> Iterator[str]:
+    for name, text in _REST.items():
+        was, now = stored.get(name), made.get(name)
+        if was != now:
+            yield text.format(was, now)
+    for name in sorted({*stored} ^ {*made}):
+        if name not in _REST and not name.startswith((*GLOBAL, *SHARED)):
+            yield f"{name}: {stored.get(name)} -> {made.get(name)}"

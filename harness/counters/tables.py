@@ -1,0 +1,109 @@
+"""Counts as tables and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+
+from harness.counters.counts import Counts, expected_bytes
+from harness.devices.emulated.counters import GlobalAccess, Tally
+
+LEGEND = """\
+loads, stores: requests to global memory, one a warp with an active lane; loads include cp.async
+s/r: sectors of 32 bytes a request; 4 where a warp asks for 128 bytes in one piece, 16 for float4
+wavefronts: of shared memory as 32 banks of 4 bytes, which serve 32, 16 or 8 lanes at a time for accesses of up to
+  4, 8 and 16 bytes; conflicts: those beyond one a group. PTX is counted: ptxas merges and drops some accesses
+barriers: that each warp meets; divergent: branches that split a warp
+bytes: asked for, by each lane for itself; ×: other than M·K·⌈N/TILE_N⌉ of A, K·N·⌈M/TILE_M⌉ of B, M·N of C
+FLOP: executed, also on the zeros past an edge; by byte asked for, and by byte of the sectors"""
+
+
+def table(found: Iterable[Counts]) -> Table:
+    """A row a case."""
+    made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for head in ("stage", "dtype", "config", "problem"):
+        made.add_column(head, no_wrap=True)
+    for head in (
+        *("loads", "sectors", "s/r", "stores", "sectors", "s/r", "wavefronts", "conflicts"),
+        *("barriers", "divergent", "FLOP", "bytes of A", "bytes of B", "bytes of C"),
+        *("FLOP/byte", "FLOP/sector byte"),
+    ):
+        made.add_column(head, justify="right")
+    for counts in found:
+        case, total = counts.case, counts.total
+        made.add_row(
+            *(case.kernel.name, case.dtype.name, case.config.label, case.problem.id),
+            *_access(total.reads),
+            *_access(total.stores),
+            f"{total.shared.wavefronts:,}",
+            f"{total.shared.conflicts:,}",
+            f"{counts.barriers:g}",
+            f"{total.divergent:,}",
+            f"{total.flop:,}",
+            *(_bytes(counts, name) for name in "ABC"),
+            f"{counts.intensity:.2f}",
+            f"{counts.sector_intensity:.2f}",
+        )
+    return made
+
+
+def _access(access: GlobalAccess) -> tuple[str, str, str]:
+    return f"{access.requests:,}", f"{access.sectors:,}", f"{access.sectors_per_request:.2f}"
+
+
+def _bytes(counts: Counts, name: str) -> str:
+    """Bytes of a matrix, and how many times those of its formula where they are not the same."""
+    asked, expected = sum(counts.buffers[name]), sum(expected_bytes(counts.case)[name])
+    return f"{asked:,}" + ("" if asked == expected else f" ×{asked / expected:.2f}" if expected else " ×∞")
+
+
+def lines_table(counts: Counts) -> Table:
+    """A row a line of the source that does more than integer arithmetic."""
+    title = f"{counts.case.id} ({counts.arch})"
+    made = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
+    made.add_column("line", no_wrap=True)
+    for head in (
+        *("instructions", "loads", "s/r", "stores", "s/r", "shared loads", "conflicts", "shared stores"),
+        *("conflicts", "FLOP", "barriers", "divergent"),
+    ):
+        made.add_column(head, justify="right")
+    for line, tally in counts.lines.items():
+        if tally != Tally(instructions=tally.instructions):
+            cells = (tally.instructions, *_line(tally), tally.flop, tally.barriers, tally.divergent)
+            made.add_row(line, *(f"{c:,}" if isinstance(c, int) and c else f"{c or ''}" for c in cells))
+    return made
+
+
+def _line(tally: Tally) -> tuple[int | str, ...]:
+    reads, stores = tally.reads, tally.stores
+    shared = tally.shared_stores + tally.shared_copies
+    return (
+        *(reads.requests, f"{reads.sectors_per_request:.2f}" if reads.requests else ""),
+        *(stores.requests, f"{stores.sectors_per_request:.2f}" if stores.requests else ""),
+        *(tally.shared_loads.wavefronts, tally.shared_loads.conflicts, shared.wavefronts, shared.conflicts),
+    )
+
+
+def document(found: Sequence[Counts]) -> list[dict[str, Any]]:
+    """What json can write, a record a case."""
+    return [
+        {
+            "case": c.case.id,
+            "arch": c.arch,
+            "blocks": c.blocks,
+            "warps": c.warps,
+            "shared_bytes": c.shared_bytes,
+            "barriers_per_warp": c.barriers,
+            "intensity": round(c.intensity, 4),
+            "sector_intensity": round(c.sector_intensity, 4),
+            "bytes": {name: b._asdict() for name, b in c.buffers.items()},
+            "expected_bytes": {name: b._asdict() for name, b in expected_bytes(c.case).items()},
+            "total": asdict(c.total),
+            "mix": dict(c.mix),
+            "lines": {line: asdict(tally) for line, tally in c.lines.items()},
+        }
+        for c in found
+    ]
