@@ -1,6 +1,7 @@
-"""``python -m harness.counters [-k EXPRESSION] [CASE_ID ...]``: what kernels ask of the hardware, without a GPU.
+"""``python -m harness.counters [-k EXPRESSION] [CASE_ID ...]``: what kernels ask of the hardware.
 
-Exit status: 0; 1 for a kernel that cannot be counted; 2 for a case that does not exist, or without a compiler.
+Needs nvcc and no GPU. Exit status: 0; 1 for a kernel that cannot be counted; 2 for a case that does not
+exist, or without a compiler.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def choose(ids: Sequence[str], expression: str, shapes: Sequence[str], arch: str
 
 
 def fits(expression: str, case_id: str) -> bool:
-    """Whether an id contains the words of an expression of and, or and not, as pytest's -k without brackets."""
+    """Whether an id contains the words of an expression of and, or, not, as pytest's -k without brackets."""
     parts = [re.split(r"\s+and\s+", part) for part in re.split(r"\s+or\s+", expression.strip())]
     terms = [[re.fullmatch(r"(not\s+)?(\S+)", word) for word in part] for part in parts]
     if not all(term and term[2] not in ("and", "or", "not") for part in terms for term in part):

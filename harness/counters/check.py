@@ -33,7 +33,7 @@ class CounterEntry(NamedTuple):
 
 
 def entries(root: Path = ROOT) -> list[CounterEntry]:
-    """Every variant that has or should have stored counts. A file that cannot be read adds none of its own."""
+    """Every variant that has or should have stored counts. A file that cannot be read adds none."""
     live = variants_of(ARCH)
     try:
         stored = store.load(toolchain.pins()[0], root)
@@ -46,8 +46,8 @@ def entries(root: Path = ROOT) -> list[CounterEntry]:
 class CounterCheck:
     """Counts the variants of a run, each when it is asked for.
 
-    Raises ToolchainError where the pinned compiler is not there, and, when asked for an entry, StoreError where
-    the stored counts cannot be trusted.
+    Raises ToolchainError where the pinned compiler is not there, and, when asked for an entry, StoreError
+    where the stored counts cannot be trusted.
     """
 
     def __init__(self, root: Path = ROOT) -> None:
@@ -76,7 +76,8 @@ class CounterCheck:
         stored = self.stored.get(entry.name)
         if entry.variant is None:
             return (
-                f"{entry.name}: counts are stored, but there is no such variant; drop them with `{entry.accept}`"
+                f"{entry.name}: counts are stored, but there is no such variant; "
+                f"drop them with `{entry.accept}`"
             )
         try:
             changes = self._changes(entry, stored or {})
@@ -99,9 +100,7 @@ class CounterCheck:
                 continue
             # Lines of the source cost a compilation, so they are looked for only here.
             again = count(case, device=self.device)
-            changes.append(
-                f"on {problem} {', '.join(store.compare(stored[problem], now, again.worst_line))}"
-            )
+            changes.append(f"on {problem} {', '.join(store.compare(stored[problem], now, again.worst_line))}")
         gone = [problem for problem in stored if problem not in made]
         return changes + [f"{problem} is stored, but no longer counted" for problem in gone]
 

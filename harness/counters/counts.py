@@ -1,4 +1,4 @@
-"""The counts of a case, in all, by line of the source and by buffer; and the formulas they are held against."""
+"""The counts of a case, in all, by line of the source and by buffer; and the formulas of its reads."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from harness import oracle
 from harness.devices import DeviceError
 from harness.devices.emulated.counters import Counters, GlobalAccess, Tally, mnemonic
 from harness.devices.emulated.device import EmulatedDevice
-from harness.legality import GpuLimits
 from harness.model import Case, Problem
-from harness.static.compiled import ARCHES, variants_of
-from kernels import LADDER
+from harness.static.compiled import variants_of
 
 # Whole vectors and, for most stages, whole tiles; and a problem of which every edge is odd.
 PROBLEMS = (Problem(96, 160, 64), Problem(67, 45, 33))
@@ -71,7 +69,7 @@ class Counts:
         return self.total.flop / (32 * self.total.accesses.sectors) if self.total.accesses.sectors else 0.0
 
     def worst_line(self, what: str) -> str:
-        """Where most sectors or wavefronts are lost, of ``loads``, ``shared_stores``, ...; empty if nowhere."""
+        """Where most sectors or wavefronts are lost, of ``loads``, ``shared_stores`` …; empty if nowhere."""
         lost = {line: _lost(tally, what) for line, tally in self.lines.items()}
         worst = max(lost, key=lambda line: lost[line], default="")
         return worst if worst and lost[worst] else ""

@@ -36,7 +36,7 @@ Variant = Mapping[str, Figures]  # by problem
 def figures(counts: Counts) -> dict[str, int]:
     """What is stored of a case."""
     total, buffers = counts.total, counts.buffers
-    made = {}
+    made: dict[str, int] = {}
     for name in GLOBAL:
         access = getattr(total, name)
         made |= {f"{name}_requests": access.requests, f"{name}_sectors": access.sectors}
@@ -67,7 +67,9 @@ def head(nvcc: str) -> dict[str, object]:
 
 
 def _variant(groups: Groups) -> Variant:
-    return {problem: {name: int(value) for name, value in record.items()} for problem, record in groups.items()}
+    return {
+        problem: {name: int(value) for name, value in record.items()} for problem, record in groups.items()
+    }
 
 
 def compare(stored: Figures, made: Figures, worst_line: Callable[[str], str]) -> list[str]:
@@ -86,7 +88,9 @@ def _accesses(stored: Figures, made: Figures, worst_line: Callable[[str], str]) 
             yield f"{title}: {before.requests} -> {after.requests} requests"
             continue
         was, now = before.sectors_per_request, after.sectors_per_request
-        said = [] if before.requests == after.requests else [f"{before.requests} -> {after.requests} requests"]
+        said = (
+            [] if before.requests == after.requests else [f"{before.requests} -> {after.requests} requests"]
+        )
         if was != now:
             said.append(f"{was:.2f} -> {now:.2f} sectors per request")
         if after.sectors > before.sectors:

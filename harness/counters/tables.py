@@ -14,8 +14,8 @@ from harness.devices.emulated.counters import GlobalAccess, Tally
 LEGEND = """\
 loads, stores: requests to global memory, one a warp with an active lane; loads include cp.async
 s/r: sectors of 32 bytes a request; 4 where a warp asks for 128 bytes in one piece, 16 for float4
-wavefronts: of shared memory as 32 banks of 4 bytes, which serve 32, 16 or 8 lanes at a time for accesses of up to
-  4, 8 and 16 bytes; conflicts: those beyond one a group. PTX is counted: ptxas merges and drops some accesses
+wavefronts: of shared memory as 32 banks of 4 bytes, which serve 32, 16 or 8 lanes at a time for accesses
+  of up to 4, 8 and 16 bytes; conflicts: those beyond one a group. PTX is counted: ptxas merges some accesses
 barriers: that each warp meets; divergent: branches that split a warp
 bytes: asked for, by each lane for itself; ×: other than M·K·⌈N/TILE_N⌉ of A, K·N·⌈M/TILE_M⌉ of B, M·N of C
 FLOP: executed, also on the zeros past an edge; by byte asked for, and by byte of the sectors"""

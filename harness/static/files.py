@@ -1,7 +1,7 @@
 """Files of stored figures: JSON by variant, read, checked and written whole.
 
-A variant's record is groups of figures, a line each, and a checksum of its own: it tells an edited file from a
-changed kernel, and git merges changes of two variants.
+A variant's record is groups of figures, a line each, and a checksum of its own: it tells an edited file from
+a changed kernel, and git merges changes of two variants.
 """
 
 from __future__ import annotations

@@ -2,15 +2,18 @@
 
 A request is one execution of an instruction by a warp with at least one active lane.
 
-Global memory: a request touches sectors of 32 bytes, each once however many lanes want it; as Nsight Compute
-counts them (l1tex__t_requests and l1tex__t_sectors). Buffers start at a multiple of 256 bytes.
+Global memory: a request touches sectors of 32 bytes, each once however many lanes want it, which is what
+Nsight Compute counts as l1tex__t_requests and l1tex__t_sectors. Buffers start at a multiple of 256 bytes.
 
-Shared memory: 32 banks of 4 bytes. Lanes are served in groups, 32 of them for up to 4 bytes a lane, 16 for 8,
-8 for 16 (CUDA C++ Programming Guide, "Shared Memory" of compute capability 5.x and up, and NVIDIA's answers on
-vector accesses). A group takes a wavefront for each distinct word that its fullest bank has to give; a word is
-broadcast to all lanes that want it. One wavefront a group is the least; more are conflicts. Two things of a
-GPU are not in the model: it can serve two groups at once where neighbouring lanes read the same words, and
-ptxas merges and drops accesses that PTX has.
+Shared memory: 32 banks of 4 bytes. Lanes are served in groups: 32 of them for accesses of up to 4 bytes, 16
+for 8, 8 for 16. A group takes a wavefront for each distinct word that its fullest bank has to give; a word is
+broadcast to all lanes that want it. One wavefront a group is the least; more are bank conflicts. Two things
+are not in the model: a GPU serves two groups of a load at once where neighbouring lanes read the same words
+(NVIDIA's developer forums, "Unexpected shared memory bank conflict"), and ptxas merges and drops accesses
+that PTX has.
+
+An atomic operation counts as a load and a store for each lane. A wmma load or store counts as accesses of 16
+bytes a lane (tensor.py): what ptxas makes of it is its own.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 SECTOR = 32  # bytes
 BANKS = 32
 KINDS = ("load", "store", "copy")  # copy: cp.async, a load from global and a store to shared memory
+
 
 @dataclass(frozen=True)
 class GlobalAccess:
@@ -89,9 +93,9 @@ _GLOBAL, _SHARED = GlobalAccess(), SharedAccess()
 
 @dataclass(frozen=True)
 class Tally:
-    """What some instructions did in all their executions. ``instructions`` and ``barriers`` are counted a warp,
-    ``divergent`` the times that a branch split a warp; ``flop`` 2 an FMA and active lane, 1 an addition or
-    multiplication, 2·m·n·k a tensor core instruction."""
+    """What some instructions did in all their executions. ``instructions`` and ``barriers`` are counted a
+    warp, ``divergent`` the times that a branch split a warp; ``flop`` 2 an FMA and active lane, 1 an addition
+    or multiplication, 2·m·n·k a tensor core instruction."""
 
     instructions: int = 0
     flop: int = 0

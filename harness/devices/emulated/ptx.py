@@ -305,8 +305,8 @@ def _line_ends(match: re.Match[str]) -> str:
 
 
 def _source_line(directive: str) -> int:
-    """The line of the .cu file, which is file 1, that a .loc names; of what is inlined from a header, the line
-    that calls it; 0 where it names none."""
+    """The line of the .cu file, which is file 1, that a .loc names; of what is inlined from a header, the
+    line that calls it; 0 where it names none."""
     places = re.findall(r"(?:^\.loc|\binlined_at)\s+(\d+)\s+(\d+)", directive)
     return next((int(line) for file, line in places if file == "1" and line != "0"), 0)
 

@@ -1,0 +1,375 @@
+"""What a warp asks of memory, counted by hand, against what the emulated device counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.counters import __main__, count, default_cases, expected_bytes
+from harness.counters.__main__ import fits
+from harness.counters.counts import Bytes
+from harness.devices import DeviceError
+from harness.devices.emulated.counters import Counters, Tally, flop, mnemonic
+from harness.devices.emulated.machine import Machine
+from harness.devices.emulated.memory import Buffer, GlobalMemory
+from harness.devices.emulated.ptx import parse
+from harness.model import F32, TF32, Case, Problem
+from harness.suites import find_config, find_kernel
+from tests.mutants import Mutant, build
+
+# %rd1: A, 64 KB; %r1: the thread; %p1: the lower half of its warp; shared: 16 KB.
+HEAD = """
+.version 9.0
+.target sm_90a
+.address_size 64
+.visible .entry tiny(.param .u64 a)
+{
+    .reg .pred %p<9>;
+    .reg .b32 %r<9>;
+    .reg .f32 %f<9>;
+    .reg .b64 %rd<9>;
+    .shared .align 16 .b8 tile[16384];
+    ld.param.u64 %rd1, [a];
+    mov.u32 %r1, %tid.x;
+    and.b32 %r2, %r1, 31;
+    setp.lt.s32 %p1, %r2, 16;
+    mov.u32 %r3, tile;
+    mov.f32 %f1, 0f3F800000;
+"""
+
+
+def run(body: str, threads: int = 32) -> Tally:
+    """One block that runs the body."""
+    machine = Machine(parse(HEAD + body + "\n ret;\n}\n", "tiny"), "tiny.cu")
+    a = np.zeros((64, 256), np.float32)
+    memory = GlobalMemory([Buffer("A", 0, [a], writable=True)])
+    counters = Counters()
+    address = np.int64(memory.buffers[0].address(0))
+    report = machine.run((1, 1, 1), (threads, 1, 1), 0, [[address]], memory, 1000, counters)
+    assert not report.stopped, report.hazards
+    return sum((tally for _, tally in counters.tallies()), Tally())
+
+
+def global_load(
+    stride: int, width: str = "f32", offset: int = 0, registers: str = "%f2", guard: str = ""
+) -> str:
+    """Lane i reads at i · stride + offset bytes."""
+    return f"""
+        mul.wide.s32 %rd2, %r1, {stride};
+        add.s64 %rd3, %rd1, %rd2;
+        {guard} ld.global.{width} {registers}, [%rd3+{offset}];"""
+
+
+FLOAT4 = ("v4.f32", 0, "{%f2, %f3, %f4, %f5}")
+
+
+@pytest.mark.parametrize(
+    ("body", "requests", "sectors", "ideal", "asked"),
+    [
+        pytest.param(global_load(4), 1, 4, 4, 128, id="coalesced"),
+        pytest.param(global_load(4, offset=4), 1, 5, 4, 128, id="one element past a sector's start"),
+        pytest.param(global_load(8), 1, 8, 4, 128, id="every other element"),
+        pytest.param(global_load(1024), 1, 32, 4, 128, id="a column"),
+        pytest.param(global_load(0), 1, 1, 1, 128, id="broadcast"),
+        pytest.param(global_load(16, *FLOAT4), 1, 16, 16, 512, id="float4"),
+        pytest.param(global_load(32, *FLOAT4), 1, 32, 16, 512, id="every other float4"),
+        pytest.param(global_load(2, "u16", registers="%r4"), 1, 2, 2, 64, id="half precision"),
+        pytest.param(global_load(4, guard="@%p1"), 1, 2, 2, 64, id="half a warp"),
+        pytest.param(global_load(4, guard="@!%p1"), 1, 2, 2, 64, id="the other half"),
+    ],
+)
+def test_global_loads_of_a_warp(body: str, requests: int, sectors: int, ideal: int, asked: int) -> None:
+    loads = run(body).loads
+    assert (loads.requests, loads.sectors, loads.ideal, loads.bytes) == (requests, sectors, ideal, asked)
+    assert loads.sectors_per_request == sectors
+
+
+def test_a_warp_without_an_active_lane_makes_no_request() -> None:
+    body = "setp.lt.s32 %p2, %r1, 40;" + global_load(4, guard="@%p2")
+    loads = run(body, threads=96).loads
+    assert (loads.requests, loads.sectors, loads.bytes) == (2, 4 + 1, 40 * 4)
+    assert run("setp.lt.s32 %p2, %r1, 0;" + global_load(4, guard="@%p2")).loads.requests == 0
+
+
+def test_stores_are_not_loads() -> None:
+    made = run("mul.wide.s32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2; st.global.f32 [%rd3], %f1;")
+    assert (made.stores.requests, made.stores.sectors, made.loads.requests) == (1, 4, 0)
+    assert made.accesses == made.stores
+
+
+def test_an_asynchronous_copy_reads_global_and_writes_shared_memory() -> None:
+    made = run("""
+        mul.wide.s32 %rd2, %r1, 16; add.s64 %rd3, %rd1, %rd2;
+        shl.b32 %r4, %r1, 4; add.s32 %r5, %r3, %r4;
+        cp.async.cg.shared.global [%r5], [%rd3], 16;
+        cp.async.wait_all;""")
+    assert (made.copies.requests, made.copies.sectors, made.copies.bytes) == (1, 16, 512)
+    assert (made.shared_copies.requests, made.shared_copies.wavefronts, made.shared_copies.conflicts) == (
+        1,
+        4,
+        0,
+    )
+    assert made.loads.requests == made.shared_stores.requests == 0
+    assert made.reads == made.copies
+
+
+def shared_store(stride: int, width: str = "f32", registers: str = "%f1", guard: str = "") -> str:
+    """Lane i writes at i · stride bytes."""
+    return (
+        f"mul.lo.s32 %r4, %r1, {stride}; add.s32 %r5, %r3, %r4; {guard} st.shared.{width} [%r5], {registers};"
+    )
+
+
+ONES2, ONES4 = "{%f1, %f1}", "{%f1, %f1, %f1, %f1}"
+
+
+@pytest.mark.parametrize(
+    ("body", "wavefronts", "conflicts"),
+    [
+        pytest.param(shared_store(4), 1, 0, id="neighbours"),
+        pytest.param(shared_store(8), 2, 1, id="two-way"),
+        pytest.param(shared_store(128), 32, 31, id="a column of 32 floats: 32-way"),
+        pytest.param(shared_store(132), 1, 0, id="a column padded by one float"),
+        pytest.param(shared_store(128, guard="@%p1"), 16, 15, id="half a column"),
+        pytest.param(shared_store(8, "v2.f32", ONES2), 2, 0, id="float2"),
+        pytest.param(shared_store(16, "v2.f32", ONES2), 4, 2, id="every other float2: two-way"),
+        pytest.param(shared_store(16, "v4.f32", ONES4), 4, 0, id="float4"),
+        pytest.param(shared_store(16, "v4.f32", ONES4, "@%p1"), 2, 0, id="float4, half a warp"),
+        # Eight lanes of a group on two sets of four banks: four to each.
+        pytest.param(shared_store(64, "v4.f32", ONES4), 16, 12, id="every fourth float4: four-way"),
+    ],
+)  # fmt: skip
+def test_shared_memory_of_a_warp(body: str, wavefronts: int, conflicts: int) -> None:
+    stores = run(body).shared_stores
+    assert (stores.requests, stores.wavefronts, stores.conflicts) == (1, wavefronts, conflicts)
+
+
+def test_the_same_word_is_broadcast() -> None:
+    loads = run("st.shared.f32 [%r3], %f1; bar.sync 0; ld.shared.f32 %f2, [%r3];").shared_loads
+    assert (loads.wavefronts, loads.conflicts) == (1, 0)
+
+
+def test_two_halves_of_a_word_do_not_conflict() -> None:
+    stores = run(shared_store(2, "u16", "%r1")).shared_stores
+    assert (stores.wavefronts, stores.bytes) == (1, 64)
+
+
+def test_flop_are_those_of_active_lanes() -> None:
+    made = run("""
+        fma.rn.f32 %f2, %f1, %f1, %f1;
+        @%p1 fma.rn.f32 %f3, %f1, %f1, %f1;
+        mul.f32 %f4, %f1, %f1; add.f32 %f5, %f1, %f1; max.f32 %f6, %f1, %f1; add.s32 %r4, %r1, %r1;""")
+    assert made.flop == 32 * 2 + 16 * 2 + 32 + 32
+    inside = run("@!%p1 bra SKIP; fma.rn.f32 %f2, %f1, %f1, %f1; SKIP:")
+    assert inside.flop == 16 * 2
+
+
+@pytest.mark.parametrize(
+    ("op", "of_a_lane", "of_a_warp"),
+    [
+        ("fma.rn.f32", 2, 0),
+        ("fma.rn.f16x2", 4, 0),
+        ("add.f64", 1, 0),
+        ("add.s32", 0, 0),
+        ("mad.lo.s32", 0, 0),
+        ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", 0, 4096),
+        ("wmma.mma.sync.aligned.row.row.m16n16k16.f32.f32", 0, 8192),
+        ("wmma.load.a.sync.aligned.row.m16n16k16.shared.f16", 0, 0),
+    ],
+)
+def test_flop_of_an_instruction(op: str, of_a_lane: int, of_a_warp: int) -> None:
+    assert flop(op) == (of_a_lane, of_a_warp)
+
+
+def test_a_branch_diverges_within_a_warp_only() -> None:
+    def split(at: int) -> int:
+        return run(f"setp.lt.s32 %p2, %r1, {at}; @%p2 bra SKIP; mov.f32 %f2, %f1; SKIP:", 64).divergent
+
+    assert [split(at) for at in (16, 32, 48, 64)] == [1, 0, 1, 0]
+
+
+def test_instructions_and_barriers_are_counted_a_warp() -> None:
+    made = run("bar.sync 0; setp.lt.s32 %p2, %r1, 32; @!%p2 bra SKIP; mov.f32 %f2, %f1; SKIP:", 64)
+    assert made.barriers == 2
+    # Six of the head, the barrier, setp, bra and ret by two warps; mov by one.
+    assert made.instructions == 2 * (6 + 4) + 1
+
+
+@pytest.mark.parametrize(
+    ("op", "name"),
+    [
+        ("ld.global.nc.v4.f32", "ld.global"),
+        ("st.shared::cta.f32", "st.shared"),
+        ("ld.f32", "ld.generic"),
+        ("fma.rn.f32", "fma.f32"),
+        ("mad.lo.s32", "mad"),
+        ("cp.async.commit_group", "cp.async"),
+        ("wmma.mma.sync.aligned.row.row.m16n16k16.f32.f32", "wmma.mma"),
+    ],
+)
+def test_the_mix_calls_an_instruction_by_what_it_does(op: str, name: str) -> None:
+    assert mnemonic(op) == name
+
+
+# Of whole kernels, by nvcc
+
+
+def case(kernel: str, config: str, problem: Problem, dtype: Any = F32) -> Case:
+    found = find_kernel(kernel)
+    return Case(found, dtype, find_config(found, config), problem)
+
+
+SMALL = Problem(96, 160, 64)
+
+
+@pytest.mark.compile
+def test_naive_reads_two_elements_for_each_multiplication() -> None:
+    made = count(case("naive", "block32x32", SMALL))
+    products = 96 * 160 * 64
+    assert made.buffers == {
+        "A": Bytes(4 * products, 0),
+        "B": Bytes(4 * products, 0),
+        "C": Bytes(0, 4 * 96 * 160),
+    }
+    # A warp is a row of C: of A one element at a time, of B and C 32 neighbours.
+    assert made.total.loads.requests == 2 * products // 32
+    assert made.total.loads.sectors == (1 + 4) * products // 32
+    assert made.total.stores == made.lines["s01_naive.cu:29"].stores
+    assert made.sectors_per_request("stores") == 4
+    assert made.total.flop == 2 * products + 96 * 160  # and alpha
+    assert made.intensity == pytest.approx(0.25, rel=0.01)
+    assert (made.conflicts, made.barriers, made.total.divergent) == (0, 0, 0)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(("size", "padding", "conflicts"), [(32, 0, 0), (32, 1, 0), (16, 0, 0), (16, 1, 1)])
+def test_tiled_reads_a_tile_size_th_of_that(size: int, padding: int, conflicts: int) -> None:
+    made = count(case("tiled", f"tile{size}-pad{padding}", SMALL))
+    products = 96 * 160 * 64
+    assert made.buffers["A"].read + made.buffers["B"].read == 2 * 4 * products // size
+    assert made.barriers == 2 * 64 / size
+    assert made.shared_bytes == 2 * size * (size + padding) * 4
+    assert made.total.shared_loads.conflicts == 0
+    # Two rows of 16 a warp: an odd stride lets the end of one meet the start of the other.
+    assert made.total.shared_stores.conflicts == conflicts * made.total.shared_stores.requests
+
+
+@pytest.mark.compile
+def test_beta_reads_c_once() -> None:
+    made = count(case("tiled", "tile16-pad0", Problem(33, 17, 16, beta=1)))
+    assert made.buffers["C"] == Bytes(4 * 33 * 17, 4 * 33 * 17)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("chosen", default_cases(problems=(Problem(67, 45, 33, beta=2),)), ids=str)
+def test_every_stage_reads_what_its_tiles_say(chosen: Case) -> None:
+    assert count(chosen, by_source=False).buffers == expected_bytes(chosen)
+
+
+def test_the_formulas() -> None:
+    tiled = case("rectangular", "tile128x64x8-thread16", Problem(130, 100, 10))
+    assert expected_bytes(tiled) == {
+        "A": Bytes(130 * 10 * 2 * 4, 0),
+        "B": Bytes(100 * 10 * 2 * 4, 0),
+        "C": Bytes(0, 130 * 100 * 4),
+    }
+
+
+@pytest.mark.compile
+def test_an_empty_problem_counts_nothing() -> None:
+    made = count(case("naive", "block32x32", Problem(0, 4, 4)))
+    assert made.total == Tally()
+    assert (made.intensity, made.barriers, made.worst_line("loads")) == (0, 0, "")
+
+
+@pytest.mark.compile
+def test_lines_are_those_of_the_file_and_add_up() -> None:
+    made = count(case("vectorized", "tile64x64x8-thread8x8-pad4", Problem(5, 7, 9)))
+    source = (find_kernel("vectorized").source or Path()).read_text().splitlines()
+    fused = next(
+        line for line, tally in made.lines.items() if tally.flop == max(t.flop for t in made.lines.values())
+    )
+    assert "sum[m][n] += a[m] * b[n]" in source[int(fused.removeprefix("s06_vectorized.cu:")) - 1]
+    assert sum(t.flop for t in made.lines.values()) == made.total.flop
+    assert sum(made.mix.values()) == made.total.instructions
+
+
+@pytest.mark.compile
+def test_a_kernel_that_is_stopped_counts_nothing(tmp_path: Path) -> None:
+    edit = ("lda + k]", "lda + k + 9999999]")
+    kernel = build(Mutant("wild", "naive", "", (edit,)), tmp_path)
+    with pytest.raises(
+        DeviceError, match=r"naive-f32-block32x32-4x4x4: nothing can be counted: .*past the end of A"
+    ):
+        count(Case(kernel, F32, kernel.configs[0], Problem(4, 4, 4)))
+
+
+# The command
+
+
+@pytest.mark.parametrize(
+    ("expression", "fit"),
+    [
+        ("tiled", True),
+        ("naive", False),
+        ("tiled and pad1", True),
+        ("tiled and not pad1", False),
+        ("not naive", True),
+        ("naive or 96x160", True),
+        ("naive or tiled and pad0", False),
+        ("nothing", False),
+    ],
+)
+def test_expressions(expression: str, fit: bool) -> None:
+    assert fits(expression, "tiled-f32-tile16-pad1-96x160x64") is fit
+
+
+@pytest.mark.compile
+def test_the_command_shows_a_row_a_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "out.json"
+    args = [
+        "-k",
+        "naive and block32 or wmma-tf32 and 64x64x32",
+        "--shape",
+        "33x18x5",
+        "--json",
+        str(file),
+        "--lines",
+    ]
+    assert __main__.main(args) == 0
+    out = capsys.readouterr().out
+    rows = [line.split() for line in out.splitlines() if "33x18x5 " in line and "(" not in line]
+    assert [row[:4] for row in rows] == [
+        ["naive", "f32", "block32x32", "33x18x5"],
+        ["wmma", "tf32", "tile64x64x32-warp32x32", "33x18x5"],
+    ]
+    # 33 rows of one warp each, two loads for each k; of 18 neighbours 2.25 sectors and more.
+    assert rows[0][4] == "330"
+    assert "s01_naive.cu:25" in out
+    naive, wmma = json.loads(file.read_text())
+    assert naive["case"] == "naive-f32-block32x32-33x18x5"
+    assert naive["bytes"]["A"]["read"] == 4 * 33 * 18 * 5
+    assert naive["lines"]["s01_naive.cu:25"]["loads"]["requests"] == 330
+    assert wmma["total"]["flop"] >= 2 * 33 * 18 * 5
+    assert TF32.name in wmma["case"]
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (["-k", "nothing-like-it"], "no case fits -k 'nothing-like-it'"),
+        (["-k", "tiled and"], "-k 'tiled and': words, with and, or, not between them"),
+        (["tiled-4x4x4"], "unknown case 'tiled-4x4x4'"),
+        (["cublas-f32-4x4x4"], "a library has no PTX to count"),
+        (["--shape", "4x4"], "unknown shape '4x4'"),
+    ],
+)
+def test_a_mistake_is_one_line(args: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert __main__.main(args) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("counters: ")
+    assert why in line
