@@ -93,14 +93,13 @@ def _accesses(stored: Figures, made: Figures, worst_line: Callable[[str], str]) 
         )
         if was != now:
             said.append(f"{was:.2f} -> {now:.2f} sectors per request")
+        meaning = []
+        if after.requests > before.requests and _bytes(name, stored) == _bytes(name, made):
+            meaning.append("narrower accesses")
         if after.sectors > before.sectors:
             place = worst_line(name)
-            meaning = ": coalescing lost" + (f" at {place}" if place else "")
-        elif after.requests > before.requests:
-            meaning = ": narrower accesses"
-        else:
-            meaning = ""
-        yield f"{title}: {', '.join(said)}{meaning}"
+            meaning.append("coalescing lost" + (f" at {place}" if place else ""))
+        yield f"{title}: {', '.join(said)}" + (f": {', '.join(meaning)}" if meaning else "")
     for name, title in SHARED.items():
         for what in ("wavefronts", "conflicts"):
             was, now = (f.get(f"{name}_{what}", 0) for f in (stored, made))
@@ -108,6 +107,11 @@ def _accesses(stored: Figures, made: Figures, worst_line: Callable[[str], str]) 
                 continue
             place = worst_line(name) if what == "conflicts" and now > was else ""
             yield f"{title}: {was} -> {now} {what}" + (f" at {place}" if place else "")
+
+
+def _bytes(name: str, figures: Figures) -> int:
+    read = figures.get("a_read", 0) + figures.get("b_read", 0) + figures.get("c_read", 0)
+    return figures.get("c_written", 0) if name == "stores" else read
 
 
 def _rest(stored: Figures, made: Figures) -> Iterator[str]:

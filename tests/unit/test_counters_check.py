@@ -1,0 +1,260 @@
+"""Counts against stored ones: what is red and how it reads, what a refresh writes, planted faults."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from harness import toolchain
+from harness.counters import stored as store
+from harness.counters.check import CounterCheck, CounterEntry, entries
+from harness.counters.stored import compare
+from harness.static import __main__, files
+from harness.static.files import StoreError
+from harness.toolchain import ToolchainError
+from tests.mutants import Edits, Mutant, build
+
+NVCC = toolchain.pins()[0]
+NAIVE = {
+    **{"loads_requests": 1000, "loads_sectors": 4000, "copies_requests": 0, "copies_sectors": 0},
+    **{"stores_requests": 10, "stores_sectors": 40},
+    **{f"shared_{kind}_wavefronts": 0 for kind in ("loads", "stores", "copies")},
+    **{f"shared_{kind}_conflicts": 0 for kind in ("loads", "stores", "copies")},
+    **{"barriers": 8, "divergent": 0, "flop": 64, "shared_bytes": 1024},
+    **{"a_read": 4096, "b_read": 4096, "c_read": 0, "c_written": 128},
+}  # fmt: skip
+
+
+def changes(**made: int) -> list[str]:
+    return compare(
+        NAIVE, {**NAIVE, **made}, lambda what: {"loads": "x.cu:27", "shared_stores": "x.cu:30"}.get(what, "")
+    )
+
+
+def test_as_stored_is_no_change() -> None:
+    assert changes() == []
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (
+            {"loads_sectors": 18200},
+            "global loads: 4.00 -> 18.20 sectors per request: coalescing lost at x.cu:27",
+        ),
+        ({"loads_sectors": 2000}, "global loads: 4.00 -> 2.00 sectors per request"),
+        (
+            {"loads_requests": 4000},
+            "global loads: 1000 -> 4000 requests, 4.00 -> 1.00 sectors per request: narrower accesses",
+        ),
+        (
+            {"stores_requests": 20, "stores_sectors": 80},
+            "global stores: 10 -> 20 requests: narrower accesses, coalescing lost",
+        ),
+        ({"copies_requests": 5, "copies_sectors": 20}, "cp.async: 0 -> 5 requests"),
+        ({"stores_requests": 0, "stores_sectors": 0}, "global stores: 10 -> 0 requests"),
+        ({"shared_stores_conflicts": 31}, "shared stores: 0 -> 31 conflicts at x.cu:30"),
+        ({"shared_loads_wavefronts": 31}, "shared loads: 0 -> 31 wavefronts"),
+        ({"barriers": 4}, "barriers of all warps 8 -> 4"),
+        ({"a_read": 8192}, "bytes read of A 4096 -> 8192"),
+        ({"shared_bytes": 1056}, "shared memory 1024 -> 1056 bytes a block"),
+        ({"something": 1}, "something: None -> 1"),
+    ],
+)
+def test_a_change_reads_before_and_after(made: Mapping[str, int], text: str) -> None:
+    assert changes(**made) == [text]
+
+
+def test_no_count_can_change_unseen() -> None:
+    for name in NAIVE:
+        assert changes(**{name: NAIVE[name] + 7}), name
+        assert (
+            compare(NAIVE, {k: v for k, v in NAIVE.items() if k != name}, lambda what: "") or not NAIVE[name]
+        )
+
+
+# The stored file
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    shutil.copy(store.path_of(), tmp_path)
+    return tmp_path
+
+
+def test_every_variant_of_the_checkout_has_its_counts() -> None:
+    stored = store.load(NVCC)
+    assert {entry.name for entry in entries() if entry.variant} == set(stored)
+    assert {tuple(sorted(variant)) for variant in stored.values()} == {("67x45x33", "96x160x64")}
+
+
+def test_the_file_of_the_checkout_is_written_as_it_stands() -> None:
+    assert files.text_of(store.head(NVCC), store.load(NVCC)) == store.path_of().read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ('"barriers": 0', '"barriers": 1', "its figures do not fit their checksum"),
+        (f'"nvcc": "{NVCC}"', '"nvcc": "12.9.41"', "its nvcc is '12.9.41'"),
+        ('"variants"', '"others"', "holds no stored figures"),
+    ],
+)
+def test_a_file_that_cannot_be_trusted_is_refused(old: str, new: str, why: str, root: Path) -> None:
+    path = store.path_of(root)
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(StoreError, match="nox -s static -- --refresh") as caught:
+        store.load(NVCC, root)
+    assert why in str(caught.value)
+
+
+# By the pinned compiler
+
+
+@pytest.fixture
+def check(root: Path) -> CounterCheck:
+    try:
+        return CounterCheck(root)
+    except ToolchainError as error:
+        pytest.skip(str(error))
+
+
+def entry(name: str) -> CounterEntry:
+    return next(e for e in entries() if e.name == name)
+
+
+def planted(name: str, folder: Path, *edits: tuple[str, str]) -> CounterEntry:
+    """The variant, its source edited."""
+    variant = entry(name).variant
+    assert variant
+    kernel, config, dtype = variant
+    return CounterEntry(name, (build(Mutant("planted", kernel.name, "", edits), folder), config, dtype))
+
+
+@pytest.mark.compile
+def test_the_kernel_as_it_is_is_green(check: CounterCheck) -> None:
+    assert check.finding(entry("naive-f32-block32x32")) == ""
+
+
+UNCOALESCED: Edits = (
+    ("blockIdx.y * BLOCK_Y + threadIdx.y", "blockIdx.y * BLOCK_Y + threadIdx.x"),
+    ("blockIdx.x * BLOCK_X + threadIdx.x", "blockIdx.x * BLOCK_X + threadIdx.y"),
+)
+SECOND_BARRIER = "        __syncthreads();  // no thread still reads what the next round overwrites\n"
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    ("name", "edits", "says"),
+    [
+        pytest.param(
+            "naive-f32-block32x32",
+            UNCOALESCED,
+            [
+                "global loads: 2.50 -> 16.50 sectors per request: coalescing lost at planted.cu:25",
+                "global stores: 4.00 -> 32.00 sectors per request: coalescing lost at planted.cu:29",
+            ],
+            id="uncoalesced",
+        ),
+        pytest.param(
+            "tiled-f32-tile16-pad0",
+            (("As[TILE_SIZE][TILE_SIZE + PADDING]", "As[TILE_SIZE][TILE_SIZE + PADDING + 1]"),),
+            [
+                "shared stores: 0 -> 1920 conflicts at planted.cu:31",
+                "shared memory 2048 -> 2112 bytes a block",
+            ],
+            id="padding",
+        ),
+        pytest.param(
+            "double_buffered-f32-tile128x128x16-thread8x8-pad4-stages2",
+            (("As[STAGES][TILE_K][TILE_M + PADDING]", "As[STAGES][TILE_K][TILE_M + PADDING + 4]"),),
+            ["shared memory 33280 -> 33792 bytes a block"],
+            id="padding of float4",
+        ),
+        pytest.param(
+            "vectorized-f32-tile128x128x8-thread8x8-pad4",
+            (("if (aligned && col + 4 <= width) return", "if (width < 0) return"),),
+            ["global loads: 224 -> 896 requests: narrower accesses, coalescing lost at planted.cu:36"],
+            id="vectorisation lost",
+        ),
+        pytest.param(
+            "tiled-f32-tile32-pad0",
+            ((SECOND_BARRIER, ""),),
+            ["barriers of all warps 1920 -> 960"],
+            id="a barrier dropped",
+        ),
+    ],
+)
+def test_a_planted_fault_is_red(
+    name: str, edits: Edits, says: list[str], check: CounterCheck, tmp_path: Path
+) -> None:
+    finding = check.finding(planted(name, tmp_path, *edits))
+    assert finding.startswith(f"{name}: on 96x160x64 ")
+    assert finding.endswith(f'to accept it: nox -s static -- --refresh -k "[{name}-counters]"')
+    for text in says:
+        assert text in finding
+
+
+@pytest.mark.compile
+def test_what_cannot_be_compiled_or_is_stopped_is_red(check: CounterCheck, tmp_path: Path) -> None:
+    broken = planted("naive-f32-block32x32", tmp_path, ("float sum = 0.0f;", "float sum = nothing;"))
+    assert "does not compile" in check.finding(broken)
+    wild = planted("naive-f32-block16x16", tmp_path, ("lda + k]", "lda + k + 9999999]"))
+    assert "nothing can be counted" in check.finding(wild)
+
+
+@pytest.mark.compile
+def test_a_new_variant_and_one_that_is_gone_are_red(check: CounterCheck, root: Path) -> None:
+    stored = store.load(NVCC, root)
+    stored["gone-f32"] = stored.pop("naive-f32-block16x16")
+    store.write(stored, NVCC, root)
+    assert "no counts are stored; accept" in check.finding(entry("naive-f32-block16x16"))
+    (gone,) = [e for e in entries(root) if e.variant is None]
+    assert check.finding(gone).startswith(
+        "gone-f32: counts are stored, but there is no such variant; drop them"
+    )
+
+
+@pytest.mark.compile
+class TestRefresh:
+    @pytest.fixture(autouse=True)
+    def counted_only(self, check: CounterCheck) -> None:
+        """Skips without the pinned compiler."""
+
+    def test_without_a_change_writes_nothing(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        before = store.path_of(root).stat().st_mtime_ns
+        assert __main__.refresh(["-k", "naive and counters"], root) == 0
+        assert capsys.readouterr().out == "counters: nothing changed\n"
+        assert store.path_of(root).stat().st_mtime_ns == before
+
+    def test_of_some_leaves_the_others(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        right = store.load(NVCC, root)
+        wrong = {name: {problem: {**f, "flop": 1} for problem, f in v.items()} for name, v in right.items()}
+        wrong["naive-f32-gone"] = wrong["naive-f32-block32x32"]
+        store.write(wrong, NVCC, root)
+        assert __main__.refresh(["-k", "naive-f32-block32x32-counters"], root) == 0
+        now = store.load(NVCC, root)
+        assert now == {**wrong, "naive-f32-block32x32": right["naive-f32-block32x32"]}
+        said = capsys.readouterr().out.splitlines()
+        assert said[0].startswith(
+            "naive-f32-block32x32 counters: on 96x160x64 FLOP 1 -> 1981440; on 67x45x33"
+        )
+        assert said[1].startswith("wrote ")
+
+    def test_a_damaged_file_is_kept_where_something_of_it_is_to_stay(self, root: Path) -> None:
+        store.path_of(root).write_text("{")
+        with pytest.raises(StoreError, match="without -k"):
+            __main__.refresh(["-k", "naive and counters"], root)
+        assert store.path_of(root).read_text() == "{"
+
+
+def test_without_stored_counts_the_command_says_so(root: Path) -> None:
+    for folder in files.ROOT.glob("nvcc-*"):
+        shutil.copytree(folder, root / folder.name)
+    __main__.require_stored(root)
+    store.path_of(root).unlink()
+    with pytest.raises(StoreError, match="the counters"):
+        __main__.require_stored(root)
