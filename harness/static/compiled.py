@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness import toolchain
-from harness.legality import GpuLimits, legal_variants, occupancy
+from harness.legality import GpuLimits, Occupancy, legal_variants, occupancy
 from harness.model import Config, DType, Kernel, variant_name
 from harness.static import sass
 from harness.toolchain import Binary, CompileError, Disassembler, Nvcc, Variant
@@ -72,12 +72,10 @@ def all_figures(
 
 
 def _figures(variant: Variant, arch: str, binary: Binary, counts: Mapping[str, int]) -> StaticFigures:
-    kernel, config, dtype = variant
-    of_block = kernel.shape(config, dtype)
+    kernel = variant[0]
     ptxas = toolchain.read_ptxas(kernel.entry, binary.log)
-    shared = ptxas.shared_bytes + (of_block.shared_bytes if of_block.dynamic else 0)
-    threads = of_block.threads[0] * of_block.threads[1]
-    held = occupancy(threads, ptxas.registers, shared, GpuLimits.of(ARCHES[arch]), ptxas.barriers)
+    shared = ptxas.shared_bytes + dynamic_shared(variant)
+    held = occupancy_of(variant, binary, GpuLimits.of(ARCHES[arch]))
     return StaticFigures(
         registers=ptxas.registers,
         shared_bytes=shared,
@@ -91,6 +89,22 @@ def _figures(variant: Variant, arch: str, binary: Binary, counts: Mapping[str, i
         limited_by=held.limiter,
         census=sass.census(counts),
     )
+
+
+def dynamic_shared(variant: Variant) -> int:
+    """Bytes of shared memory that a launch asks for."""
+    kernel, config, dtype = variant
+    of_block = kernel.shape(config, dtype)
+    return of_block.shared_bytes if of_block.dynamic else 0
+
+
+def occupancy_of(variant: Variant, binary: Binary, limits: GpuLimits) -> Occupancy:
+    """What an SM holds of a compiled variant."""
+    kernel, config, dtype = variant
+    x, y = kernel.shape(config, dtype).threads
+    ptxas = toolchain.read_ptxas(kernel.entry, binary.log)
+    shared = ptxas.shared_bytes + dynamic_shared(variant)
+    return occupancy(x * y, ptxas.registers, shared, limits, ptxas.barriers)
 
 
 def variants_of(arch: str) -> dict[str, Variant]:

@@ -1,0 +1,57 @@
+"""``python -m harness.devices.cuda.occupancy``: the driver's own occupancy of every variant, beside ours.
+
+Prints JSON, by name of the variant: resident blocks of an SM by the driver, by our arithmetic, and what
+limits them. A process of its own, since it holds a CUDA context.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from cuda.bindings import driver
+
+from harness.devices.cuda.environment import Gpu
+from harness.legality import GpuLimits
+from harness.static.compiled import dynamic_shared, occupancy_of, variants_of
+from harness.toolchain import Binary, arch, compile_all
+
+
+def checked(result: tuple[Any, ...]) -> Any:
+    """What a driver call gives besides its status. Raises RuntimeError where that is no success."""
+    status, *rest = result
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"the CUDA driver says {status.name}")
+    return rest[0] if rest else None
+
+
+def active_blocks(cubin: bytes, entry: str, threads: int, dynamic: int) -> int:
+    """cuOccupancyMaxActiveBlocksPerMultiprocessor of a kernel, in the current context."""
+    function = checked(driver.cuModuleGetFunction(checked(driver.cuModuleLoadData(cubin)), entry.encode()))
+    if dynamic:
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        checked(driver.cuFuncSetAttribute(function, attribute, dynamic))
+    return int(checked(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, threads, dynamic)))
+
+
+def main() -> None:
+    capability = Gpu().info().capability
+    checked(driver.cuInit(0))
+    device = checked(driver.cuDeviceGet(0))
+    checked(driver.cuCtxSetCurrent(checked(driver.cuDevicePrimaryCtxRetain(device))))
+    variants = variants_of(arch(capability))
+    found = {}
+    binaries = compile_all(list(variants.values()), arch(capability))
+    for (name, variant), binary in zip(variants.items(), binaries, strict=True):
+        if not isinstance(binary, Binary):
+            raise SystemExit(str(binary))
+        kernel, config, dtype = variant
+        x, y = kernel.shape(config, dtype).threads
+        own = occupancy_of(variant, binary, GpuLimits.of(capability))
+        driver_says = active_blocks(binary.cubin, kernel.entry, x * y, dynamic_shared(variant))
+        found[name] = {"driver": driver_says, "own": own.blocks, "limited_by": own.limiter}
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
