@@ -146,6 +146,11 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     if session.gpu is None and session.device is not None:
         session.selection = cases.emulated(session.selection, more=not config.option.shape)
+        if not session.selection.verify:
+            raise pytest.UsageError(
+                f"no GPU ({session.no_gpu}), and {', '.join(config.option.kernel)} is a library call, which "
+                "has no PTX to execute"
+            )
     if not (config.option.collectonly or config.option.list_cases):
         _choose_baseline(config, session)
 
