@@ -13,8 +13,9 @@ import numpy as np
 from harness import toolchain
 from harness.devices import Array, DeviceError, Inputs, Outputs, Violation
 from harness.devices.emulated.counters import Counters
+from harness.devices.emulated.flow import Report
 from harness.devices.emulated.lines import source_lines
-from harness.devices.emulated.machine import Machine, Report
+from harness.devices.emulated.machine import Machine
 from harness.devices.emulated.memory import Buffer, GlobalMemory
 from harness.devices.emulated.ptx import Entry, PtxError, parse
 from harness.model import Case

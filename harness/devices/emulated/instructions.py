@@ -14,6 +14,7 @@ from harness.devices.emulated import arithmetic as arith
 from harness.devices.emulated.builder import SEEN, STORED, Builder, Run, join, split
 from harness.devices.emulated.hazards import Site, Trap
 from harness.devices.emulated.lanes import WARP, Array, Mask, full
+from harness.devices.emulated.memory import LOCAL, SHARED
 from harness.devices.emulated.ptx import (
     Address,
     Instruction,
@@ -377,8 +378,6 @@ def _pack(b: Builder, target: Operand, source: Operand, kind: str) -> Run:
 
 @instruction("cvta")
 def _cvta(b: Builder, i: Instruction, site: Site) -> Run:
-    from harness.devices.emulated.machine import LOCAL, SHARED
-
     modifiers, _ = parts(i)
     space = modifiers[-1]
     base = {"global": 0, "shared": SHARED, "local": LOCAL}.get(space)
@@ -463,8 +462,6 @@ def space_of(modifiers: list[str]) -> str:
 
 def accessors(b: Builder, modifiers: list[str], site: Site, address: Any, width: int) -> tuple[Any, Any]:
     """(load, store) of an instruction's state space: load(mask), store(values, mask)."""
-    from harness.devices.emulated.machine import LOCAL, SHARED
-
     machine, space = b.machine, space_of(modifiers)
 
     def memory(where: Any, mask: Mask | None) -> tuple[Any, Any]:
@@ -638,7 +635,7 @@ _ATOMIC: dict[str, Any] = {
 @instruction("bar")
 def _warp_barrier(b: Builder, i: Instruction, site: Site) -> Run:
     if i.op != "bar.warp.sync":
-        raise PtxError("named barriers are not supported")
+        raise PtxError("not supported")
     machine = b.machine
     return lambda mask: machine.shared.warp_barrier(mask)
 

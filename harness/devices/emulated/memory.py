@@ -16,6 +16,7 @@ from harness.devices.emulated.lanes import Array, Geometry, Mask, full
 from harness.devices.emulated.ptx import Variable
 
 SLOT = 20  # address bits of a shared or constant variable, apart like the buffers
+LOCAL, SHARED = 1 << 61, 1 << 62  # generic addresses of local and of shared memory start there
 _BUFFER, _LAUNCH = 50, 40  # address bits: buffer above launch above offset
 UNSIGNED: dict[int, Any] = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32)}
 

@@ -206,12 +206,10 @@ class SharedMemory:
         if clash is None:
             return
         cell, lane, other, was_write = clash
-        verb = "writes" if writes else "reads"
-        before = ("wrote" if was_write else "read") + " since the last barrier that orders them"
+        verb, before = "writes" if writes else "reads", "wrote" if was_write else "read"
         who = f"thread {other}" if other >= 0 else "other threads"
         place = self._place(cell * self._granule)
-        t = int(self._geometry.thread[lane])
-        self.report("race", f"{verb} {place} as thread {t}, which {who} {before}", site, lane)
+        self.report("race", f"{verb} {place}, which {who} {before} with no barrier between", site, lane)
 
     def _check_known(self, site: Site, pattern: Pattern) -> None:
         cell, lane = pattern.cells
