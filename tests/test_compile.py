@@ -10,6 +10,8 @@ from typing import NamedTuple
 import pytest
 
 from harness import toolchain
+from harness.devices.emulated.machine import Machine
+from harness.devices.emulated.ptx import parse
 from harness.legality import GpuLimits, refusals
 from harness.model import Config, DType, Kernel
 from harness.toolchain import Binary, CompileError
@@ -97,3 +99,11 @@ def test_a_config_without_its_macros_does_not_compile(kernel: Kernel) -> None:
     assert kernel.source
     with pytest.raises(CompileError, match=rf"{kernel.source.name}.*#error"):
         toolchain.compile_cubin(kernel, Config(), kernel.dtypes[0], toolchain.arch((9, 0)))
+
+
+@pytest.mark.parametrize("build", [b for b in BUILDS if not b.reasons and b.capability == (8, 0)], ids=str)
+def test_the_emulated_device_knows_every_instruction(build: Build) -> None:
+    """For sm_90a the check runs them all; that for sm_80 is made ready, which finds an unknown one."""
+    text = toolchain.compile_ptx(build.kernel, build.config, build.dtype, build.arch)
+    machine = Machine(parse(text, build.kernel.entry), "")
+    assert len(machine.entry.code) > 20
