@@ -50,13 +50,14 @@ def require_stored(root: Path = store.ROOT) -> None:
     """Raises StoreError where stored figures cannot be read, or are none of this compiler's."""
     nvcc, nvdisasm = toolchain.pins()
     missing = [arch for arch in ARCHES if not store.load(arch, nvcc, nvdisasm, root)]
-    missing += [] if counts.load(nvcc, root) else ["the counters"]
     if missing:
         there = ", ".join(sorted(path.name for path in root.glob("nvcc-*"))) or "nothing"
         raise StoreError(
             f"no figures of nvcc {nvcc} for {', '.join(missing)} are stored (there is {there}): "
             f"store them with `{ACCEPT}`"
         )
+    if not counts.load(nvcc, root):
+        raise StoreError(f"no counts are stored in {store.shown(counts.path_of(root))}: `{ACCEPT}`")
 
 
 def refresh(options: Sequence[str], root: Path = store.ROOT) -> int:

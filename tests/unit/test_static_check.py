@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +50,7 @@ def root(made: dict[str, StaticFigures], tmp_path: Path) -> Path:
     for arch in compiled.ARCHES:
         stored = {e.name: replace(BEFORE, shared_bytes=0) for e in NAIVE}
         store.write(stored, arch, *VERSIONS, tmp_path)
+    shutil.copy(store.ROOT / "counters.json", tmp_path)
     return tmp_path
 
 
