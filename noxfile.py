@@ -78,7 +78,7 @@ def judge(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def static(session: nox.Session) -> None:
-    """Registers, occupancy and SASS of every kernel against the stored ones; `-- --refresh` accepts them."""
+    """Registers, occupancy, SASS and counts of every kernel against stored ones; `-- --refresh` accepts."""
     install(session, "test")
     session.run("python", "-m", "harness.static", *session.posargs)
 
@@ -119,7 +119,7 @@ def sanitize(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def profile(session: nox.Session) -> None:
-    """Coalescing, bank conflicts, occupancy and instruction counts of chosen cases, by ncu."""
+    """Coalescing, bank conflicts, occupancy of chosen cases, by ncu; `-- --emulated` beside those emulated."""
     install(session, "gpu")
     session.run("python", "-m", "harness.profile", *session.posargs)
 

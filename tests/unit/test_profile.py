@@ -1,15 +1,24 @@
-"""Reading ncu's table, and refusing one that is not about the cases asked for."""
+"""Reading ncu's table, and refusing one that is not about the cases asked for; the counts beside it."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from harness import profile
+from harness import profile, toolchain
+from harness.counters import ncu as compared
+from harness.model import F32
 from harness.profile import METRICS, ProfileError
+from kernels import LADDER
 
+try:
+    NVCC: toolchain.Nvcc | None = toolchain.find_nvcc()
+except toolchain.ToolchainError:
+    NVCC = None
 FIXED = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream")
 VALUES = {
     "gpu__time_duration.sum": "1,024,512",
@@ -21,9 +30,11 @@ VALUES = {
 }
 
 
-def csv(*kernels: str, leave_out: str = "", values: dict[str, str] = VALUES) -> str:
+def csv(
+    *kernels: str, leave_out: str = "", values: dict[str, str] = VALUES, named: Sequence[str] = METRICS
+) -> str:
     """ncu's --page raw: its own lines, the header, a row of units, a row a launch."""
-    metrics = [metric for metric in METRICS if metric != leave_out]
+    metrics = [metric for metric in named if metric != leave_out]
     rows = [
         [*FIXED, *metrics],
         ["" for _ in FIXED] + ["ns" if "time" in metric else "" for metric in metrics],
@@ -148,3 +159,127 @@ def test_main_names_the_cases_where_none_matches(ncu: Path, capsys: pytest.Captu
 def test_without_the_tool_it_asks_for_it(ncu: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert profile.main([]) == 2
     assert capsys.readouterr().err.startswith("profile: no ncu in PATH: ")
+
+
+# Beside the emulated device
+
+LOAD_REQUESTS, LOAD_SECTORS = (
+    f"l1tex__t_{what}_pipe_lsu_mem_global_op_ld.sum" for what in ("requests", "sectors")
+)
+STORE_REQUESTS, STORE_SECTORS = (
+    f"l1tex__t_{what}_pipe_lsu_mem_global_op_st.sum" for what in ("requests", "sectors")
+)
+COPIES = [
+    f"sm__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts_{way}.sum"
+    for way in ("cache_access", "cache_bypass")
+]
+LANES = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
+CASE = "naive-f32-block32x32-33x18x5"
+# 33 rows of C, a warp each: for each of 5 k an element of A and 18 neighbours of B, then 18 of C.
+NAIVE = {
+    **{LOAD_REQUESTS: "330", LOAD_SECTORS: "{}", STORE_REQUESTS: "33", STORE_SECTORS: "{}"},
+    **{LANES.format("ffma"): str(33 * 18 * 5), LANES.format("fmul"): str(33 * 18), LANES.format("fadd"): "0"},
+}
+# Rows of 18 floats start at every 72 bytes, and touch 3 sectors or 4 by where that lies in a sector.
+ROWS = [-(-(72 * row % 32 + 72) // 32) for row in range(33)]
+NAIVE[LOAD_SECTORS] = str(165 + 33 * sum(ROWS[:5]))
+NAIVE[STORE_SECTORS] = str(sum(ROWS))
+
+
+def test_metrics_are_the_first_that_the_gpu_offers() -> None:
+    every = compared.metrics()
+    assert every["cp.async requests"] == tuple(COPIES)
+    cache = [f"l1tex__t_requests_pipe_lsu_mem_global_op_ldgsts_cache_{way}" for way in ("access", "bypass")]
+    assert compared.metrics(cache)["cp.async requests"] == tuple(f"{name}.sum" for name in cache)
+    assert compared.metrics(cache[:1])["cp.async requests"] == ()
+    assert compared.metrics(["other"])["load requests"] == ()
+
+
+def test_optional_metrics_may_be_missing() -> None:
+    text = csv(
+        "gemm_naive", named=[LOAD_REQUESTS, LOAD_SECTORS], values={LOAD_REQUESTS: "12", LOAD_SECTORS: "n/a"}
+    )
+    wanted = [LOAD_REQUESTS, LOAD_SECTORS, STORE_REQUESTS]
+    assert profile.parse(text, wanted, wanted) == [("gemm_naive", {LOAD_REQUESTS: 12})]
+    with pytest.raises(ProfileError, match="no number for gemm_naive"):
+        profile.parse(text, wanted, [STORE_REQUESTS])
+
+
+def test_every_fp32_stage_is_compared_on_two_problems() -> None:
+    cases = profile.emulated_cases("sm_90a")
+    stages = {case.split("-")[0] for case in cases}
+    assert stages == {kernel.name for kernel in LADDER if F32 in kernel.dtypes and not kernel.library}
+    assert len(cases) == 2 * len(stages) >= 20
+    assert all("-f32-" in case for case in cases)
+
+
+def beside(ncu: Path, kernel: str = "gemm_naive", leave_out: str = "", **values: str) -> int:
+    """A run of one case, for which ncu tells these values and 0 for all others."""
+    named = [metric for ways in compared.metrics().values() for metric in dict.fromkeys(ways)]
+    told = dict.fromkeys(named, "0") | NAIVE | values
+    names = "\n".join(f"{name.removesuffix('.sum')}  Counter" for name in named)
+    write(
+        ncu,
+        f"case $args in\n*--query-metrics*) cat <<'END'\n{names}\nEND\nexit;;\n"
+        f"*--version*) echo 'Version 2025.3.1.0 (build 1)'; exit;;\nesac\necho \"$args\" > {ncu}.args\n"
+        f"cat > $log <<'END'\n{csv(kernel, named=named, values=told, leave_out=leave_out)}END\n",
+    )
+    return profile.main([CASE, "--emulated", "--json", f"{ncu}.json", "--markdown", f"{ncu}.md"])
+
+
+@pytest.mark.compile
+class TestBeside:
+    @pytest.fixture(autouse=True)
+    def compiler(self, ncu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The compiler, which the machine of ncu has too."""
+        found = Path(NVCC.path).parent if NVCC else None
+        if found is None:
+            pytest.skip("no nvcc")
+        monkeypatch.setenv("PATH", f"{ncu.parent}:{found}:/bin:/usr/bin")
+
+    def test_equal_counts_pass(self, ncu: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert beside(ncu) == 0
+        said = capsys.readouterr().out
+        assert "4 of 4 counts of global memory over 1 cases are equal; " in said
+        assert "Nsight Compute 2025.3.1.0" in said
+        assert "PTX count; ptxas" in said
+        document = json.loads(Path(f"{ncu}.json").read_text())
+        assert document["agrees"] is True
+        assert {row["count"]: (row["emulated"], row["ncu"]) for row in document["rows"]}["load requests"] == (
+            330,
+            330,
+        )
+        assert f"| {CASE} | load requests | 330 | 330 | 0 |" in Path(f"{ncu}.md").read_text().splitlines()
+        assert Path(f"{ncu}.args").read_text().count("harness.devices.cuda.once") == 1
+
+    def test_another_count_of_global_memory_is_red(
+        self, ncu: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert beside(ncu, **{LOAD_REQUESTS: "300"}) == 1
+        assert "3 of 4 counts" in capsys.readouterr().out
+        assert f"| {CASE} | load requests | 330 | 300 | +30 (+10.0%) |" in Path(f"{ncu}.md").read_text()
+
+    def test_what_only_the_gpu_counted_is_red(self, ncu: Path) -> None:
+        assert beside(ncu, **{COPIES[0]: "7"}) == 1
+        assert f"| {CASE} | cp.async requests | 0 | 7 | -7 (-100.0%) |" in Path(f"{ncu}.md").read_text()
+
+    def test_another_flop_count_is_shown_only(self, ncu: Path) -> None:
+        assert beside(ncu, **{LANES.format("fadd"): "1"}) == 0
+        assert f"| {CASE} | FP32 FLOP | 6,534 | 6,535 | -1 (-0.0%) |" in Path(f"{ncu}.md").read_text()
+
+    def test_what_was_not_measured_is_no_pass(self, ncu: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert beside(ncu, leave_out=STORE_SECTORS) == 1
+        assert (
+            "3 of 4 counts of global memory over 1 cases are equal; 1 were not measured"
+            in capsys.readouterr().out
+        )
+        assert f"| store sectors | {sum(ROWS)} | – | not measured |" in Path(f"{ncu}.md").read_text()
+
+    def test_another_kernel_is_refused(self, ncu: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert beside(ncu, "gemm_tiled") == 2
+        assert f"{CASE} launched gemm_tiled, not gemm_naive" in capsys.readouterr().err
+
+
+def test_files_go_with_the_comparison(ncu: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert profile.main(["--json", "x.json"]) == 2
+    assert "--json and --markdown go with --emulated" in capsys.readouterr().err
