@@ -119,7 +119,7 @@ def sanitize(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def profile(session: nox.Session) -> None:
-    """Coalescing, bank conflicts, occupancy of chosen cases, by ncu; `-- --emulated` beside those emulated."""
+    """Coalescing, bank conflicts and occupancy of chosen cases, by ncu; `-- --emulated` sets counts beside."""
     install(session, "gpu")
     session.run("python", "-m", "harness.profile", *session.posargs)
 

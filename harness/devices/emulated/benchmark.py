@@ -57,13 +57,13 @@ def cpu_name() -> str:
 def main(args: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="benchmark", description="Lane-instructions a second on one core.")
     parser.add_argument("case", nargs="?", default=CASE, metavar="CASE_ID", help=f"default {CASE}")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="timed rounds (default 5)")
+    parser.add_argument("--rounds", type=int, default=10, metavar="N", help="timed rounds (default 10)")
     options = parser.parse_args(args)
     if options.rounds < 1:
         parser.error("--rounds: 1 or more")
-    core = max(os.sched_getaffinity(0))
+    cores = os.sched_getaffinity(0)
     busy = f"load average before: {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores"
-    os.sched_setaffinity(0, {core})
+    os.sched_setaffinity(0, {max(cores)})
     try:
         case = find_case(options.case, ARCHES[ARCH])
         if case.kernel.library:
@@ -77,6 +77,8 @@ def main(args: Sequence[str]) -> int:
     except (DeviceError, ToolchainError, ValueError) as error:
         print(f"benchmark: {error}", file=sys.stderr)
         return 1
+    finally:
+        os.sched_setaffinity(0, cores)
     return 0
 
 
