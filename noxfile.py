@@ -119,7 +119,7 @@ def sanitize(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def profile(session: nox.Session) -> None:
-    """Coalescing, bank conflicts and occupancy of chosen cases, by ncu; `-- --emulated` sets counts beside."""
+    """Coalescing, bank conflicts, occupancy of chosen cases, by ncu; `-- --emulated` compares the counts."""
     install(session, "gpu")
     session.run("python", "-m", "harness.profile", *session.posargs)
 
