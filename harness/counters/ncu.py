@@ -1,8 +1,8 @@
 """The counts of the emulated device beside those of a GPU, as Nsight Compute reads them.
 
 LDGSTS, which cp.async becomes, is no global load to Nsight Compute: it has metrics of its own, apart for
-copies through L1 (cp.async.ca: cache_access) and past it (cp.async.cg: cache_bypass). Before an LDGSTS that may
-follow a store ptxas puts three LDS that no lane runs: they are instructions, and no wavefronts.
+copies through L1 (cp.async.ca: cache_access) and past it (cp.async.cg: cache_bypass). Before an LDGSTS that
+may follow a store ptxas puts three LDS that no lane runs: they are instructions, and no wavefronts.
 """
 
 from __future__ import annotations
