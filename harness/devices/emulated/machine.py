@@ -19,7 +19,7 @@ from harness.devices.emulated.ptx import Entry, Instruction, Name, PtxError, Reg
 from harness.devices.emulated.shared import SharedMemory
 
 LANES = 8192  # that run together: enough that NumPy's work outweighs Python's, few enough for the caches
-_HAZARDS = 20  # kept a launch
+_HAZARDS = 10  # kept of each check and launch
 
 
 class Machine:
@@ -57,7 +57,7 @@ class Machine:
         self._builder = Builder(self, entry)
         self._blocks = self._build()
         self._report = Report()
-        self._told: set[tuple[str, int, int]] = set()
+        self._told: dict[tuple[str, int], set[int]] = {}  # lines, by check and launch
 
     def _where(self, site: Site) -> str:
         line = self.lines().get(site.instruction.line, 0)
@@ -169,7 +169,7 @@ class Machine:
     ) -> Report:
         """A batch of launches of one grid. ``parameters`` are those of each launch, in the order of the
         kernel's; ``budget`` the blocks of code that the lanes of a chunk may run in all."""
-        self._report, self._told = Report(), set()
+        self._report, self._told = Report(), {}
         threads = block[0] * block[1] * block[2]
         if threads % WARP:
             raise PtxError(f"blocks of {threads} threads: whole warps of {WARP} are supported")
@@ -197,18 +197,23 @@ class Machine:
                 try:
                     self._run_chunk(geometry, dynamic_shared, parameters, budget, counters)
                 except Trap as trap:
-                    self.report(trap.check, trap.what, trap.site, trap.lane)
+                    self._tell(trap.check, trap.what, trap.site, trap.lane)
                     self._report.stopped = True
                     break
         return self._report
 
     def report(self, check: str, what: str, site: Site | None, lane: int) -> None:
-        """Note a hazard, once an instruction and launch."""
+        """Note a hazard, once an instruction and launch, and so many of a kind that none hides another."""
         launch = int(self.geometry.launch[lane])
+        told = self._told.setdefault((check, launch), set())
         line = site.instruction.line if site else 0
-        if (check, line, launch) in self._told or len(self._told) >= _HAZARDS:
+        if line in told or len(told) >= _HAZARDS:
             return
-        self._told.add((check, line, launch))
+        told.add(line)
+        self._tell(check, what, site, lane)
+
+    def _tell(self, check: str, what: str, site: Site | None, lane: int) -> None:
+        launch = int(self.geometry.launch[lane])
         where = f" at {self._where(site)}" if site else ""
         message = f"{self.geometry.describe(lane)} {what}{where}"
         self._report.hazards.append(Hazard(check, launch, message))

@@ -1,0 +1,42 @@
+"""What the emulated device keeps of the hazards it sees."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from harness.devices.emulated.machine import Machine, Report
+from harness.devices.emulated.memory import GlobalMemory
+from harness.devices.emulated.ptx import parse
+
+
+def run(body: str) -> Report:
+    """One block of 64 threads."""
+    text = f"""
+.version 9.0
+.target sm_90a
+.address_size 64
+.visible .entry k()
+{{
+.reg .pred %p<4>;
+.reg .b32 %r<4>;
+.shared .align 4 .b8 cells[256];
+mov.u32 %r1, %tid.x;
+{body}
+ret;
+}}
+"""
+    return Machine(parse(text, "k"), "k.cu").run((1, 1, 1), (64, 1, 1), 0, [[]], GlobalMemory([]), 1000)
+
+
+def test_many_races_do_not_hide_the_barrier_that_stops_the_launch() -> None:
+    races = "st.shared.u32 [cells], %r1;\n" * 50
+    half = "setp.lt.u32 %p1, %r1, 32;\n@%p1 bra $A;\nbar.sync 0;\nbra $B;\n$A:\nbar.sync 0;\n$B:"
+    report = run(races + half)
+    assert report.stopped
+    counts = Counter(hazard.check for hazard in report.hazards)
+    assert counts == {"race": 10, "barrier": 1}
+
+
+def test_many_races_do_not_hide_an_uninitialised_read() -> None:
+    report = run("st.shared.u32 [cells], %r1;\n" * 50 + "bar.sync 0;\nld.shared.u32 %r2, [cells+128];")
+    assert {hazard.check for hazard in report.hazards} == {"race", "uninit"}
