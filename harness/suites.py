@@ -28,9 +28,9 @@ VERIFIED: tuple[Problem, ...] = (
     Problem(1, 257, 129, alpha=0, beta=-1),  # one row
     Problem(263, 1, 67, beta=1),  # one column
     Problem(2085, 137, 9, beta=-1),  # tall: more than eight of the highest tiles, a band of warp_tiled
-    Problem(5, 397, 83, alpha=2),  # flat
+    Problem(5, 397, 83, alpha=2, lda=86, ldb=398, ldc=398),  # flat; aligned for vectors of two alone
     Problem(130, 262, 128, ldb=264, ldc=268),  # aligned, but N ends within a vector
-    Problem(3, 2, 199, alpha=-1, beta=1, lda=203, ldc=5),  # long K for a little C
+    Problem(3, 2, 199, alpha=-1, beta=1, lda=204, ldc=5),  # long K for a little C
 )
 
 # Rows so far apart that a 32-bit index wraps: only a device that holds no more than the rows can run it.

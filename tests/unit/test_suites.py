@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import groupby
 
 import pytest
@@ -47,6 +48,12 @@ def test_zero_sizes_and_scales_are_verified() -> None:
         (False, False, True),
     }
     assert any(p.alpha == 0 for p in VERIFIED)
+
+
+@pytest.mark.parametrize("ld", ["lda", "ldb", "ldc"])
+def test_rows_are_aligned_for_vectors_of_each_width_and_of_none(ld: str) -> None:
+    """A kernel that takes rows as aligned for wider vectors than they are meets such rows."""
+    assert {math.gcd(getattr(p, ld), 8) for p in VERIFIED if p.m > 1 and p.k > 1} >= {1, 2, 4, 8}
 
 
 @pytest.mark.parametrize("kernel", [k for k in LADDER if not k.library], ids=lambda kernel: kernel.name)
