@@ -9,8 +9,8 @@ from harness.devices.emulated.memory import GlobalMemory
 from harness.devices.emulated.ptx import parse
 
 
-def run(body: str) -> Report:
-    """One block of 64 threads."""
+def run(body: str, blocks: int = 1) -> Report:
+    """Blocks of 64 threads."""
     text = f"""
 .version 9.0
 .target sm_90a
@@ -25,7 +25,7 @@ mov.u32 %r1, %tid.x;
 ret;
 }}
 """
-    return Machine(parse(text, "k"), "k.cu").run((1, 1, 1), (64, 1, 1), 0, [[]], GlobalMemory([]), 1000)
+    return Machine(parse(text, "k"), "k.cu").run((blocks, 1, 1), (64, 1, 1), 0, [[]], GlobalMemory([]), 1000)
 
 
 def test_many_races_do_not_hide_the_barrier_that_stops_the_launch() -> None:
@@ -40,3 +40,11 @@ def test_many_races_do_not_hide_the_barrier_that_stops_the_launch() -> None:
 def test_many_races_do_not_hide_an_uninitialised_read() -> None:
     report = run("st.shared.u32 [cells], %r1;\n" * 50 + "bar.sync 0;\nld.shared.u32 %r2, [cells+128];")
     assert {hazard.check for hazard in report.hazards} == {"race", "uninit"}
+
+
+def test_a_barrier_orders_the_threads_of_a_block_where_another_block_goes_elsewhere() -> None:
+    leave = "mov.u32 %r2, %ctaid.x;\nsetp.eq.u32 %p1, %r2, 1;\n@%p1 bra $END;\n"
+    cell = "mov.u32 %r2, cells;\nshl.b32 %r3, %r1, 2;\nadd.u32 %r3, %r3, %r2;\nst.shared.u32 [%r3], %r1;\n"
+    read = "xor.b32 %r3, %r3, 4;\nld.shared.u32 %r2, [%r3];\n$END:"
+    assert run(leave + cell + "bar.sync 0;\n" + read, blocks=2).hazards == []
+    assert {hazard.check for hazard in run(leave + cell + read, blocks=2).hazards} == {"race"}

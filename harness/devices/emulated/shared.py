@@ -167,8 +167,11 @@ class SharedMemory:
 
     def barrier(self, blocks: Array) -> None:
         """All threads of these blocks, (B,) bool, have met."""
+        everywhere = bool(blocks.all())
+        if not everywhere:
+            self._apply()  # what was logged belongs to the epoch that ends here
         self._epoch = self._epoch + blocks
-        if blocks.all():
+        if everywhere:
             self._log.clear()
             self._applied = 0
             self._reads.clear()
