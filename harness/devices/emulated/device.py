@@ -63,7 +63,7 @@ class EmulatedDevice:
             launch.dynamic_shared,
             parameters,
             GlobalMemory(buffers),
-            100_000 + 2_000 * first.k,
+            20_000 + 2_000 * first.k,
             counters,
         )
         self.lane_instructions += report.lane_instructions
