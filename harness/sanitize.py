@@ -58,8 +58,8 @@ def verdict(tool: str, returncode: int, output: str) -> str:
     return ""
 
 
-def command(sanitizer: str, tool: str, selection: list[str]) -> list[str]:
-    """One tool over the smoke suite's correctness cases. Workers are watched, cuBLAS is not."""
+def watched(sanitizer: str, tool: str, program: list[str]) -> list[str]:
+    """A program and its workers under one tool, which watches the suite's kernels and not cuBLAS's."""
     return [
         *(sanitizer, "--tool", tool, "--error-exitcode", str(FOUND), "--target-processes", "all"),
         *(
@@ -70,10 +70,18 @@ def command(sanitizer: str, tool: str, selection: list[str]) -> list[str]:
             "--kernel-name",
             "kernel_substring=gemm_",
         ),
+        *program,
+    ]
+
+
+def command(sanitizer: str, tool: str, selection: list[str]) -> list[str]:
+    """One tool over the smoke suite's correctness cases."""
+    program = [
         *(sys.executable, "-m", "pytest", "tests/test_kernels.py", "--device", "cuda", "-m", "gpu"),
         # Everything takes many times longer under a sanitizer: a hang is a matter of minutes here.
         *("--suite", "smoke", "--time-limit", "600", *selection),
     ]
+    return watched(sanitizer, tool, program)
 
 
 def table(tool: str, counts: Counter[Finding]) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,15 @@ from typing import Any
 import pytest
 
 from harness import toolchain
-from harness.devices import DeviceError
+from harness.devices import DeviceError, NoDevice, open_emulated
 from harness.devices.cuda.protocol import Plan
+from harness.devices.emulated.device import EmulatedDevice
 from harness.model import Case, Problem
 from harness.oracle import verify
 from harness.suites import VERIFIED, find_kernel
-from tests.mutants import MUTANTS, SLOW, WRONG, Mutant, Rotten, build
+from harness.toolchain import ToolchainError
+from tests.mutants import MUTANTS, SLOW, WRONG, Mutant, Rotten, build, cases, gpu, matrix
+from tests.mutants.examine import ARCH, emulate, examine
 
 pytestmark = pytest.mark.mutants
 
@@ -23,8 +27,9 @@ def _names(mutants: tuple[Mutant, ...]) -> list[str]:
     return [mutant.name for mutant in mutants]
 
 
-def test_names_are_unique_and_kinds_many() -> None:
-    assert len(set(_names(MUTANTS))) == len(MUTANTS)
+def test_names_are_unique_and_classes_many() -> None:
+    assert len(set(_names(MUTANTS))) == len(MUTANTS) >= 48
+    assert all(mutant.kind and mutant.about and "|" not in mutant.about for mutant in MUTANTS)
     sure = [mutant for mutant in WRONG if not mutant.by_luck]
     assert len({mutant.kind for mutant in sure}) >= 12
     assert len({mutant.kernel for mutant in sure}) >= 12
@@ -39,10 +44,59 @@ def test_an_edit_that_no_longer_fits_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=_names(MUTANTS))
 def test_a_mutant_compiles_to_another_binary(mutant: Mutant, tmp_path: Path) -> None:
     """A mutant that the compiler makes the same code of would prove nothing."""
-    kernel, real = build(mutant, tmp_path), find_kernel(mutant.kernel)
-    config, dtype = kernel.configs[0], kernel.dtypes[0]
-    mutated = toolchain.compile_cubin(kernel, config, dtype, "sm_90a")
-    assert mutated.cubin != toolchain.compile_cubin(real, config, dtype, "sm_90a").cubin
+    case = cases(mutant, build(mutant, tmp_path))[0]
+    mutated = toolchain.compile_cubin(case.kernel, case.config, case.dtype, "sm_90a")
+    real = toolchain.compile_cubin(find_kernel(mutant.kernel), case.config, case.dtype, "sm_90a")
+    assert mutated.cubin != real.cubin
+
+
+# Without a GPU
+
+
+@pytest.fixture(scope="module")
+def emulated() -> EmulatedDevice:
+    try:
+        device: EmulatedDevice = open_emulated(ARCH)
+    except NoDevice as error:
+        pytest.skip(str(error))
+    return device
+
+
+@pytest.fixture(scope="module")
+def page() -> list[str]:
+    return matrix.FILE.read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("mutant", MUTANTS, ids=_names(MUTANTS))
+def test_a_mutant_is_caught_without_a_gpu(
+    mutant: Mutant, emulated: EmulatedDevice, page: list[str], tmp_path: Path
+) -> None:
+    try:
+        toolchain.pinned_tools()
+    except ToolchainError as error:
+        # What a compiler makes of a kernel depends on its version; whether the result is right does not.
+        assert emulate(mutant, tmp_path, emulated).wrong == mutant.wrong
+        pytest.skip(
+            f"{'it is caught, but' * mutant.wrong} the kill matrix is of the pinned compiler: {error}"
+        )
+    seen = examine(mutant, tmp_path, emulated)
+    assert matrix.caught(mutant, seen), seen
+    for line in (
+        matrix.row(mutant, seen, gpu.load()),
+        *([] if mutant.wrong else [matrix.detail(mutant, seen)]),
+    ):
+        assert line in page, f"{matrix.FILE.name} is stale; `{matrix.RENEW}` renews it"
+
+
+def test_the_kill_matrix_has_the_mutants_that_there_are(page: list[str]) -> None:
+    kinds = {mutant.kind for mutant in MUTANTS}
+    rows = [cells for line in page if len(cells := line.split(" | ")) > 4 and cells[1].startswith("`")]
+    assert [cells[1].strip("`") for cells in rows] == _names(MUTANTS)
+    assert {cells[0].removeprefix("| ") for cells in rows} == kinds
+
+
+# On a GPU
 
 
 @pytest.fixture(scope="module")
@@ -55,28 +109,32 @@ def impatient() -> Iterator[Any]:
     device.close()
 
 
+@pytest.fixture(scope="module")
+def stored(impatient: Any) -> Iterator[dict[str, str]]:
+    """What values on this GPU catch, by mutant; stored for the kill matrix where that is asked for."""
+    found: dict[str, str] = {}
+    yield found
+    if os.environ.get(gpu.STORE):
+        gpu.store(impatient.info.name, "values", found)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("mutant", WRONG, ids=_names(WRONG))
 def test_a_wrong_kernel_is_caught(
     mutant: Mutant,
     impatient: Any,
     device: Any,
+    stored: dict[str, str],
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
-    if mutant.by_luck:
+    if mutant.sparse:
+        pytest.skip("it shows only on matrices larger than a GPU holds")
+    caught = stored[mutant.name] = gpu.caught_by_values(mutant, tmp_path, impatient)
+    record_property("caught_by", caught)
+    if not caught and mutant.by_luck:
         pytest.skip(f"values on a GPU show it only by luck: {mutant.by_luck}")
-    kernel = build(mutant, tmp_path)
-    for problem in VERIFIED:
-        try:
-            findings = verify(impatient, Case(kernel, kernel.dtypes[0], kernel.configs[0], problem))
-        except DeviceError as error:
-            record_property("caught_by", error.code)
-            return
-        if findings:
-            record_property("caught_by", findings[0].check)
-            return
-    pytest.fail(f"{mutant.name} ({mutant.kind}) of {mutant.kernel} passed on all {len(VERIFIED)} problems")
+    assert caught, f"{mutant.name} ({mutant.kind}) of {mutant.kernel} passed on all {len(VERIFIED)} problems"
 
 
 @pytest.mark.gpu

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from harness.devices.emulated.machine import Machine, Report
+from harness.devices.emulated.flow import Report
+from harness.devices.emulated.machine import Machine
 from harness.devices.emulated.memory import GlobalMemory
 from harness.devices.emulated.ptx import parse
 

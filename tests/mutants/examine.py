@@ -1,0 +1,124 @@
+"""What sees a mutant without a GPU: the emulated device, values alone, the compiler's figures, counters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.counters.check import CounterCheck, CounterEntry
+from harness.devices import DeviceError, Inputs, Outputs
+from harness.devices.emulated.device import EmulatedDevice
+from harness.model import Case
+from harness.oracle import verify
+from harness.static import compare, figures, store
+from harness.toolchain import pins
+from tests.mutants.mutant import Mutant, build, cases
+
+ARCH = "sm_90a"
+# The hazards of the emulated device, by column of the kill matrix; every other check looks at values.
+HAZARDS = {
+    "bounds": "bounds",
+    "misaligned": "bounds",
+    "race": "race",
+    "uninit": "uninit",
+    "barrier": "barrier, hang",
+    "hang": "barrier, hang",
+}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """``hazards`` are names of checks, on the first problem that shows any; ``value`` is that of the first
+    check which shows it to somebody who sees values alone; ``stopped`` whether a launch could not go on;
+    ``figures`` and ``counters`` say what changed."""
+
+    hazards: tuple[str, ...] = ()
+    value: str = ""
+    stopped: bool = False
+    figures: str = ""
+    counters: str = ""
+
+    @property
+    def wrong(self) -> bool:
+        return bool(self.hazards or self.value)
+
+
+class _Remembering:
+    """A device whose last outputs can be looked at again."""
+
+    name = "remembering"
+
+    def __init__(self, device: EmulatedDevice) -> None:
+        self._device = device
+        self.outputs: list[Outputs] = []
+
+    def run_all(self, cases: Sequence[Case], inputs: Sequence[Inputs]) -> list[Outputs]:
+        self.outputs = self._device.run_all(cases, inputs)
+        return self.outputs
+
+    def run(self, case: Case, inputs: Inputs) -> Outputs:
+        return self.run_all([case], [inputs])[0]
+
+    def close(self) -> None:
+        pass
+
+
+class _Blind(_Remembering):
+    """The same outputs once more, without the hazards: a launch that was stopped has no values."""
+
+    name = "blind"
+
+    def __init__(self, outputs: Sequence[Outputs]) -> None:
+        self.outputs = [replace(output, violations=()) for output in outputs]
+
+    def run_all(self, cases: Sequence[Case], inputs: Sequence[Inputs]) -> list[Outputs]:
+        return self.outputs
+
+
+def emulate(mutant: Mutant, folder: Path, device: EmulatedDevice) -> Seen:
+    """Runs a mutant on its problems until hazards or values show it, and on until values alone do.
+
+    Raises DeviceError for one that does not compile or that the emulated device cannot run.
+    """
+    hazards: list[str] = []
+    value, stopped = "", False
+    for case in cases(mutant, build(mutant, folder)):
+        remembering = _Remembering(device)
+        found = [finding.check for finding in verify(remembering, case)]
+        alone = [finding.check for finding in verify(_Blind(remembering.outputs), case)]
+        stopped = stopped or not all(output.complete for output in remembering.outputs)
+        hazards = hazards or [check for check in found if check in HAZARDS]
+        # That no thread wrote an element is seen by the device too, where it held the right value before.
+        value = next((check for check in (*alone, *found) if check not in HAZARDS), "")
+        if value:
+            break
+    return Seen(tuple(dict.fromkeys(hazards)), value, stopped)
+
+
+def caught_by_figures(mutant: Mutant, folder: Path) -> str:
+    """What of the compiler's stored figures changed. Raises ToolchainError without the pinned compiler."""
+    case = cases(mutant, build(mutant, folder))[0]
+    stored = store.load(ARCH, *pins())[case.variant]
+    return "; ".join(compare(stored, figures(case.kernel, case.config, case.dtype, ARCH)))
+
+
+def caught_by_counters(mutant: Mutant, folder: Path) -> str:
+    """What of the stored counts changed; nothing where the launch has to be stopped, for then nothing is
+    counted. Raises ToolchainError without the pinned compiler."""
+    case = cases(mutant, build(mutant, folder))[0]
+    entry, check = CounterEntry(case.variant, (case.kernel, case.config, case.dtype)), CounterCheck()
+    try:
+        check.made(entry)
+    except DeviceError:
+        return ""
+    changes = check.finding(entry).split("\n")[0]
+    return changes.removeprefix(f"{case.variant}: ")
+
+
+def examine(mutant: Mutant, folder: Path, device: EmulatedDevice) -> Seen:
+    """All of it. Raises as its parts do."""
+    seen = emulate(mutant, folder, device)
+    # One that hangs would do so for much longer on the larger problems that are counted.
+    counters = "" if seen.stopped else caught_by_counters(mutant, folder)
+    return replace(seen, figures=caught_by_figures(mutant, folder), counters=counters)

@@ -1,0 +1,125 @@
+"""What a GPU's values, and compute-sanitizer, see of the mutants.
+
+Stored in tests/mutants/gpu.json: the values' part by ``GEMM_MUTANTS_ON_GPU=1 pytest tests/test_mutants.py
+-m gpu``, the sanitizer's by ``python -m tests.mutants.gpu``. ``python -m tests.mutants.matrix`` shows them.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from harness import sanitize
+from harness.devices import Device, DeviceError, NoDevice, open_cuda
+from harness.model import Case
+from harness.oracle import make_inputs, verify
+from harness.suites import VERIFIED
+from harness.toolchain import ToolchainError, find_tool
+from tests.mutants import WRONG, Mutant, build, cases
+
+FILE = Path(__file__).with_name("gpu.json")
+STORE = "GEMM_MUTANTS_ON_GPU"  # set in the environment of a run on a GPU, to store what it sees
+AT_ONCE = 8  # processes under the sanitizer; each keeps a core busy, and the GPU hardly
+
+
+@dataclass(frozen=True)
+class Results:
+    """By mutant the check, error code or tool that caught it, empty where none did; ``gpu`` is its name."""
+
+    gpu: str = ""
+    values: Mapping[str, str] = field(default_factory=dict)
+    sanitizer: Mapping[str, str] = field(default_factory=dict)
+
+
+def load(path: Path = FILE) -> Results:
+    """What is stored; nothing where there is no file."""
+    return Results(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else Results()
+
+
+def store(gpu: str, part: str, found: Mapping[str, str], path: Path = FILE) -> None:
+    """Adds to ``part``, values or sanitizer; what another GPU saw is dropped."""
+    before = load(path)
+    kept = asdict(before if before.gpu == gpu else Results(gpu))
+    kept[part] = dict(sorted({**kept[part], **found}.items()))
+    path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+def caught_by_values(mutant: Mutant, folder: Path, device: Device) -> str:
+    """The first check that fails on a device, or the code of its error; empty where all is right."""
+    kernel = build(mutant, folder)
+    first = cases(mutant, kernel)[0]
+    for problem in VERIFIED:
+        try:
+            findings = verify(device, Case(kernel, first.dtype, first.config, problem))
+        except DeviceError as error:
+            return error.code
+        if findings:
+            return findings[0].check
+    return ""
+
+
+def caught_by_sanitizer(name: str, sanitizer: str) -> str:
+    """The first of compute-sanitizer's tools that reports anything. Raises ToolchainError where one fails."""
+    for tool in sanitize.TOOLS:
+        program = [sys.executable, "-m", "tests.mutants.gpu", "--launch", name]
+        said = subprocess.run(
+            sanitize.watched(sanitizer, tool, program),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+        )
+        why = sanitize.verdict(tool, said.returncode, said.stdout)
+        if why.endswith(" found"):
+            return tool
+        if why:
+            raise ToolchainError(f"{name}: {why}: {said.stdout[-500:]}")
+    return ""
+
+
+def launch(mutant: Mutant) -> None:
+    """Launches a mutant once on each of its problems, whatever comes of it. Raises NoDevice."""
+    device = open_cuda(120.0)
+    with tempfile.TemporaryDirectory() as folder:
+        for case in cases(mutant, build(mutant, Path(folder))):
+            try:
+                device.run(case, make_inputs(case.problem, case.dtype, "exact"))
+            except DeviceError as error:
+                print(f"{case.id}: {error.code}")
+    device.close()
+
+
+def main(args: list[str]) -> int:
+    """Exit status: 0; 1 where a run under the sanitizer failed; 2 without a GPU or compute-sanitizer."""
+    try:
+        if args[:1] == ["--launch"]:
+            launch(next(mutant for mutant in WRONG if mutant.name == args[1]))
+            return 0
+        device = open_cuda(120.0)
+        device.close()
+        sanitizer = find_tool("compute-sanitizer")
+    except (NoDevice, ToolchainError) as error:
+        print(f"mutants: {error}", file=sys.stderr)
+        return 2
+    names = [mutant.name for mutant in WRONG if not mutant.sparse]
+    found: dict[str, str] = {}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for name, run in [(name, pool.submit(caught_by_sanitizer, name, sanitizer)) for name in names]:
+            try:
+                found[name] = run.result()
+            except ToolchainError as error:
+                print(f"mutants: {error}", file=sys.stderr)
+            else:
+                print(f"{name}: {found[name] or 'not caught'}")
+    store(device.info.name, "sanitizer", found)
+    return 0 if len(found) == len(names) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

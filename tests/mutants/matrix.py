@@ -1,0 +1,148 @@
+"""``python -m tests.mutants.matrix [--check]``: docs/kill-matrix.md, from every mutant examined without a GPU.
+
+Exit status: 0 up to date or brought up to date; 1 stale, or a mutant that nothing catches; 2 without the
+pinned compiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from harness.devices.emulated.device import EmulatedDevice
+from harness.toolchain import ToolchainError, pinned_tools
+from tests.mutants import MUTANTS, SLOW, Mutant, gpu
+from tests.mutants.examine import ARCH, HAZARDS, Seen, examine
+from tests.mutants.gpu import Results
+
+FILE = Path(__file__).parents[2] / "docs" / "kill-matrix.md"
+RENEW = "python -m tests.mutants.matrix"
+COLUMNS = ("value", *dict.fromkeys(HAZARDS.values()), "static", "counter")
+
+_HEAD = """# Kill matrix
+
+Which check catches which planted bug. Each mutant is a small edit of a real kernel (`tests/mutants/`), and
+all are caught without a GPU. Written by `{renew}`; do not edit.
+
+- **value**: the first check of values that fails for somebody who sees nothing else of the emulated device.
+  A launch that had to be stopped has no values; and lanes run in lockstep, so a race seldom shows in them.
+- **bounds**, **race**, **uninit**, **barrier, hang**: what the emulated device reports, on the first problem
+  that shows any of it.
+- **static**, **counter**: the compiler's figures, or the counts of the emulated device, are no longer the
+  stored ones. That is red until somebody accepts it; of a mutant whose result is wrong it says that something
+  changed, not that it is wrong. A launch that had to be stopped is not counted.
+- **H200 values**, **compute-sanitizer**: the first check that fails on a GPU, or the error of the launch; and
+  the first of compute-sanitizer's tools that reports anything. {on_gpu}
+"""
+
+
+def row(mutant: Mutant, seen: Seen, on_gpu: Results) -> str:
+    """The line of a mutant."""
+    cells = [
+        mutant.kind,
+        f"`{mutant.name}`",
+        mutant.kernel,
+        mutant.about,
+        *_caught(seen).values(),
+        *_on_gpu(mutant, on_gpu),
+    ]
+    return _line(cells)
+
+
+def detail(mutant: Mutant, seen: Seen) -> str:
+    """The line of a mutant that is right and slower: what the figures and the counts of one problem say."""
+    return _line([f"`{mutant.name}`", seen.figures, seen.counters.split("; on ")[0]])
+
+
+def render(seen: Mapping[str, Seen], on_gpu: Results) -> str:
+    """The whole page, of every mutant by name."""
+    if on_gpu.gpu:
+        note = f"On an {on_gpu.gpu}; – means run and not caught, an empty cell not run."
+    else:
+        note = "Both are empty: no GPU run has been stored yet."
+    parts = [_HEAD.format(renew=RENEW, on_gpu=note), "## By class\n", *_summary(seen, on_gpu)]
+    columns = ["class", "mutant", "of", "what was done", *COLUMNS, "H200 values", "compute-sanitizer"]
+    parts += ["\n## Every mutant\n", _line(columns), _line(["---"] * len(columns))]
+    parts += [row(mutant, seen[mutant.name], on_gpu) for mutant in MUTANTS]
+    parts += ["\n## Right and slower: what is said of them\n"]
+    parts += [_line(["mutant", "the compiler's figures", "counts"]), _line(["---"] * 3)]
+    parts += [detail(mutant, seen[mutant.name]) for mutant in SLOW]
+    return "\n".join(parts) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _caught(seen: Seen) -> dict[str, str]:
+    """What stands in each column."""
+    cells = dict.fromkeys(COLUMNS, "")
+    cells |= {
+        "value": seen.value,
+        "static": "yes" * bool(seen.figures),
+        "counter": "yes" * bool(seen.counters),
+    }
+    for check in seen.hazards:
+        column = HAZARDS[check]
+        cells[column] = ", ".join(filter(None, (cells[column], check)))
+    return cells
+
+
+def _on_gpu(mutant: Mutant, on_gpu: Results) -> list[str]:
+    parts = (on_gpu.values, on_gpu.sanitizer)
+    return [(part[mutant.name] or "–") if mutant.name in part else "" for part in parts]
+
+
+def _summary(seen: Mapping[str, Seen], on_gpu: Results) -> Iterator[str]:
+    """How many of each class each column catches."""
+    columns = ["class", "mutants", "stages", *COLUMNS, "H200 values", "compute-sanitizer"]
+    yield from (_line(columns), _line(["---"] + ["---:"] * (len(columns) - 1)))
+    for kind in [*dict.fromkeys(mutant.kind for mutant in MUTANTS), "all"]:
+        of_kind = [mutant for mutant in MUTANTS if kind in (mutant.kind, "all")]
+        rows = [[*_caught(seen[m.name]).values(), *_on_gpu(m, on_gpu)] for m in of_kind]
+        counts = [sum(cell not in ("", "–") for cell in column) for column in zip(*rows, strict=True)]
+        stages = len({mutant.kernel for mutant in of_kind})
+        yield _line([kind, str(len(of_kind)), str(stages), *(str(count or "") for count in counts)])
+
+
+def _examine(number: int) -> Seen:
+    with tempfile.TemporaryDirectory() as folder:
+        return examine(MUTANTS[number], Path(folder), EmulatedDevice(ARCH))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog=RENEW, description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing, fail if the page is stale")
+    given = parser.parse_args(arguments)
+    try:
+        pinned_tools()
+    except ToolchainError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        seen = dict(zip((m.name for m in MUTANTS), pool.map(_examine, range(len(MUTANTS))), strict=True))
+    if missed := [mutant.name for mutant in MUTANTS if not caught(mutant, seen[mutant.name])]:
+        print(f"error: nothing catches {', '.join(missed)}", file=sys.stderr)
+        return 1
+    text = render(seen, gpu.load())
+    fresh = FILE.exists() and FILE.read_text(encoding="utf-8") == text
+    if given.check and not fresh:
+        print(f"error: {FILE.name} is stale; `{RENEW}` renews it", file=sys.stderr)
+        return 1
+    if not fresh:
+        FILE.write_text(text, encoding="utf-8")
+    return 0
+
+
+def caught(mutant: Mutant, seen: Seen) -> bool:
+    """Whether it is seen as what it is: wrong; or right, and no longer what was stored."""
+    return seen.wrong if mutant.wrong else not seen.wrong and bool(seen.figures or seen.counters)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
