@@ -27,13 +27,16 @@ class EmulatedDevice:
     """Runs cases on the PTX that nvcc makes for ``arch`` ("sm_90a"), ``toolchain.find_nvcc``'s unless told.
 
     What it sees besides wrong values becomes violations of the launch, by check: bounds, misaligned,
-    uninit, race, barrier, hang, unwritten.
+    uninit, race, barrier, hang, unwritten. Without ``by_source`` they name lines of the PTX alone, which
+    saves a compilation.
     """
 
     name = "emulated"
 
-    def __init__(self, arch: str = "sm_90a", nvcc: toolchain.Nvcc | None = None) -> None:
-        self.arch, self._nvcc = arch, nvcc
+    def __init__(
+        self, arch: str = "sm_90a", nvcc: toolchain.Nvcc | None = None, by_source: bool = True
+    ) -> None:
+        self.arch, self._nvcc, self._by_source = arch, nvcc, by_source
         self._machines: OrderedDict[Any, Machine] = OrderedDict()
         self.lane_instructions = 0
 
@@ -105,7 +108,7 @@ class EmulatedDevice:
                 ptx = toolchain.compile_ptx(kernel, case.config, case.dtype, self.arch, nvcc=self._nvcc)
                 assert kernel.source is not None
                 entry = parse(ptx, kernel.entry)
-                lines = cache(partial(self._lines, case, entry))
+                lines = cache(partial(self._lines, case, entry)) if self._by_source else dict
                 self._machines[key] = Machine(entry, kernel.source.name, lines)
             except toolchain.CompileError as error:
                 raise DeviceError("COMPILE_ERROR", str(error)) from None
