@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness import toolchain
-from harness.devices import DeviceError, NoDevice, open_emulated
+from harness.devices import DeviceError, NoDevice
 from harness.devices.cuda.protocol import Plan
 from harness.devices.emulated.device import EmulatedDevice
 from harness.model import Case, Problem
@@ -18,7 +18,7 @@ from harness.oracle import verify
 from harness.suites import VERIFIED, find_kernel
 from harness.toolchain import ToolchainError
 from tests.mutants import MUTANTS, SLOW, WRONG, Mutant, Rotten, build, cases, gpu, matrix
-from tests.mutants.examine import ARCH, emulate, examine
+from tests.mutants.examine import emulate, examine, open_device
 
 pytestmark = pytest.mark.mutants
 
@@ -56,10 +56,9 @@ def test_a_mutant_compiles_to_another_binary(mutant: Mutant, tmp_path: Path) -> 
 @pytest.fixture(scope="module")
 def emulated() -> EmulatedDevice:
     try:
-        device: EmulatedDevice = open_emulated(ARCH)
+        return open_device()
     except NoDevice as error:
         pytest.skip(str(error))
-    return device
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.counters.check import CounterCheck, CounterEntry
-from harness.devices import DeviceError, Inputs, Outputs
+from harness.counters.stored import figures as counted
+from harness.devices import DeviceError, Inputs, Outputs, open_emulated
 from harness.devices.emulated.device import EmulatedDevice
 from harness.model import Case
 from harness.oracle import verify
 from harness.static import compare, figures, store
-from harness.toolchain import pins
+from harness.toolchain import ToolchainError, pinned_nvcc, pins
 from tests.mutants.mutant import Mutant, build, cases
 
 ARCH = "sm_90a"
@@ -76,6 +77,15 @@ class _Blind(_Remembering):
         return self.outputs
 
 
+def open_device() -> EmulatedDevice:
+    """The emulated device, of the pinned compiler where that is there. Raises NoDevice."""
+    open_emulated(ARCH)
+    try:
+        return EmulatedDevice(ARCH, pinned_nvcc(), by_source=False)
+    except ToolchainError:
+        return EmulatedDevice(ARCH, by_source=False)
+
+
 def emulate(mutant: Mutant, folder: Path, device: EmulatedDevice) -> Seen:
     """Runs a mutant on its problems until hazards or values show it, and on until values alone do.
 
@@ -103,22 +113,27 @@ def caught_by_figures(mutant: Mutant, folder: Path) -> str:
     return "; ".join(compare(stored, figures(case.kernel, case.config, case.dtype, ARCH)))
 
 
-def caught_by_counters(mutant: Mutant, folder: Path) -> str:
-    """What of the stored counts changed; nothing where the launch has to be stopped, for then nothing is
-    counted. Raises ToolchainError without the pinned compiler."""
+def caught_by_counters(mutant: Mutant, folder: Path, device: EmulatedDevice) -> str:
+    """What of the stored counts changed, in full of a mutant that nothing but figures and counts can show;
+    nothing where the launch has to be stopped. Raises ToolchainError without the pinned compiler."""
     case = cases(mutant, build(mutant, folder))[0]
     entry, check = CounterEntry(case.variant, (case.kernel, case.config, case.dtype)), CounterCheck()
+    if mutant.wrong:
+        check.device = device  # it has the kernel ready
     try:
-        check.made(entry)
+        made = {problem: counted(counts) for problem, counts in check.made(entry).items()}
     except DeviceError:
         return ""
-    changes = check.finding(entry).split("\n")[0]
-    return changes.removeprefix(f"{case.variant}: ")
+    if made == check.stored[entry.name]:
+        return ""
+    if mutant.wrong:
+        return "other counts"
+    return check.finding(entry).split("\n")[0].removeprefix(f"{entry.name}: ")
 
 
 def examine(mutant: Mutant, folder: Path, device: EmulatedDevice) -> Seen:
     """All of it. Raises as its parts do."""
     seen = emulate(mutant, folder, device)
     # One that hangs would do so for much longer on the larger problems that are counted.
-    counters = "" if seen.stopped else caught_by_counters(mutant, folder)
+    counters = "" if seen.stopped else caught_by_counters(mutant, folder, device)
     return replace(seen, figures=caught_by_figures(mutant, folder), counters=counters)

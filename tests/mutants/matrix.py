@@ -1,4 +1,4 @@
-"""``python -m tests.mutants.matrix [--check]``: docs/kill-matrix.md, from every mutant examined without a GPU.
+"""``python -m tests.mutants.matrix [--check]``: docs/kill-matrix.md, of every mutant examined without a GPU.
 
 Exit status: 0 up to date or brought up to date; 1 stale, or a mutant that nothing catches; 2 without the
 pinned compiler.
@@ -14,10 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from harness.devices.emulated.device import EmulatedDevice
 from harness.toolchain import ToolchainError, pinned_tools
 from tests.mutants import MUTANTS, SLOW, Mutant, gpu
-from tests.mutants.examine import ARCH, HAZARDS, Seen, examine
+from tests.mutants.examine import HAZARDS, Seen, examine, open_device
 from tests.mutants.gpu import Results
 
 FILE = Path(__file__).parents[2] / "docs" / "kill-matrix.md"
@@ -112,7 +111,7 @@ def _summary(seen: Mapping[str, Seen], on_gpu: Results) -> Iterator[str]:
 
 def _examine(number: int) -> Seen:
     with tempfile.TemporaryDirectory() as folder:
-        return examine(MUTANTS[number], Path(folder), EmulatedDevice(ARCH))
+        return examine(MUTANTS[number], Path(folder), open_device())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
