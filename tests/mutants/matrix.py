@@ -114,6 +114,12 @@ def _examine(number: int) -> Seen:
         return examine(MUTANTS[number], Path(folder), open_device())
 
 
+def examine_all() -> dict[str, Seen]:
+    """What is seen of every mutant, by name, over all cores."""
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return dict(zip((m.name for m in MUTANTS), pool.map(_examine, range(len(MUTANTS))), strict=True))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=RENEW, description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing, fail if the page is stale")
@@ -123,8 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ToolchainError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        seen = dict(zip((m.name for m in MUTANTS), pool.map(_examine, range(len(MUTANTS))), strict=True))
+    seen = examine_all()
     if missed := [mutant.name for mutant in MUTANTS if not caught(mutant, seen[mutant.name])]:
         print(f"error: nothing catches {', '.join(missed)}", file=sys.stderr)
         return 1
