@@ -1,0 +1,86 @@
+"""Little kernels of PTX, executed a lane a row: operands in, results out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from harness.devices.emulated.flow import Report
+from harness.devices.emulated.machine import Machine
+from harness.devices.emulated.memory import Buffer, GlobalMemory
+from harness.devices.emulated.ptx import parse
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+HEAD = """\
+.version 9.0
+.target sm_90a
+.address_size 64
+{outside}
+.visible .entry k(.param .u64 k_in, .param .u64 k_out, .param .u32 k_n)
+{{
+    .reg .pred %p<10>;
+    .reg .b16 %rs<10>;
+    .reg .b32 %r<40>;
+    .reg .f32 %f<40>;
+    .reg .b64 %rd<20>;
+    .reg .f64 %fd<10>;
+    {inside}
+    ld.param.u64 %rd1, [k_in];
+    ld.param.u64 %rd2, [k_out];
+    ld.param.u32 %r9, [k_n];
+    mov.u32 %r1, %tid.x;
+    mov.u32 %r2, %ctaid.x;
+    mov.u32 %r3, %ntid.x;
+    mad.lo.s32 %r4, %r2, %r3, %r1;
+    mul.wide.s32 %rd3, %r4, 16;
+    add.s64 %rd4, %rd1, %rd3;
+    mul.wide.s32 %rd5, %r4, 8;
+    add.s64 %rd6, %rd2, %rd5;
+"""
+BEFORE = HEAD.count("\n")  # lines of the PTX before the body
+
+
+def kernel(body: str, outside: str = "", inside: str = "") -> str:
+    """PTX of a kernel: lane i finds 16 bytes of operands at [%rd4] and leaves 8 bytes at [%rd6]; its number
+    in the grid is %r4, its thread %r1, its block %r2; k_n is %r9."""
+    return HEAD.format(outside=outside, inside=inside) + body + "\nret;\n}\n"
+
+
+def execute(
+    text: str,
+    operands: Array,
+    threads: int = 32,
+    n: int = 0,
+    launches: int = 1,
+    budget: int = 10_000,
+    known: Array | None = None,
+) -> tuple[Array, Report]:
+    """Runs rows of operands (lanes, 4) uint32, 32 lanes a block; results (lanes, 2) uint32 and the report."""
+    machine = Machine(parse(text, "k"), "k.cu")
+    operands = np.ascontiguousarray(operands, np.uint32)
+    lanes = len(operands)
+    given = [np.roll(operands, -i, axis=0) for i in range(launches)]
+    source = Buffer("X", 0, given, known=None if known is None else [known] * launches)
+    target = Buffer("Y", 1, [np.zeros((lanes, 2), np.uint32)] * launches, writable=True)
+    parameters = [
+        [np.int64(source.address(i)), np.int64(target.address(i)), np.int32(n + i)] for i in range(launches)
+    ]
+    grid = (lanes // threads, 1, 1)
+    report = machine.run(grid, (threads, 1, 1), 0, parameters, GlobalMemory([source, target]), budget)
+    out = [target.values(i) for i in range(launches)]
+    return (out[0] if launches == 1 else np.stack(out)), report
+
+
+def results(body: str, *columns: Sequence[int] | Array, wide: bool = False) -> Array:
+    """What a body makes of operands by column; the first word of each result, or both as 64 bits."""
+    count = max(len(c) for c in columns)
+    rows = -(-count // 32) * 32
+    operands = np.zeros((rows, 4), np.uint32)
+    for i, column in enumerate(columns):
+        operands[:count, i] = np.asarray(column).astype(np.uint32)
+    out, report = execute(kernel(body), operands)
+    assert report.hazards == []
+    return out.view(np.uint64)[:count, 0] if wide else out[:count, 0]
