@@ -5,15 +5,18 @@ Exit code 0 where no tool finds anything and every case is right, else 1; 2 with
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
+from harness.devices.cuda.guards import EXACT
 from harness.toolchain import ToolchainError, find_tool
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -58,9 +61,10 @@ def verdict(tool: str, returncode: int, output: str) -> str:
     return ""
 
 
-def watched(sanitizer: str, tool: str, program: list[str]) -> list[str]:
-    """A program and its workers under one tool, which watches the suite's kernels and not cuBLAS's."""
-    return [
+def watch(sanitizer: str, tool: str, program: list[str]) -> subprocess.CompletedProcess[str]:
+    """Runs a program and its workers under one tool, which watches the suite's kernels and not cuBLAS's;
+    ``stdout`` holds all that was said. Guard bands would hide from it what lies out of bounds."""
+    command = [
         *(sanitizer, "--tool", tool, "--error-exitcode", str(FOUND), "--target-processes", "all"),
         *(
             "--require-cuda-init",
@@ -72,16 +76,23 @@ def watched(sanitizer: str, tool: str, program: list[str]) -> list[str]:
         ),
         *program,
     ]
+    return subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        env={**os.environ, EXACT: "1"},
+    )
 
 
-def command(sanitizer: str, tool: str, selection: list[str]) -> list[str]:
-    """One tool over the smoke suite's correctness cases."""
-    program = [
+def program(selection: list[str]) -> list[str]:
+    """The smoke suite's correctness cases."""
+    return [
         *(sys.executable, "-m", "pytest", "tests/test_kernels.py", "--device", "cuda", "-m", "gpu"),
         # Everything takes many times longer under a sanitizer: a hang is a matter of minutes here.
         *("--suite", "smoke", "--time-limit", "600", *selection),
     ]
-    return watched(sanitizer, tool, program)
 
 
 def table(tool: str, counts: Counter[Finding]) -> Table:
@@ -99,15 +110,10 @@ def main(selection: list[str]) -> int:
         print(f"sanitize: {error}", file=sys.stderr)
         return 2
     red = []
-    for tool in TOOLS:
-        console.print(f"{tool} …")
-        said = subprocess.run(
-            command(sanitizer, tool, selection),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
-        )
+    console.print(f"{', '.join(TOOLS)} …")
+    with ThreadPoolExecutor(len(TOOLS)) as pool:
+        runs = list(pool.map(lambda tool: watch(sanitizer, tool, program(selection)), TOOLS))
+    for tool, said in zip(TOOLS, runs, strict=True):
         if why := verdict(tool, said.returncode, said.stdout):
             red.append(why)
             print(said.stdout)

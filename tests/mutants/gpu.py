@@ -7,7 +7,6 @@ Stored in tests/mutants/gpu.json: the values' part by ``GEMM_MUTANTS_ON_GPU=1 py
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -68,13 +67,7 @@ def caught_by_sanitizer(name: str, sanitizer: str) -> str:
     """The first of compute-sanitizer's tools that reports anything. Raises ToolchainError where one fails."""
     for tool in sanitize.TOOLS:
         program = [sys.executable, "-m", "tests.mutants.gpu", "--launch", name]
-        said = subprocess.run(
-            sanitize.watched(sanitizer, tool, program),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
-        )
+        said = sanitize.watch(sanitizer, tool, program)
         why = sanitize.verdict(tool, said.returncode, said.stdout)
         if why.endswith(" found"):
             return tool

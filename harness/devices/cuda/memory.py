@@ -61,6 +61,36 @@ class GuardedArena:
         return Outputs(c, violations(changed, inputs, offsets))
 
 
+class ExactBuffers:
+    """A, B and C each in an allocation of exactly its size: the only bounds that a sanitizer knows."""
+
+    def __init__(self) -> None:
+        self._buffers: list[Any] = []
+
+    def upload(self, inputs: Inputs) -> tuple[Pointers, np.ndarray[Any, Any], list[int]]:
+        """As ``GuardedArena.upload``; the image holds the buffers one behind the other."""
+        parts = [np.ascontiguousarray(a).view(np.uint8).reshape(-1) for a in (inputs.a, inputs.b, inputs.c)]
+        for buffer in self._buffers:
+            buffer.free()
+        self._buffers = [cuda.mem_alloc(max(1, part.size)) for part in parts]
+        for buffer, part in zip(self._buffers, parts, strict=True):
+            if part.size:
+                cuda.memcpy_htod(buffer, part)
+        offsets = [0, parts[0].size, parts[0].size + parts[1].size]
+        return Pointers(*map(int, self._buffers)), np.concatenate(parts), offsets
+
+    def download(self, inputs: Inputs, before: np.ndarray[Any, Any], offsets: list[int]) -> Outputs:
+        """C, and the inputs that changed."""
+        after = np.empty_like(before)
+        ends = (*offsets[1:], before.size)
+        for buffer, start, end in zip(self._buffers, offsets, ends, strict=True):
+            if end > start:
+                cuda.memcpy_dtoh(after[start:end], buffer)
+        c = after[offsets[2] :].view(inputs.c.dtype).reshape(inputs.c.shape).copy()
+        changed = np.flatnonzero(before != after)
+        return Outputs(c, violations(changed[changed < offsets[2]], inputs, offsets))
+
+
 @dataclass
 class TimedData:
     """Addresses for one problem and dtype: normal and integer data for A and B, C between ``guard`` (first

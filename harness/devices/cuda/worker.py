@@ -14,8 +14,8 @@ import pycuda.driver as cuda
 
 from harness.devices import DeviceError, Outputs
 from harness.devices.cuda.environment import Gpu
-from harness.devices.cuda.guards import GUARD
-from harness.devices.cuda.memory import GuardedArena, TimedData, TimedDataArena
+from harness.devices.cuda.guards import EXACT, GUARD
+from harness.devices.cuda.memory import ExactBuffers, GuardedArena, TimedData, TimedDataArena
 from harness.devices.cuda.modules import Cublas, Loaded, compile_all, cublas_version, load, load_probe
 from harness.devices.cuda.protocol import Build, Plan, Reply, Request
 from harness.devices.cuda.timing import Rounds, Stopwatch
@@ -48,7 +48,7 @@ class Worker:
         self._watch = Stopwatch(Gpu(), self._probe)
         self._data = TimedDataArena()
         cublas_version()
-        self._arena = GuardedArena()
+        self._arena = ExactBuffers() if os.environ.get(EXACT) else GuardedArena()
         self._loaded: dict[Build, Loaded | Cublas] = {}
         self._checked: set[tuple[Build, Problem]] = set()
 
