@@ -1,8 +1,7 @@
 """The counts of the emulated device beside those of a GPU, as Nsight Compute reads them.
 
-LDGSTS, which cp.async becomes, is no global load to Nsight Compute: it has metrics of its own, apart for
-copies through L1 (cp.async.ca: cache_access) and past it (cp.async.cg: cache_bypass). Before an LDGSTS that
-may follow a store ptxas puts three LDS that no lane runs: they are instructions, and no wavefronts.
+LDGSTS, which cp.async becomes, is to Nsight Compute a global load that has metrics of its own as well, apart
+for copies through L1 (cp.async.ca: cache_access) and past it (cp.async.cg: cache_bypass).
 """
 
 from __future__ import annotations
@@ -56,13 +55,13 @@ QUANTITIES = (
         EXACT,
         "load requests",
         _lsu("t_requests_pipe_lsu_mem_global_op_ld"),
-        lambda c: c.total.loads.requests,
+        lambda c: c.total.reads.requests,
     ),
     Quantity(
         EXACT,
         "load sectors",
         _lsu("t_sectors_pipe_lsu_mem_global_op_ld"),
-        lambda c: c.total.loads.sectors,
+        lambda c: c.total.reads.sectors,
     ),
     Quantity(
         EXACT,
@@ -231,6 +230,25 @@ def summary(rows: Sequence[Comparison]) -> str:
     return said + (f"; {missing} were not measured" if missing else "")
 
 
+def reason(row: Comparison, copies: bool) -> str:
+    """Why a count of a case, which has cp.async or not, is not equal; empty where nothing is known."""
+    if row.ncu is None:
+        return "this GPU does not offer the metric"
+    if row.quantity.group == MERGED and "load" in row.quantity.name:
+        return _DUMMIES if copies else _VECTORS
+    if row.quantity.name == "shared store instructions":
+        return _PREDICATED
+    return _BUSY_BANKS if copies and "store" in row.quantity.name else ""
+
+
+_VECTORS = "ptxas makes one wide load of several narrow ones that lie together"
+_DUMMIES = "before an LDGSTS that may follow a store ptxas puts three LDS that no lane runs: no wavefronts"
+_PREDICATED = (
+    "ptxas made a predicate of a branch: warps of which no lane stores execute the store all the same"
+)
+_BUSY_BANKS = "stores wait for banks that LDGSTS write to, which Nsight Compute counts as conflicts"
+
+
 def agrees(rows: Sequence[Comparison]) -> bool:
     """Whether every count of global memory was measured and is equal; false where there is none."""
     exact = [row for row in rows if row.quantity.group == EXACT]
@@ -239,14 +257,19 @@ def agrees(rows: Sequence[Comparison]) -> bool:
 
 def markdown(rows: Sequence[Comparison], versions: str) -> str:
     """The comparison as a document."""
+    copying = {row.case for row in rows if row.quantity.name.startswith("cp.async")}
     lines = ["# Counts without a GPU, and on one", "", versions, "", f"{summary(rows)}.", ""]
     for group, of_group in grouped(rows):
         title, _, rest = group.partition(": ")
         lines += [f"## {title[0].upper()}{title[1:]}", ""] + (
             [rest[0].upper() + rest[1:] + ".", ""] if rest else []
         )
-        lines += ["| case | count | emulated | ncu | difference |", "| --- | --- | ---: | ---: | ---: |"]
-        lines += ["| " + " | ".join((row.case, *cells(row))) + " |" for row in of_group] + [""]
+        lines += ["| case | count | emulated | ncu | difference | why |"]
+        lines += ["| --- | --- | ---: | ---: | ---: | --- |"]
+        for row in of_group:
+            why = "" if row.equal else reason(row, row.case in copying) or "not known"
+            lines.append(f"| {' | '.join((row.case, *cells(row), why))} |")
+        lines.append("")
     return "\n".join(lines)
 
 

@@ -7,10 +7,11 @@ Nsight Compute counts as l1tex__t_requests and l1tex__t_sectors. Buffers start a
 
 Shared memory: 32 banks of 4 bytes. Lanes are served in groups: 32 of them for accesses of up to 4 bytes, 16
 for 8, 8 for 16. A group takes a wavefront for each distinct word that its fullest bank has to give; a word is
-broadcast to all lanes that want it. One wavefront a group is the least; more are bank conflicts. Two things
-are not in the model: a GPU serves two groups of a load at once where neighbouring lanes read the same words
-(NVIDIA's developer forums, "Unexpected shared memory bank conflict"), and ptxas merges and drops accesses
-that PTX has.
+broadcast to all lanes that want it. Two groups of a load are served as one where each active lane wants what
+the lane beside it wants, or each what the lane two further does (NVIDIA's developer forums, "Unexpected
+shared memory bank conflict"). One wavefront a group is the least; more are bank conflicts. A cp.async reads
+banks of L1, which is the same memory, and writes others: it takes as many wavefronts as the worse of the two
+(fitted to Nsight Compute's figures on an H200). Not in the model: ptxas merges and drops accesses of the PTX.
 
 An atomic operation counts as a load and a store for each lane. A wmma load or store counts as accesses of 16
 bytes a lane (tensor.py): what ptxas makes of it is its own.
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 SECTOR = 32  # bytes
 BANKS = 32
+_ROW = 4 * BANKS  # bytes, one word of each bank
 KINDS = ("load", "store", "copy")  # copy: cp.async, a load from global and a store to shared memory
 
 
@@ -176,6 +178,7 @@ class Counters:
         self._rows: dict[int, _Row] = {}
         self._runs: dict[int, list[Any]] = {}
         self._geometry: Geometry | None = None
+        self._read: tuple[Array, Array] | None = None  # by the cp.async that is about to write
         self.buffers: dict[tuple[str, str], GlobalAccess] = defaultdict(GlobalAccess)
         self.blocks = self.warps = 0
 
@@ -206,9 +209,14 @@ class Counters:
         held = self._row(instruction).on_global
         held[kind] = held.get(kind, _GLOBAL) + access
         self.buffers[buffer, kind] += access
+        if kind == "copy":
+            self._read = (address, np.arange(self._lanes) if mask is None else mask.index)
 
     def touch_shared(self, instruction: Instruction, kind: str, pattern: Pattern) -> None:
         held = self._row(instruction).on_shared
+        if pattern.access is None or kind == "copy":  # which reads other addresses each time
+            read = self._read if kind == "copy" else None
+            pattern.access = shared_access(pattern.offset, pattern.lane, pattern.width, kind, read)
         held[kind] = held.get(kind, _SHARED) + pattern.access
 
     @property
@@ -258,21 +266,54 @@ def _distinct(rows: Array) -> Array:
     return 1 + np.asarray((rows[:, 1:] != rows[:, :-1]).sum(axis=1))
 
 
-def shared_access(offset: Array, lane: Array, width: int) -> SharedAccess:
-    """Of offsets (n,) in bytes from the start of shared memory, ``width`` bytes each, of the lanes (n,)."""
+def shared_access(
+    offset: Array, lane: Array, width: int, kind: str = "store", read: tuple[Array, Array] | None = None
+) -> SharedAccess:
+    """Of offsets (n,) in bytes from the start of shared memory, ``width`` bytes each, of the lanes (n,);
+    ``read`` the global addresses that a cp.async copies, and their lanes."""
+    group = lane // _served(width)
+    if kind == "load" and width > 4:
+        group = np.where(_alike(offset, lane, 2 * _served(width)), group & ~1, group)
+    banks = _banks(offset, group, width)
+    wavefronts = banks.max(axis=1)
+    if read is not None and len(read[0]):
+        at, by = read
+        other = _banks(at - at.min() // _ROW * _ROW, by // _served(width), width).max(axis=1)
+        wavefronts[: len(other)] = np.maximum(wavefronts[: len(other)], other[: len(wavefronts)])
+    return SharedAccess(
+        requests=len(np.unique(lane // WARP)),
+        wavefronts=int(wavefronts.sum()),
+        ideal=int(banks.any(axis=1).sum()),
+        bytes=len(offset) * width,
+    )
+
+
+def _served(width: int) -> int:
+    """How many lanes at a time."""
+    return WARP // max(1, width // 4)
+
+
+def _alike(offset: Array, lane: Array, count: int) -> Array:
+    """Of each lane, whether in its ``count`` all lanes want the same as a neighbour at one or at two."""
+    held = np.full(-(-(int(lane.max()) + 1) // WARP) * WARP, -1, np.int64)
+    held[lane] = offset
+    rows, column = held.reshape(-1, count), np.arange(count)
+    merged = np.zeros(len(rows), bool)
+    for distance in (1, 2):
+        beside = rows[:, column ^ distance]
+        merged |= ((rows == beside) | (rows < 0) | (beside < 0)).all(axis=1)
+    return np.asarray(merged[lane // count])
+
+
+def _banks(offset: Array, group: Array, width: int) -> Array:
+    """How many distinct words each bank (columns) has to give to each group (rows)."""
     words = max(1, width // 4)
-    group = np.repeat(lane // (WARP // words), words)
+    group = np.repeat(group, words)
     word = ((offset // 4)[:, None] + np.arange(words)).ravel()
     span = int(word.max()) + 1
     distinct = np.unique(group * span + word)
     banks = np.bincount(distinct // span * BANKS + distinct % span % BANKS)
-    banks = np.pad(banks, (0, -len(banks) % BANKS)).reshape(-1, BANKS)
-    return SharedAccess(
-        requests=len(np.unique(lane // WARP)),
-        wavefronts=int(banks.max(axis=1).sum()),
-        ideal=int(banks.any(axis=1).sum()),
-        bytes=len(offset) * width,
-    )
+    return np.pad(banks, (0, -len(banks) % BANKS)).reshape(-1, BANKS)
 
 
 # What an instruction is, by its name

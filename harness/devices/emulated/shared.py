@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.devices.emulated.counters import SharedAccess, shared_access
+from harness.devices.emulated.counters import SharedAccess
 from harness.devices.emulated.hazards import Site, Trap
 from harness.devices.emulated.lanes import WARP, Array, Geometry, Mask, full
 from harness.devices.emulated.memory import SLOT, gather, scatter
@@ -46,6 +46,7 @@ class Pattern:
     threads: int
     name: str
     known: bool = False
+    access: SharedAccess | None = None  # where counters are kept
     clash: tuple[int, int] | None = field(default=None)
 
     @cached_property
@@ -54,10 +55,6 @@ class Pattern:
         n = max(1, self.width // self.granule)
         cell = (self.element[:, None] * n + np.arange(n)).ravel()
         return cell, np.repeat(self.lane, n)
-
-    @cached_property
-    def access(self) -> SharedAccess:
-        return shared_access(self.offset, self.lane, self.width)
 
     @cached_property
     def readers(self) -> tuple[Array, Array, Array]:
