@@ -114,7 +114,7 @@ def stored(impatient: Any) -> Iterator[dict[str, str]]:
     found: dict[str, str] = {}
     yield found
     if os.environ.get(gpu.STORE):
-        gpu.store(impatient.info.name, "values", found)
+        gpu.store(gpu.describe(impatient.info), "values", found)
 
 
 @pytest.mark.gpu

@@ -10,30 +10,37 @@ import json
 import sys
 import tempfile
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from pytest_benchmark.utils import get_commit_info
+
 from harness import sanitize
 from harness.devices import Device, DeviceError, NoDevice, open_cuda
+from harness.devices.cuda.environment import GpuInfo
 from harness.model import Case
 from harness.oracle import make_inputs, verify
+from harness.provenance import nvcc_version
 from harness.suites import VERIFIED
 from harness.toolchain import ToolchainError, find_tool
 from tests.mutants import WRONG, Mutant, build, cases
 
 FILE = Path(__file__).with_name("gpu.json")
 STORE = "GEMM_MUTANTS_ON_GPU"  # set in the environment of a run on a GPU, to store what it sees
+PATIENCE = 40.0  # seconds for a launch, which takes many times longer under a sanitizer
 AT_ONCE = 8  # processes under the sanitizer; each keeps a core busy, and the GPU hardly
 
 
 @dataclass(frozen=True)
 class Results:
-    """By mutant the check, error code or tool that caught it, empty where none did; ``gpu`` is its name."""
+    """By mutant the check, error code or tool that caught it, empty where none did; by part the commit that
+    ran last; ``gpu`` says what it ran on."""
 
     gpu: str = ""
     values: Mapping[str, str] = field(default_factory=dict)
     sanitizer: Mapping[str, str] = field(default_factory=dict)
+    commits: Mapping[str, str] = field(default_factory=dict)
 
 
 def load(path: Path = FILE) -> Results:
@@ -46,7 +53,13 @@ def store(gpu: str, part: str, found: Mapping[str, str], path: Path = FILE) -> N
     before = load(path)
     kept = asdict(before if before.gpu == gpu else Results(gpu))
     kept[part] = dict(sorted({**kept[part], **found}.items()))
+    kept["commits"][part] = get_commit_info()["id"]  # type: ignore[no-untyped-call]
     path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+def describe(info: GpuInfo) -> str:
+    """What the results depend on."""
+    return f"{info.name}, driver {info.driver}, nvcc {nvcc_version()}"
 
 
 def caught_by_values(mutant: Mutant, folder: Path, device: Device) -> str:
@@ -77,14 +90,15 @@ def caught_by_sanitizer(name: str, sanitizer: str) -> str:
 
 
 def launch(mutant: Mutant) -> None:
-    """Launches a mutant once on each of its problems, whatever comes of it. Raises NoDevice."""
-    device = open_cuda(120.0)
+    """Launches a mutant once on each of its problems, until one crashes or hangs. Raises NoDevice."""
+    device = open_cuda(PATIENCE)
     with tempfile.TemporaryDirectory() as folder:
         for case in cases(mutant, build(mutant, Path(folder))):
             try:
                 device.run(case, make_inputs(case.problem, case.dtype, "exact"))
             except DeviceError as error:
                 print(f"{case.id}: {error.code}")
+                break  # The next problems would take as long to hang.
     device.close()
 
 
@@ -103,14 +117,15 @@ def main(args: list[str]) -> int:
     names = [mutant.name for mutant in WRONG if not mutant.sparse]
     found: dict[str, str] = {}
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for name, run in [(name, pool.submit(caught_by_sanitizer, name, sanitizer)) for name in names]:
+        runs = {pool.submit(caught_by_sanitizer, name, sanitizer): name for name in names}
+        for run in as_completed(runs):
             try:
-                found[name] = run.result()
+                found[runs[run]] = run.result()
             except ToolchainError as error:
                 print(f"mutants: {error}", file=sys.stderr)
-            else:
-                print(f"{name}: {found[name] or 'not caught'}")
-    store(device.info.name, "sanitizer", found)
+                continue
+            print(f"{runs[run]}: {found[runs[run]] or 'not caught'}", flush=True)
+            store(describe(device.info), "sanitizer", found)  # each is there if the next takes too long
     return 0 if len(found) == len(names) else 1
 
 

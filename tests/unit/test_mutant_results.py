@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_benchmark.utils import get_commit_info
 
 from harness.devices import DeviceError, Outputs
 from harness.toolchain import ToolchainError
@@ -53,9 +54,12 @@ def test_parts_are_stored_beside_one_another_and_another_gpus_are_dropped(tmp_pa
     gpu.store("one", "values", {"a": "exact"}, path)
     gpu.store("one", "sanitizer", {"a": ""}, path)
     gpu.store("one", "values", {"b": ""}, path)
-    assert gpu.load(path) == Results("one", {"a": "exact", "b": ""}, {"a": ""})
+    stored = gpu.load(path)
+    assert (stored.gpu, stored.values, stored.sanitizer) == ("one", {"a": "exact", "b": ""}, {"a": ""})
     gpu.store("other", "values", {"c": ""}, path)
-    assert gpu.load(path) == Results("other", {"c": ""}, {})
+    stored = gpu.load(path)
+    assert (stored.gpu, stored.values, stored.sanitizer) == ("other", {"c": ""}, {})
+    assert stored.commits == {"values": get_commit_info()["id"]}  # type: ignore[no-untyped-call]
 
 
 class Failing:
