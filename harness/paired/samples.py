@@ -1,0 +1,101 @@
+"""What one stretch of blocks came to: plain data, and the log-ratio of each block."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from harness.devices.cuda.clocks import steady
+
+_EVENT_RESOLUTION = 0.5e-6
+_SAME = 1e-9  # an event pair's time is a float of milliseconds: closer is rounding
+
+
+@dataclass(frozen=True)
+class Block:
+    """Device seconds of arm A (the base) and arm B in one block, and the SM clock in MHz while each ran."""
+
+    a: tuple[float, ...]
+    b: tuple[float, ...]
+    a_mhz: tuple[float, ...] = ()
+    b_mhz: tuple[float, ...] = ()
+
+    @property
+    def log_ratio(self) -> float:
+        """ln(median of B / median of A): above 0, B is slower."""
+        return math.log(statistics.median(self.b) / statistics.median(self.a))
+
+    @property
+    def log_cycles(self) -> float:
+        """The same in SM cycles. Not a number where a clock is unknown."""
+        cycles = [
+            statistics.median([s * f for s, f in zip(seconds, mhz, strict=True)]) if mhz else math.nan
+            for seconds, mhz in ((self.a, self.a_mhz), (self.b, self.b_mhz))
+        ]
+        return math.log(cycles[1] / cycles[0])
+
+
+@dataclass(frozen=True)
+class PairedSamples:
+    """The whole blocks of some stretches; what was thrown away for a throttled clock, in launches;
+    ``gpu_seconds`` that the GPU was kept for it, and the clock-event reasons NVML gave, or-ed."""
+
+    blocks: tuple[Block, ...]
+    discarded: int = 0
+    gpu_seconds: float = 0.0
+    reasons: int = 0
+
+    def __add__(self, other: PairedSamples) -> PairedSamples:
+        return PairedSamples(
+            self.blocks + other.blocks,
+            self.discarded + other.discarded,
+            self.gpu_seconds + other.gpu_seconds,
+            self.reasons | other.reasons,
+        )
+
+    @property
+    def log_ratios(self) -> tuple[float, ...]:
+        return tuple(block.log_ratio for block in self.blocks)
+
+    @property
+    def resolution(self) -> float:
+        """Half of what the timer cannot tell apart, over the median: half the smallest gap between samples,
+        or, where none differ, half of the 0.5 µs that CUDA promises of events (cudaEventElapsedTime)."""
+        seen = sorted({s for block in self.blocks for s in (*block.a, *block.b)})
+        gaps: list[float] = [high - low for low, high in pairwise(seen) if high - low > _SAME]
+        return min(gaps, default=_EVENT_RESOLUTION) / 2 / self.median("a")
+
+    def median(self, arm: str) -> float:
+        """Median seconds of arm ``a`` or ``b`` over all blocks. Raises ValueError without a block."""
+        seconds: list[float] = [s for block in self.blocks for s in getattr(block, arm)]
+        return statistics.median(seconds)
+
+
+def into_blocks(
+    orders: Sequence[str], rounds: int, seconds: Sequence[float], mhz: Sequence[float]
+) -> tuple[tuple[Block, ...], int]:
+    """Launches in the order of ``Stretch.launches`` to blocks; those off the full clock (``clocks.steady``)
+    are thrown away and counted, and with them blocks of which either arm lost more than half."""
+    kept = set(steady(list(mhz)))
+    blocks, size = [], 4 * rounds
+    for number, order in enumerate(orders):
+        arms: dict[str, list[int]] = {"A": [], "B": []}
+        for i, arm in enumerate(arm for arm in order for _ in range(rounds)):
+            if (launch := number * size + i) in kept:
+                arms[arm].append(launch)
+        if min(map(len, arms.values())) >= rounds:
+            blocks.append(
+                Block(
+                    *(tuple(seconds[i] for i in arms[arm]) for arm in "AB"),
+                    *(tuple(mhz[i] for i in arms[arm]) for arm in "AB"),
+                )
+            )
+    return tuple(blocks), len(seconds) - len(kept)
+
+
+def total(stretches: Iterable[PairedSamples]) -> PairedSamples:
+    """All blocks of some stretches of one case."""
+    return sum(stretches, PairedSamples(()))
