@@ -1,0 +1,74 @@
+"""Small git repositories with kernels of their own, for tests of what is taken out of history."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from harness.model import F32, BlockShape, Case, Config, Kernel, Problem
+
+PARAMETERS = (
+    "int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb, "
+    "float beta, float* C, int ldc"
+)
+PROBLEM = Problem(64, 64, 64)
+
+
+def source(body: str = "C[0] = alpha;", parameters: str = PARAMETERS, entry: str = "gemm_one") -> str:
+    return f'extern "C" __global__ void {entry}({parameters})\n{{\n    {body}\n}}\n'
+
+
+def declarations(name: str = "one", threads: int = 32, tail: str = "") -> str:
+    return f'''
+from harness.model import F32, KERNELS_DIR, BlockShape, Config, Kernel
+
+def shape(config, dtype):
+    return BlockShape(threads=({threads}, 1), tile=(1, {threads}))
+
+LADDER = (
+    Kernel(
+        name="{name}", idea="", source=KERNELS_DIR / "one.cu", entry="gemm_one", dtypes=(F32,),
+        configs=(Config(SIZE=1),), shape=shape,
+    ),
+)
+{tail}'''
+
+
+class Repo:
+    """A repository whose ``kernels/`` has one kernel; ``case`` is the working tree's."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "kernels").mkdir(parents=True)
+        self.git("init", "--quiet", "--initial-branch=main")
+        self.commit(source())
+
+    def git(self, *arguments: str) -> str:
+        identity = ("-c", "user.name=A", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+        command = ["git", *identity, *arguments]
+        return subprocess.run(
+            command, cwd=self.root, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    def write(self, cu: str | None = None, declared: str | None = None) -> None:
+        if cu is not None:
+            (self.root / "kernels" / "one.cu").write_text(cu)
+        (self.root / "kernels" / "__init__.py").write_text(declared or declarations())
+
+    def commit(self, cu: str | None = None, declared: str | None = None) -> str:
+        self.write(cu, declared)
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--allow-empty", "-m", "a change")
+        return self.git("rev-parse", "HEAD")
+
+    def case(self, config: Config | None = None, threads: int = 32, name: str = "one") -> Case:
+        kernel = Kernel(
+            name=name,
+            idea="",
+            source=self.root / "kernels" / "one.cu",
+            entry="gemm_one",
+            dtypes=(F32,),
+            configs=(Config(SIZE=1), Config(SIZE=2)),
+            shape=lambda config, dtype: BlockShape(threads=(threads, 1), tile=(1, threads)),
+        )
+        return Case(kernel, F32, config or kernel.configs[0], PROBLEM)

@@ -1,0 +1,276 @@
+"""Kernels of another commit: found, declared, matched and compiled, or refused in one clear line."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.model import KERNELS_DIR, Case, Config
+from harness.paired.commit import CommitError, checked_out, find, working_tree
+from harness.paired.pairs import Pair, PairState, pairs_of
+from harness.paired.signature import LAUNCHED, mismatch, parameters
+from kernels import LADDER
+from tests.unit.repo import PARAMETERS, Repo, declarations, source
+
+GPU = (9, 0)
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repo:
+    return Repo(tmp_path / "repo")
+
+
+def refusal(repo: Repo, name: str = "HEAD") -> str:
+    """The line with which a commit is refused; nothing may be left behind."""
+    with pytest.raises(CommitError) as caught, checked_out(name, repo.root):
+        pass
+    assert "\n" not in str(caught.value)
+    assert repo.git("worktree", "list").count("\n") == 0
+    return str(caught.value)
+
+
+# Git
+
+
+def test_sources_are_those_of_the_commit_and_vanish_afterwards(repo: Repo) -> None:
+    old = repo.git("rev-parse", "HEAD")
+    repo.commit(source("C[0] = beta;"))
+    repo.write(source("C[0] = 3;"))
+    modules = set(sys.modules)
+    with checked_out(old[:8], repo.root) as commit:
+        (kernel,) = commit.ladder
+        assert kernel.source is not None
+        assert kernel.source.read_text() == source()
+        assert not kernel.source.is_relative_to(KERNELS_DIR)
+        assert kernel.source.is_file()
+        assert (commit.sha, commit.label) == (old, old[:12])
+    assert not kernel.source.exists()
+    assert repo.git("worktree", "list").count("\n") == 0
+    assert (repo.root / "kernels" / "one.cu").read_text() == source("C[0] = 3;")
+    assert set(sys.modules) == modules
+
+
+def test_nothing_is_left_behind_where_the_comparison_fails(repo: Repo) -> None:
+    with contextlib.suppress(KeyboardInterrupt), checked_out("HEAD", repo.root) as commit:
+        assert commit.label == f"HEAD ({commit.sha[:12]})"
+        raise KeyboardInterrupt
+    assert repo.git("worktree", "list").count("\n") == 0
+
+
+def test_no_hook_of_the_repository_runs(repo: Repo, tmp_path: Path) -> None:
+    hook = repo.root / ".git" / "hooks" / "post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    hook.chmod(0o755)
+    with checked_out("HEAD", repo.root):
+        pass
+    assert not (tmp_path / "ran").exists()
+
+
+def test_variables_of_a_git_hook_do_not_lead_astray(repo: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_DIR", "/nowhere")
+    assert find("HEAD", repo.root) == find("main", repo.root)
+
+
+def test_working_tree_says_whether_it_is_dirty(repo: Repo) -> None:
+    head = repo.git("rev-parse", "HEAD")
+    assert working_tree(repo.root).label == head[:12]
+    repo.write(source("C[0] = 1;"))
+    assert working_tree(repo.root).label == f"{head[:12]} with changes"
+    repo.git("checkout", "--quiet", ".")
+    (repo.root / "kernels" / "new.cu").write_text("")
+    assert working_tree(repo.root).dirty
+
+
+@pytest.mark.parametrize("name", ["no-such-branch", "0" * 40, "--help", "HEAD~5"])
+def test_unknown_commit(repo: Repo, name: str) -> None:
+    assert refusal(repo, name) == f"no commit {name} in this repository; `git fetch` may bring it"
+
+
+def test_shallow_clone_without_the_commit(repo: Repo, tmp_path: Path) -> None:
+    old = repo.git("rev-parse", "HEAD")
+    repo.commit(source("C[0] = 2;"))
+    clone = tmp_path / "clone"
+    url = repo.root.as_uri()
+    subprocess.run(["git", "clone", "--quiet", "--depth=1", url, str(clone)], check=True, capture_output=True)
+    with pytest.raises(CommitError, match="shallow clone: `git fetch --unshallow` brings it"):
+        find(old, clone)
+    assert find("HEAD", clone)
+
+
+def test_no_repository_and_no_commit(tmp_path: Path) -> None:
+    with pytest.raises(CommitError, match="is no git repository"):
+        working_tree(tmp_path)
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    with pytest.raises(CommitError, match="has no commit"):
+        working_tree(tmp_path)
+
+
+def test_no_git(repo: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(CommitError, match="git does not run"):
+        find("HEAD", repo.root)
+
+
+# Declarations
+
+
+def test_commit_without_kernels(repo: Repo) -> None:
+    repo.git("rm", "--quiet", "-r", "kernels")
+    repo.git("commit", "--quiet", "-m", "none")
+    assert refusal(repo) == "HEAD has no kernels/__init__.py; compare with a later commit"
+
+
+@pytest.mark.parametrize(
+    ("declared", "why"),
+    [
+        ("from harness.model import Krenel", "ImportError: cannot import name 'Krenel'"),
+        (declarations().replace("idea", "purpose"), "TypeError: .* argument 'purpose'"),
+        ("LADDER = 3", "TypeError: 'int' object is not iterable"),
+        ("LADDER = ()", "TypeError: LADDER is no list of kernels"),
+        ("", "AttributeError: .*LADDER"),
+        ("LADDER = (", "SyntaxError: "),
+        ("raise SystemExit('no')", "SystemExit: no"),
+        (declarations().replace("KERNELS_DIR /", "__import__('pathlib').Path('/') /"), "ValueError: "),
+    ],
+)
+def test_declarations_for_another_harness(repo: Repo, declared: str, why: str) -> None:
+    repo.commit(declared=declared or "pass")
+    modules = set(sys.modules)
+    with pytest.raises(CommitError, match=rf"are declared for another harness \({why}"):
+        raise CommitError(refusal(repo))
+    assert set(sys.modules) == modules
+
+
+def test_declarations_run_in_a_namespace_of_their_own(repo: Repo) -> None:
+    (repo.root / "kernels" / "sizes.py").write_text("SIZE = 64\n")
+    repo.commit(declared=declarations(tail="from .sizes import SIZE\nassert SIZE == 64\n"))
+    with checked_out("HEAD", repo.root) as commit:
+        assert commit.ladder[0].name == "one"
+    import kernels
+
+    assert kernels.LADDER is LADDER
+
+
+# Matching and compiling
+
+
+def the_pair(repo: Repo, case: Case, name: str = "HEAD") -> Pair:
+    with checked_out(name, repo.root) as commit:
+        (pair,) = pairs_of([case], commit, GPU)
+    return pair
+
+
+def test_same_cubin_and_launch_are_identical_whatever_the_comments(repo: Repo) -> None:
+    repo.write("// only a comment\n" + source())
+    pair = the_pair(repo, repo.case())
+    assert (pair.state, pair.reason) == (PairState.IDENTICAL, "same cubin, same launch")
+
+
+@pytest.mark.parametrize("what", ["source", "launch"])
+def test_change_of_code_or_launch_is_to_be_timed(repo: Repo, what: str) -> None:
+    if what == "source":
+        repo.write(source("C[0] = beta;"))
+        case = repo.case()
+    else:
+        case = repo.case(threads=64)
+    pair = the_pair(repo, case)
+    assert (pair.state, pair.reason) == (PairState.CHANGED, "")
+    assert pair.base is not None
+    assert pair.base.problem == case.problem
+    assert pair.base.launch.block == (32, 1, 1)
+
+
+def test_libraries_are_no_code_of_ours(repo: Repo) -> None:
+    library = next(kernel for kernel in LADDER if kernel.library)
+    with checked_out("HEAD", repo.root) as commit:
+        assert pairs_of([Case(library, library.dtypes[0], Config(), repo.case().problem)], commit, GPU) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "why"),
+    [(None, "two", "has no kernel two"), (Config(SIZE=2), "one", "has one, but not its config size2")],
+)
+def test_case_that_the_commit_does_not_have_is_new(
+    repo: Repo, config: Config | None, name: str, why: str
+) -> None:
+    pair = the_pair(repo, repo.case(config, name=name))
+    assert pair.state is PairState.NEW
+    assert pair.reason.endswith(why)
+    assert pair.base is None
+
+
+def test_commit_that_does_not_compile(repo: Repo) -> None:
+    repo.commit(source("C[0] = missing;"))
+    repo.write(source())
+    pair = the_pair(repo, repo.case())
+    assert pair.state is PairState.BASE_UNUSABLE
+    assert "one f32 size1 does not compile" in pair.reason
+    assert 'identifier "missing" is undefined' in pair.reason
+    assert "\n" not in pair.reason
+
+
+def test_working_tree_that_does_not_compile(repo: Repo) -> None:
+    repo.write(source("C[0] = missing;"))
+    pair = the_pair(repo, repo.case())
+    assert pair.state is PairState.BROKEN
+    assert 'identifier "missing" is undefined' in pair.reason
+
+
+@pytest.mark.parametrize(
+    ("cu", "why"),
+    [
+        (source(parameters=PARAMETERS + ", int batch"), "takes .*i32, i32.*the harness hands over"),
+        (source("C[0] = beta;", PARAMETERS.replace("float beta", "double beta")), "f64"),
+        (source(entry="gemm_other"), "no entry function gemm_one"),
+    ],
+    ids=["more", "wider", "renamed"],
+)
+def test_commit_with_another_signature(repo: Repo, cu: str, why: str) -> None:
+    repo.commit(cu)
+    repo.write(source())
+    pair = the_pair(repo, repo.case())
+    assert pair.state is PairState.BASE_UNUSABLE
+    with pytest.raises(AssertionError, match=why):
+        raise AssertionError(pair.reason)
+
+
+def test_commit_whose_launch_is_illegal_here_or_fails(repo: Repo) -> None:
+    repo.commit(declared=declarations(threads=2048))
+    assert "2048 threads a block" in the_pair(repo, repo.case()).reason
+    repo.commit(declared=declarations().replace("threads=(32, 1)", "threads=(1 // 0, 1)"))
+    pair = the_pair(repo, repo.case())
+    assert pair.state is PairState.BASE_UNUSABLE
+    assert "its declaration fails (ZeroDivisionError" in pair.reason
+
+
+# Signatures
+
+PTX = """.visible .entry gemm_one(
+	.param .u32 gemm_one_param_0,
+	.param .u64 .ptr .align 1 gemm_one_param_1,
+	.param .align 64 .b8 gemm_one_param_2[128],
+	.param .f32 gemm_one_param_3
+)
+{"""
+
+
+def test_parameters_are_read_from_ptx() -> None:
+    assert parameters(PTX, "gemm_one") == ("i32", "p64", "b8[128]", "f32")
+    assert parameters(PTX, "gemm") is None
+    assert parameters(".entry gemm_one()", "gemm_one") == ()
+    assert "it has no kernel gemm_two" in str(mismatch(PTX, "gemm_two"))
+
+
+@pytest.mark.compile
+def test_every_kernel_of_the_ladder_takes_what_is_handed_over() -> None:
+    from harness.toolchain import compile_ptx
+
+    for kernel in LADDER:
+        if not kernel.library:
+            ptx = compile_ptx(kernel, kernel.configs[0], kernel.dtypes[0], "sm_90a")
+            assert parameters(ptx, kernel.entry) == LAUNCHED
