@@ -91,6 +91,13 @@ def gpu(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def compare(session: nox.Session) -> None:
+    """Is the working tree slower than a commit? `-- main` times both side by side on this GPU."""
+    install(session, "gpu")
+    session.run("python", "-m", "harness.paired", *session.posargs)
+
+
+@nox.session(default=False)
 def baseline(session: nox.Session) -> None:
     """Measure this GPU's baseline in fresh runs and write it, once every case is right."""
     install(session, "gpu")

@@ -9,10 +9,10 @@ testing", Statist. Med. 29, 2010).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.paired.interval import Estimate, PairedKind
+from harness.paired.interval import MIN_BLOCKS, Estimate, PairedKind
 
 DEFAULT_DELTA = 0.005
 
@@ -63,15 +63,43 @@ class Finding:
     blocks: int
 
 
-def look_at(estimates: Mapping[str, Estimate], rule: Rule, look: int) -> dict[str, Finding]:
-    """A finding for each case that is not decided yet; those that stay AMBIGUOUS want the next look."""
+def look_at(estimates: Mapping[str, Estimate], rule: Rule, look: int, others: int = 0) -> dict[str, Finding]:
+    """A finding for each case that is not decided yet; those that stay AMBIGUOUS want the next look.
+
+    ``others`` are undecided too, but have no estimate.
+    """
     ranked = sorted(estimates, key=lambda case: estimates[case].p_value(rule.delta))
     found, stopped, miss = {}, False, 0.0
     for rank, case in enumerate(ranked):
         e = estimates[case]
         if not stopped:
-            miss = rule.error_of_a_look / (len(ranked) - rank)
+            miss = rule.error_of_a_look / (len(ranked) + others - rank)
             stopped = e.p_value(rule.delta) > miss
         kind = PairedKind.AMBIGUOUS if stopped else e.claim(rule.delta)
         found[case] = Finding(kind, e.change, e.interval(miss), miss, look, e.blocks)
     return {case: found[case] for case in estimates}
+
+
+# Log-ratios of the blocks that a look adds to a case, and the resolution so far; None where it cannot go on.
+More = Callable[[str, int], tuple[Sequence[float], float] | None]
+
+
+def decide(cases: Sequence[str], more: More, rule: Rule) -> dict[str, Finding]:
+    """The last finding of each case; none for one that ended without whole blocks enough."""
+    found: dict[str, Finding] = {}
+    seen: dict[str, list[float]] = {case: [] for case in cases}
+    for look in range(rule.looks):
+        pending = [c for c in seen if c not in found or found[c].kind is PairedKind.AMBIGUOUS]
+        estimates = {}
+        for case in pending:
+            added = more(case, look)
+            if added is None:
+                del seen[case]
+                found.pop(case, None)
+                continue
+            seen[case] += added[0]
+            if len(seen[case]) >= MIN_BLOCKS:
+                estimates[case] = Estimate.of(seen[case], added[1])
+        lacking = sum(case in seen and case not in estimates for case in pending)
+        found |= look_at(estimates, rule, look, lacking)
+    return found

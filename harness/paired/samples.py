@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from harness.devices.cuda.clocks import steady
+from harness.paired.schedule import VISITS, Stretch
 
 _EVENT_RESOLUTION = 0.5e-6
 _SAME = 1e-9  # an event pair's time is a float of milliseconds: closer is rounding
@@ -41,12 +42,14 @@ class Block:
 @dataclass(frozen=True)
 class PairedSamples:
     """The whole blocks of some stretches; what was thrown away for a throttled clock, in launches;
-    ``gpu_seconds`` that the GPU was kept for it, and the clock-event reasons NVML gave, or-ed."""
+    ``gpu_seconds`` that the GPU was kept for it; the clock-event reasons NVML gave, or-ed; ``spun`` SM cycles
+    a launch of A and of B that a planted slowdown took."""
 
     blocks: tuple[Block, ...]
     discarded: int = 0
     gpu_seconds: float = 0.0
     reasons: int = 0
+    spun: tuple[float, float] | None = None
 
     def __add__(self, other: PairedSamples) -> PairedSamples:
         return PairedSamples(
@@ -54,6 +57,7 @@ class PairedSamples:
             self.discarded + other.discarded,
             self.gpu_seconds + other.gpu_seconds,
             self.reasons | other.reasons,
+            self.spun or other.spun,
         )
 
     @property
@@ -74,18 +78,31 @@ class PairedSamples:
         return statistics.median(seconds)
 
 
+def at_full_clock(launches: str, mhz: Sequence[float]) -> set[int]:
+    """Indices of the launches that ran at the full clock of their arm (``clocks.steady``).
+
+    Each arm has its own: under a power cap, a build that draws more runs at a lower one, and is slower.
+    """
+    kept = set()
+    for arm in "AB":
+        places = [i for i, a in enumerate(launches) if a == arm]
+        kept |= {places[i] for i in steady([mhz[place] for place in places])}
+    return kept
+
+
 def into_blocks(
     orders: Sequence[str], rounds: int, seconds: Sequence[float], mhz: Sequence[float]
 ) -> tuple[tuple[Block, ...], int]:
-    """Launches in the order of ``Stretch.launches`` to blocks; those off the full clock (``clocks.steady``)
-    are thrown away and counted, and with them blocks of which either arm lost more than half."""
-    kept = set(steady(list(mhz)))
-    blocks, size = [], 4 * rounds
-    for number, order in enumerate(orders):
+    """Launches in the order of ``Stretch.launches`` to blocks; those off the full clock of their arm are
+    thrown away and counted, and with them blocks of which either arm lost more than half."""
+    launches = Stretch(tuple(orders)).launches(rounds)
+    kept = at_full_clock(launches, mhz)
+    blocks, size = [], VISITS * rounds
+    for start in range(0, len(launches), size):
         arms: dict[str, list[int]] = {"A": [], "B": []}
-        for i, arm in enumerate(arm for arm in order for _ in range(rounds)):
-            if (launch := number * size + i) in kept:
-                arms[arm].append(launch)
+        for i in range(start, start + size):
+            if i in kept:
+                arms[launches[i]].append(i)
         if min(map(len, arms.values())) >= rounds:
             blocks.append(
                 Block(

@@ -54,13 +54,13 @@ def job_summary(
     if rows:
         parts.append(f"<details><summary>All {len(rows)} cases</summary>\n\n{_rows(rows)}\n\n</details>")
     if checked:
-        parts.append(_table(HEADS, ALIGN, (row.cells() for row in checked)))
+        parts.append(table_text(HEADS, ALIGN, (row.cells() for row in checked)))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _rows(rows: Sequence[Row]) -> str:
     ordered = [row for group in in_order(rows).values() for row in group]
-    return _table(
+    return table_text(
         ("problem", "stage", "dtype", "config", "GFLOPS", "% of cuBLAS", "change", "noise floor", "verdict"),
         "llllrrrrl",
         (
@@ -106,7 +106,7 @@ def _ladder(baseline: Baseline) -> str:
             if configs:
                 best, label = max(configs, key=lambda pair: pair[0].gflops)
                 lines.append(_line(kernel, str(dtype), label, best))
-    return _table(
+    return table_text(
         ("stage", "idea", "dtype", "best config", "GFLOPS", "% of cuBLAS", "noise floor"), "llllrrr", lines
     )
 
@@ -124,7 +124,7 @@ def _line(kernel: Kernel, dtype: str, label: str, best: BaselineEntry) -> tuple[
     )
 
 
-def _table(heads: Sequence[str], align: str, rows: Iterable[Sequence[str]]) -> str:
+def table_text(heads: Sequence[str], align: str, rows: Iterable[Sequence[str]]) -> str:
     rule = ["---:" if side == "r" else "---" for side in align]
     return "\n".join(f"| {' | '.join(map(_safe, cells))} |" for cells in (heads, rule, *rows))
 

@@ -45,7 +45,8 @@ def serve(connection: Connection) -> None:
             return
         if request.what == "stop":
             return
-        behaviour = request.plan.l2 if request.plan else ""
+        plan = request.plan or request.pair
+        behaviour = plan.l2 if plan else ""
         if behaviour == "exit":
             os._exit(7)
         if behaviour == "killed":
@@ -65,6 +66,8 @@ def _reply(request: Request, behaviour: str) -> Reply:
     if behaviour == "named":
         return Reply(code="WRONG", message=f"{request.builds[0].name} on 4x4x4: wrong")
     value: Any = os.getpid()
+    if request.what == "pair":
+        value = [build.name for build in request.builds], request.launches, request.problem
     if request.what == "prepare":
         value = {build.name: f"{build.name}: error: no such thing" for build in request.builds[1:]}
     return Reply(value=value)

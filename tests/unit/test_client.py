@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from harness.devices import DeviceError
 from harness.devices.cuda import client
 from harness.devices.cuda.client import CudaDevice
+from harness.devices.cuda.protocol import PairPlan
 from tests.unit import synthetic
 from tests.unit.fake_worker import LATE, die, plan, refuse, serve, serve_late
 
@@ -178,3 +180,39 @@ def test_crash_while_compiling_blames_no_kernel(device: CudaDevice) -> None:
     os.kill(pid, 9)
     with pytest.raises(DeviceError, match=r"^prepare: the worker process died"):
         device.prepare([CASE, OTHER])
+
+
+# Pairs
+
+
+def test_pair_hands_over_both_builds_each_with_its_own_launch(device: CudaDevice) -> None:
+    shape = OTHER.kernel.shape
+    narrow = replace(OTHER.kernel, shape=lambda c, d: replace(shape(c, d), threads=(16, 16)))
+    base = replace(OTHER, kernel=narrow)
+    answer: Any = device.pair(base, OTHER, PairPlan(("ABBA",)))
+    names, launches, problem = answer
+    assert names == [f"{OTHER.variant} of the base", OTHER.variant]
+    assert launches == (base.launch, OTHER.launch)
+    assert launches[0].block == (16, 16, 1) != launches[1].block
+    assert problem == OTHER.problem
+
+
+@pytest.mark.parametrize("behaviour", ["exit", "killed"])
+def test_worker_that_dies_within_a_block_costs_that_pair(device: CudaDevice, behaviour: str) -> None:
+    with pytest.raises(DeviceError, match=rf"^{OTHER.variant}: the worker process died") as caught:
+        device.pair(OTHER, OTHER, PairPlan(("ABBA",), l2=behaviour))
+    assert caught.value.code == "WORKER_DIED"
+    assert device.pair(OTHER, OTHER, PairPlan(("ABBA",)))
+
+
+def test_pair_that_hangs_is_given_up(device: CudaDevice) -> None:
+    device.time_limit = 0.5
+    with pytest.raises(DeviceError, match=r"no answer within 0\.5 s") as caught:
+        device.pair(OTHER, OTHER, PairPlan(("ABBA",), l2="hang"))
+    assert caught.value.code == "HANG"
+
+
+def test_pairs_are_prepared_together(device: CudaDevice) -> None:
+    device.prepare_pairs([(OTHER, OTHER), (CASE, CASE)])
+    device.prepare_pairs([])
+    assert device.pair(CASE, CASE, PairPlan(()))  # what failed of the base has not spoilt the case

@@ -66,6 +66,7 @@ def test_every_command_is_there_and_says_what_it_does() -> None:
         "judge",
         "static",
         "gpu",
+        "compare",
         "baseline",
         "sanitize",
         "profile",
@@ -153,3 +154,7 @@ def test_baseline_merges_no_run_of_an_earlier_refresh(calls: Any, tmp_path: Path
 @pytest.mark.parametrize("session", ["static", "sanitize", "profile"])
 def test_tools_take_the_selection(session: str, calls: Any) -> None:
     assert calls(session, "-k", "naive")[1] == [["-m", f"harness.{session}", "-k", "naive"]]
+
+
+def test_compare_takes_the_commit_and_the_selection(calls: Any) -> None:
+    assert calls("compare", "main", "-k", "naive")[1] == [["-m", "harness.paired", "main", "-k", "naive"]]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from harness.paired.interval import MIN_BLOCKS, Estimate, PairedKind
-from harness.paired.looks import Rule, look_at
+from harness.paired.looks import Rule, decide, look_at
 from harness.paired.samples import Block, PairedSamples, into_blocks, total
 from harness.paired.schedule import stretch
 from tests.unit.replay import recorded
@@ -180,17 +180,18 @@ def test_holm_decides_what_bonferroni_does_and_nothing_beyond_the_whole_error(
 # Simulations
 
 
-def decide(log_ratios: np.ndarray, rule: Rule) -> tuple[list[PairedKind], int]:
+def decided(log_ratios: np.ndarray, rule: Rule) -> tuple[list[PairedKind], int]:
     """The verdicts on cases (rows) whose blocks (columns) are all there already; and blocks looked at."""
-    found: dict[str, PairedKind] = {str(i): PairedKind.AMBIGUOUS for i in range(len(log_ratios))}
-    used = 0
-    for look in range(rule.looks):
+    used = []
+
+    def more(case: str, look: int) -> tuple[list[float], float]:
         first, count = rule.blocks_of(look)
-        pending = [case for case, kind in found.items() if kind is PairedKind.AMBIGUOUS]
-        used += count * len(pending)
-        seen = {case: Estimate.of(list(log_ratios[int(case), : first + count])) for case in pending}
-        found |= {case: f.kind for case, f in look_at(seen, rule, look).items()} if seen else {}
-    return list(found.values()), used
+        used.append(count)
+        return list(log_ratios[int(case), first : first + count]), 0.0
+
+    cases = [str(row) for row in range(len(log_ratios))]
+    found = decide(cases, more, rule)
+    return [found[case].kind for case in cases], sum(used)
 
 
 def simulated(rng: np.random.Generator, truth: np.ndarray, spread: float, blocks: int) -> np.ndarray:
@@ -205,7 +206,7 @@ def test_false_verdicts_stay_within_the_error_where_they_are_likeliest() -> None
     truth = np.array([edge * 0.9999] * 5 + [-edge * 0.9999] * 4 + [0.05])
     false = 0
     for _ in range(runs):
-        kinds, _ = decide(simulated(rng, truth, 0.001, 48), rule)
+        kinds, _ = decided(simulated(rng, truth, 0.001, 48), rule)
         false += any(kind in (PairedKind.SLOWER, PairedKind.FASTER) for kind in kinds[:9])
         assert kinds[9] is PairedKind.SLOWER
     # Of 300 runs with a chance of 0.1 each, 99.9 % have fewer than 47.
@@ -218,7 +219,7 @@ def test_power_and_false_alarms_at_the_noise_of_a_quiet_gpu() -> None:
     truth = np.log1p(np.array([0.0] * 6 + [0.01, 0.02, -0.01]))
     found: Counter[tuple[int, PairedKind]] = Counter()
     for _ in range(runs):
-        found.update(enumerate(decide(simulated(rng, truth, 0.0015, 48), RULE)[0]))
+        found.update(enumerate(decided(simulated(rng, truth, 0.0015, 48), RULE)[0]))
     assert all(found[case, PairedKind.SAME] == runs for case in range(6))
     assert found[6, PairedKind.SLOWER] == found[7, PairedKind.SLOWER] == found[8, PairedKind.FASTER] == runs
 
@@ -227,16 +228,35 @@ def test_noise_beyond_the_margin_is_ambiguous_never_same() -> None:
     rng = np.random.default_rng(3)
     kinds = Counter[PairedKind]()
     for _ in range(50):
-        kinds.update(decide(simulated(rng, np.full(4, 0.0), 0.03, 48), RULE)[0])
+        kinds.update(decided(simulated(rng, np.full(4, 0.0), 0.03, 48), RULE)[0])
     assert kinds == {PairedKind.AMBIGUOUS: 200}
 
 
 def test_doubtful_cases_alone_cost_more_looks() -> None:
     rng = np.random.default_rng(4)
     truth = np.array([0.0] * 9 + [math.log1p(RULE.delta)])
-    kinds, used = decide(simulated(rng, truth, 0.0005, 48), RULE)
+    kinds, used = decided(simulated(rng, truth, 0.0005, 48), RULE)
     assert kinds[-1] is PairedKind.AMBIGUOUS
     assert used == 9 * 12 + 48
+
+
+def test_case_that_cannot_go_on_leaves_and_one_without_blocks_waits() -> None:
+    asked: list[tuple[str, int]] = []
+
+    def more(case: str, look: int) -> tuple[list[float], float] | None:
+        asked.append((case, look))
+        few = [0.0001, -0.0001, 0.0002]
+        first = {"whole": few * 4, "thin": few, "crashes": None, "doubtful": [0.005] * 11 + [0.0051]}[case]
+        if case == "doubtful" and look:
+            return None
+        return None if first is None else (first, 0.0)
+
+    found = decide(["whole", "thin", "crashes", "doubtful"], more, RULE)
+    assert asked[4:] == [("thin", 1), ("doubtful", 1)]
+    assert set(found) == {"whole", "thin"}
+    # Four cases shared the first look's error, three of which had an estimate or may still get one.
+    assert found["whole"].miss == pytest.approx(RULE.error / 3 / 3)
+    assert found["thin"].blocks == 6
 
 
 def _recorded_blocks(rng: np.random.Generator, case: str, rounds: int, runs: int, blocks: int) -> np.ndarray:

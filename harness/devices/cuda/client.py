@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from harness.devices import DeviceError, Inputs, Outputs
 from harness.devices.cuda.environment import Gpu, GpuInfo
-from harness.devices.cuda.protocol import Build, Plan, Reply, Request
+from harness.devices.cuda.protocol import Build, PairPlan, Plan, Reply, Request
 from harness.model import Case, Measurement, Resources
+from harness.paired.samples import PairedSamples
 
 _START_SECONDS = 120.0  # a first context on a machine with many GPUs takes its time
 
@@ -83,7 +85,7 @@ class CudaDevice:
             self._kill()
 
     def _ask(self, request: Request, limit: float | None = None) -> Any:
-        name = request.builds[0].name if len(request.builds) == 1 else request.what
+        name = request.builds[-1].name if len(request.builds) == 1 or request.pair else request.what
         if self._process is None:
             self._start(name)
         limit = limit or self.time_limit
@@ -142,6 +144,25 @@ class CudaDevice:
             Request("time", (self._build(case),), case.launch, case.problem, plan=plan)
         )
         return measurement
+
+    def prepare_pairs(self, pairs: Iterable[tuple[Case, Case]]) -> None:
+        """Compiles both sides of pairs (base, case) in parallel; what fails will fail again when timed."""
+        builds = {b for base, case in pairs for b in (self._base_build(base), self._build(case))}
+        if builds:
+            self._ask(Request("prepare", tuple(builds)), limit=600.0)
+
+    def _base_build(self, base: Case) -> Build:
+        return replace(Build.of(base, self.info.capability), name=f"{base.variant} of the base")
+
+    def pair(self, base: Case, case: Case, plan: PairPlan) -> PairedSamples:
+        """Times two builds of a problem in turn in one worker, A being ``base``; both checked as by `time`.
+
+        Raises DeviceError, whose code begins with BASE_ where it was the base that failed.
+        """
+        builds, launches = (self._base_build(base), self._build(case)), (base.launch, case.launch)
+        request = Request("pair", builds, None, case.problem, launches=launches, pair=plan)
+        samples: PairedSamples = self._ask(request)
+        return samples
 
     def resources(self, case: Case) -> Resources | None:
         resources: Resources | None = self._ask(Request("resources", (self._build(case),)))

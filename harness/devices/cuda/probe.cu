@@ -28,6 +28,17 @@ extern "C" __global__ void stamp(unsigned long long* out)
     out[2] = sm;
 }
 
+// Counts `cycles` of its SM and adds what it really took to spent[0], one to spent[1]: a slowdown whose size
+// is known, for kernels that run behind it or before.
+extern "C" __global__ void spin(long long cycles, unsigned long long* spent)
+{
+    const long long start = clock64();
+    long long now = start;
+    while (now - start < cycles) now = clock64();
+    spent[0] += now - start;
+    spent[1] += 1;
+}
+
 // Does nothing: what an event pair reads around it is the pair's own cost.
 extern "C" __global__ void empty() {}
 

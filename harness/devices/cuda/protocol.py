@@ -9,6 +9,8 @@ from harness.devices import Inputs
 from harness.model import Case, Launch, Problem
 from harness.toolchain import arch, compile_options
 
+LAUNCHES = 96  # queued at once: six entries each at most, and the launch queue holds about a thousand
+
 
 @dataclass(frozen=True)
 class Build:
@@ -46,7 +48,8 @@ class Plan:
     ``l2`` ``cold`` (a buffer of twice the L2 is written before every round) or ``warm``;
     ``reference`` times cuBLAS in turn with the kernel; ``retries`` batches may lose rounds to a
     throttled clock before the case makes do with what it has, which has to be
-    ``least_rounds`` or more.
+    ``least_rounds`` or more. ``spin`` puts a kernel behind every launch that counts so many SM cycles:
+    a slowdown of known size.
     """
 
     target_seconds: float = 0.08
@@ -56,12 +59,32 @@ class Plan:
     reference: bool = True
     least_rounds: int = 5
     retries: int = 6
+    spin: int | None = None
+
+
+@dataclass(frozen=True)
+class PairPlan:
+    """How to time two builds in turn.
+
+    ``orders`` of the blocks, each ``ABBA`` or ``BAAB``; of a visit as many rounds as make a block last
+    ``block_seconds``, flushes included, at least one and at most ``max_rounds``; ``l2`` as in Plan;
+    ``retries`` batches may be repeated for a throttled clock; ``spin`` SM cycles behind every launch of A
+    and of B.
+    """
+
+    orders: tuple[str, ...]
+    block_seconds: float = 0.008
+    max_rounds: int = 24
+    l2: str = "cold"
+    retries: int = 6
+    spin: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
 class Request:
-    """One thing to do (hello, prepare, run, time, once, resources, facts, stop), with the fields that it
-    needs. The answer to hello, a worker's first, says that it is ready."""
+    """One thing to do (hello, prepare, run, time, pair, once, resources, facts, stop), with the fields that
+    it needs; of ``pair``, builds and launches of A and of B. The answer to hello, a worker's first, says that
+    it is ready."""
 
     what: str
     builds: tuple[Build, ...] = ()
@@ -69,6 +92,8 @@ class Request:
     problem: Problem | None = None
     inputs: Inputs | None = None
     plan: Plan | None = None
+    launches: tuple[Launch, Launch] | None = None
+    pair: PairPlan | None = None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ time is measured once a process with empty kernels, and taken off. NVML is read 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,11 +19,11 @@ import pycuda.driver as cuda
 from harness.devices import DeviceError
 from harness.devices.cuda.clocks import clocks, steady
 from harness.devices.cuda.environment import Gpu, Telemetry
-from harness.devices.cuda.protocol import Plan
+from harness.devices.cuda.protocol import LAUNCHES, Plan
 
 Enqueue = Callable[[Any], None]
 
-_BATCH = 48  # rounds queued at once: eight entries each, the launch queue holds about a thousand
+_BATCH = LAUNCHES // 2  # rounds queued at once, of kernel and reference
 _GATE_TIMEOUT_NS = 5_000_000_000
 _REST_SECONDS = 0.15
 _SETTLE_SECONDS = 3.0
@@ -64,6 +64,17 @@ class Rounds:
         )
 
 
+@dataclass
+class Launched:
+    """Seconds and SM clock in MHz of each launch of a batch, what NVML said meanwhile, and the device seconds
+    from its first stamp to its last."""
+
+    seconds: list[float]
+    mhz: list[float]
+    looks: list[Telemetry]
+    span: float
+
+
 class Stopwatch:
     """Times launches on one context. One per worker."""
 
@@ -79,12 +90,13 @@ class Stopwatch:
         self._flag_at = int(self._flag.base.get_device_pointer())
         self._token = 0
         self._late = cuda.mem_alloc(4)
-        self._stamps = cuda.mem_alloc(24 * (2 * _BATCH + 1))
+        self._stamps = cuda.mem_alloc(24 * (LAUNCHES + 1))
         self._gate = probe.get_function("gate").prepare("PIQP")
         self._stamp = probe.get_function("stamp").prepare("P")
         self._empty = probe.get_function("empty").prepare("")
+        self._spin = probe.get_function("spin").prepare("qP")
         self._busy = probe.get_function("busy").prepare("QP")
-        self._events = [cuda.Event() for _ in range(4 * _BATCH)]
+        self._events = [cuda.Event() for _ in range(2 * LAUNCHES)]
         self.overhead = 0.0
 
     def flush(self) -> None:
@@ -106,24 +118,31 @@ class Stopwatch:
             self.stream.synchronize()
 
     def batch(self, kernel: Enqueue, reference: Enqueue | None, rounds: int, l2: str) -> Rounds:
-        """One released batch. Raises DeviceError where the gate timed out before the host released it."""
-        work = [kernel] if reference is None else [kernel, reference]
+        """Rounds of the kernel, in turn with the reference's, in one released batch."""
+        if reference is None:
+            run = self.sequence([kernel] * rounds, l2)
+            return Rounds(run.seconds, run.mhz, looks=run.looks)
+        run = self.sequence([kernel, reference] * rounds, l2)
+        return Rounds(run.seconds[::2], run.mhz[::2], run.seconds[1::2], run.mhz[1::2], run.looks)
+
+    def sequence(self, work: Sequence[Enqueue], l2: str) -> Launched:
+        """Launches in this order, LAUNCHES at most, in one released batch. Raises DeviceError where the gate
+        timed out before the host released it."""
         self._token += 1
         self._gate.prepared_async_call(
             (1, 1), (1, 1, 1), self.stream, self._flag_at, self._token, _GATE_TIMEOUT_NS, int(self._late)
         )
         events = iter(self._events)
         pairs: list[tuple[Any, Any]] = []
-        for _ in range(rounds):
-            for enqueue in work:
-                self._stamp_at(len(pairs))
-                if l2 == "cold":
-                    self.flush()
-                start, end = next(events), next(events)
-                start.record(self.stream)
-                enqueue(self.stream)
-                end.record(self.stream)
-                pairs.append((start, end))
+        for enqueue in work:
+            self._stamp_at(len(pairs))
+            if l2 == "cold":
+                self.flush()
+            start, end = next(events), next(events)
+            start.record(self.stream)
+            enqueue(self.stream)
+            end.record(self.stream)
+            pairs.append((start, end))
         self._stamp_at(len(pairs))
         self._flag[0] = self._token
         looks = [self._gpu.look()]
@@ -136,12 +155,22 @@ class Stopwatch:
                 "LAUNCH_FAILED", "the host took more than 5 s to queue a batch of launches; is it overloaded?"
             )
         seconds = [max(start.time_till(end) / 1e3 - self.overhead, 1e-9) for start, end in pairs]
-        mhz = clocks(cuda.from_device(int(self._stamps), (len(pairs) + 1, 3), np.uint64))
+        stamps = cuda.from_device(int(self._stamps), (len(pairs) + 1, 3), np.uint64)
+        span = (int(stamps[-1, 1]) - int(stamps[0, 1])) / 1e9
         # The first look may come before the batch has started; where there are more, it says nothing.
-        looks = looks[1:-1] or looks
-        if reference is None:
-            return Rounds(seconds, mhz, looks=looks)
-        return Rounds(seconds[::2], mhz[::2], seconds[1::2], mhz[1::2], looks)
+        return Launched(seconds, clocks(stamps), looks[1:-1] or looks, span)
+
+    def spinning(self, kernel: Enqueue, cycles: int, spent: Any) -> Enqueue:
+        """The kernel and, behind it, a slowdown of known size: one thread that counts SM cycles.
+
+        ``spent`` (two 64-bit words of device memory) adds up the cycles and the launches.
+        """
+
+        def enqueue(stream: Any) -> None:
+            kernel(stream)
+            self._spin.prepared_async_call((1, 1), (1, 1, 1), stream, cycles, int(spent))
+
+        return enqueue
 
     def _stamp_at(self, number: int) -> None:
         self._stamp.prepared_async_call((1, 1), (1, 1, 1), self.stream, int(self._stamps) + 24 * number)
@@ -167,12 +196,16 @@ class Stopwatch:
         one, five = median(1), median(5)
         self.overhead = one - (five - one) / 4
 
-    def measure(self, kernel: Enqueue, reference: Enqueue | None, plan: Plan) -> tuple[Rounds, int, bool]:
-        """Rounds at full clock, as many as the plan wants; the number thrown away; and whether the clock
-        stayed so low through all retries that too few are left."""
+    def ready(self) -> None:
+        """Brings the clock up and measures what an event pair costs, once a process."""
         if not self.overhead:
             self.settle()
             self.calibrate()
+
+    def measure(self, kernel: Enqueue, reference: Enqueue | None, plan: Plan) -> tuple[Rounds, int, bool]:
+        """Rounds at full clock, as many as the plan wants; the number thrown away; and whether the clock
+        stayed so low through all retries that too few are left."""
+        self.ready()
         one = max(float(np.median(self.batch(kernel, reference, 2, plan.l2).kernel)), 1e-7)
         wanted = int(np.clip(plan.target_seconds / one, plan.min_rounds, plan.max_rounds))
         seen, clean, retries, size = Rounds(), Rounds(), 0, _BATCH

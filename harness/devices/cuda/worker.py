@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
+import time
 import traceback
+from collections.abc import Iterator
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -17,9 +21,11 @@ from harness.devices.cuda.environment import Gpu
 from harness.devices.cuda.guards import EXACT, GUARD
 from harness.devices.cuda.memory import ExactBuffers, GuardedArena, TimedData, TimedDataArena
 from harness.devices.cuda.modules import Cublas, Loaded, compile_all, cublas_version, load, load_probe
+from harness.devices.cuda.pairing import time_pair
 from harness.devices.cuda.protocol import Build, Plan, Reply, Request
 from harness.devices.cuda.timing import Rounds, Stopwatch
 from harness.model import DTYPES, TF32, Launch, Measurement, Problem
+from harness.paired.samples import PairedSamples
 from harness.toolchain import arch
 
 # What CUDA's own words mean for a case; any of them may leave the context unusable.
@@ -49,8 +55,9 @@ class Worker:
         self._data = TimedDataArena()
         cublas_version()
         self._arena = ExactBuffers() if os.environ.get(EXACT) else GuardedArena()
-        self._loaded: dict[Build, Loaded | Cublas] = {}
-        self._checked: set[tuple[Build, Problem]] = set()
+        self._loaded: dict[tuple[Build, str], Loaded | Cublas] = {}
+        self._spent = cuda.mem_alloc(16)
+        self._checked: set[tuple[Build, Launch, Problem]] = set()
 
     def close(self) -> None:
         """Gives all back while the context can still take it."""
@@ -66,6 +73,8 @@ class Worker:
             return compile_all(request.builds)
         if request.what == "facts":
             return {"cublas": cublas_version()}
+        if request.what == "pair":
+            return self._pair(request)
         (build,) = request.builds
         if request.what == "resources":
             return self._load(build).resources
@@ -78,10 +87,11 @@ class Worker:
         assert request.plan is not None
         return self._time(build, request.launch, request.problem, request.plan)
 
-    def _load(self, build: Build) -> Loaded | Cublas:
-        if build not in self._loaded:
-            self._loaded[build] = load(build)
-        return self._loaded[build]
+    def _load(self, build: Build, slot: str = "") -> Loaded | Cublas:
+        """The build in this context; in another slot, a copy of its own."""
+        if (build, slot) not in self._loaded:
+            self._loaded[build, slot] = load(build)
+        return self._loaded[build, slot]
 
     def _run(self, build: Build, launch: Launch, problem: Problem, inputs: Any) -> Outputs:
         kernel = self._load(build)
@@ -102,16 +112,16 @@ class Worker:
     def _time(self, build: Build, launch: Launch, problem: Problem, plan: Plan) -> Measurement:
         kernel = self._load(build)
         watch, data = self._watch, self._data.get(problem, build.dtype)
-        if (build, problem) not in self._checked:
-            self._check_exact(build, kernel, launch, problem, data)
-            self._checked.add((build, problem))
+        self._check_once(build, kernel, launch, problem, data)
         enqueue = kernel.bind(launch, problem, data.normal)
-        cublas = self._load(Build(build.dtype, build.dtype, None, "", (), ""))
-        reference = cublas.bind(launch, problem, data.reference)
-        reference(watch.stream)
+        if plan.spin is not None:
+            enqueue = watch.spinning(enqueue, plan.spin, self._spent)
+        reference = self._reference(build, launch, problem, data)
         with_reference = plan.reference and not isinstance(kernel, Cublas)
-        cuda.memset_d8(data.guard[0], 0xFF, data.guard[1] + GUARD - data.guard[0])
+        self._poison(data)
+        began = time.monotonic()
         clean, discarded, throttled = watch.measure(enqueue, reference if with_reference else None, plan)
+        kept_busy = time.monotonic() - began
         self._check_timed(build, problem, data)
         return Measurement(
             seconds=tuple(clean.kernel),
@@ -124,8 +134,58 @@ class Worker:
             discarded=discarded,
             throttled=throttled,
             l2=plan.l2,
-            extra={"overhead_us": round(watch.overhead * 1e6, 3)},
+            extra={"overhead_us": round(watch.overhead * 1e6, 3), "gpu_seconds": round(kept_busy, 4)},
         )
+
+    def _check_once(
+        self, build: Build, kernel: Loaded | Cublas, launch: Launch, problem: Problem, data: TimedData
+    ) -> None:
+        if (build, launch, problem) not in self._checked:
+            self._check_exact(build, kernel, launch, problem, data)
+            self._checked.add((build, launch, problem))
+
+    def _reference(self, build: Build, launch: Launch, problem: Problem, data: TimedData) -> Any:
+        """cuBLAS on the same data, launched once: its C is what a timed launch is held to."""
+        cublas = self._load(Build(build.dtype, build.dtype, None, "", (), ""))
+        reference = cublas.bind(launch, problem, data.reference)
+        reference(self._watch.stream)
+        return reference
+
+    def _poison(self, data: TimedData) -> None:
+        """NaN all over C and its guard bands."""
+        cuda.memset_d8(data.guard[0], 0xFF, data.guard[1] + GUARD - data.guard[0])
+
+    def _pair(self, request: Request) -> PairedSamples:
+        """Two builds in turn on the same data, each with a copy of its code of its own; right before and
+        after. What is wrong with A alone has a code that begins with BASE_."""
+        problem, plan = request.problem, request.pair
+        assert problem is not None
+        assert plan is not None
+        assert request.launches is not None
+        watch = self._watch
+        arms, spent = {}, cuda.mem_alloc(32)
+        cuda.memset_d8(spent, 0, 32)
+        for arm, build, launch in zip("AB", request.builds, request.launches, strict=True):
+            with _blamed_on(arm):
+                data = self._data.get(problem, build.dtype)
+                kernel = self._load(build, "" if arm == "A" else "B")
+                self._check_once(build, kernel, launch, problem, data)
+                arms[arm] = kernel.bind(launch, problem, data.normal)
+                if plan.spin is not None:
+                    number = "AB".index(arm)
+                    arms[arm] = watch.spinning(arms[arm], plan.spin[number], int(spent) + 16 * number)
+        samples = time_pair(watch, arms, plan)
+        for arm, build, launch in zip("AB", request.builds, request.launches, strict=True):
+            with _blamed_on(arm):
+                self._poison(data)
+                self._reference(build, launch, problem, data)
+                arms[arm](watch.stream)
+                watch.stream.synchronize()
+                self._check_timed(build, problem, data)
+        if plan.spin is None:
+            return samples
+        cycles = cuda.from_device(int(spent), (2, 2), np.uint64).astype(float)
+        return replace(samples, spun=tuple(cycles[:, 0] / cycles[:, 1]))
 
     def _matvec(self, matrix: int, kind: int, rows: int, columns: int, ld: int, x: Any, y: Any) -> None:
         call = self._probe.get_function("matvec")
@@ -161,7 +221,7 @@ class Worker:
         number before, for a kernel that writes over NaN only; before the timed launches it holds NaN.
         """
         at = data.integers
-        cuda.memset_d8(data.guard[0], 0xFF, data.guard[1] + GUARD - data.guard[0])
+        self._poison(data)
         cuda.memset_d32(at.c, _OLD_BITS, p.m * p.ldc)
         stream = cuda.Stream()
         kernel.bind(launch, p, at)(stream)
@@ -236,6 +296,15 @@ class Worker:
             cuda.memcpy_dtoh(band, address)
             if (band != 0xFF).any():
                 raise DeviceError("WRONG", f"{build.name} on {data.problem.id}: wrote {where} the end of C")
+
+
+@contextlib.contextmanager
+def _blamed_on(arm: str) -> Iterator[None]:
+    """Tells what is wrong with A, the base, from what is wrong with B."""
+    try:
+        yield
+    except DeviceError as error:
+        raise DeviceError(("BASE_" if arm == "A" else "") + error.code, str(error)) from None
 
 
 def _median_clock(rounds: Rounds) -> float:

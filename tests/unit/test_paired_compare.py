@@ -1,0 +1,378 @@
+"""Comparisons on a simulated GPU: verdicts, the control, what cannot be judged, and how it is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.devices import DeviceError, NoDevice
+from harness.devices.cuda import pairing
+from harness.devices.cuda.protocol import PairPlan
+from harness.model import KERNELS_DIR, Case, Problem
+from harness.paired.__main__ import main
+from harness.paired.commit import Commit, Tree
+from harness.paired.compare import Comparison, compare
+from harness.paired.document import document, verdicts
+from harness.paired.looks import Rule
+from harness.paired.pairs import Pair, PairState
+from harness.paired.report import heading, markdown, table
+from tests.unit import synthetic
+from tests.unit.repo import Repo
+from tests.unit.simulated import SimulatedDevice, crash
+
+PLAN = PairPlan(())
+COMMIT, TREE = Commit("main", "1a2b3c4d5e6f" + "0" * 28, ()), Tree("f" * 40, True)
+SIZES = (512, 1024, 2048, 4096)
+
+
+def case(name: str = "tiled", size: int = 1024, base: bool = False) -> Case:
+    """A case; as the base's, its kernel says so."""
+    made = synthetic.case(name, problem=Problem(size, size, size))
+    if not base:
+        return made
+    return dataclasses.replace(made, kernel=dataclasses.replace(made.kernel, idea="base"))
+
+
+def pair(
+    name: str = "tiled", size: int = 1024, state: PairState = PairState.CHANGED, reason: str = ""
+) -> Pair:
+    return Pair(case(name, size), state, case(name, size, base=True), reason)
+
+
+def slower_by(**shares: float) -> Callable[[Case], float]:
+    """Durations in which a kernel of the working tree is slower than the base's by so much."""
+
+    def seconds(of: Case) -> float:
+        share = 0.0 if of.kernel.idea == "base" else shares.get(of.kernel.name, 0.0)
+        return 1e-12 * of.problem.flops * (1 + share)
+
+    return seconds
+
+
+IDENTICAL = [pair("naive", size, PairState.IDENTICAL, "same cubin, same launch") for size in SIZES]
+
+
+def run(
+    pairs: list[Pair], device: SimulatedDevice | None = None, rule: Rule | None = None, **shares: float
+) -> Comparison:
+    device = device or SimulatedDevice(slower_by(**shares))
+    result = compare(device, pairs, rule or Rule(), 7, PLAN, device.busy)
+    told = document(result, COMMIT, TREE, {}, "2026-11-21T00:00:00+00:00")
+    told = json.loads(json.dumps(told, allow_nan=False))
+    for kinds, rows in zip(verdicts(told), (result.controls, result.rows), strict=True):
+        timed = {row.case.id: str(row.kind) for row in rows if row.samples.blocks}
+        assert kinds == timed  # What the document alone says is what was said.
+    return result
+
+
+def kinds(result: Comparison) -> list[str]:
+    return [str(row.kind) for row in result.rows]
+
+
+# Verdicts
+
+
+@pytest.mark.parametrize(
+    ("share", "kind", "status"), [(0.0, "SAME", 0), (0.02, "SLOWER", 1), (-0.02, "FASTER", 0)]
+)
+def test_change_of_a_kernel_is_seen(share: float, kind: str, status: int) -> None:
+    result = run([*IDENTICAL, pair("tiled"), pair("register")], tiled=share)
+    assert kinds(result) == ["IDENTICAL"] * 4 + [kind, "SAME"]
+    assert (result.exit_status, result.unfit) == (status, "")
+    finding = result.rows[4].finding
+    assert finding is not None
+    assert finding.interval[0] < share < finding.interval[1]
+
+
+def test_doubt_takes_three_looks_and_is_no_pass() -> None:
+    device = SimulatedDevice(slower_by(tiled=0.005))
+    result = run([*IDENTICAL, pair("tiled")], device)
+    assert kinds(result)[-1] == "AMBIGUOUS"
+    assert result.exit_status == 1
+    asked = [len(orders) for name, orders in device.asked if "tiled" in name]
+    assert asked == [12, 12, 24]
+    assert "after 48 blocks still between +0." in result.rows[-1].reason
+
+
+def test_the_margin_is_the_users() -> None:
+    assert kinds(run([*IDENTICAL, pair("tiled")], tiled=0.005, rule=Rule(delta=0.002)))[-1] == "SLOWER"
+    assert kinds(run([*IDENTICAL, pair("tiled")], tiled=0.005, rule=Rule(delta=0.01)))[-1] == "SAME"
+
+
+def test_blocks_follow_the_seed() -> None:
+    orders = []
+    for seed in (7, 7, 8):
+        device = SimulatedDevice(slower_by())
+        compare(device, [pair()], Rule(), seed, PLAN)
+        orders.append(device.asked)
+    assert orders[0] == orders[1] != orders[2]
+
+
+# The control
+
+
+def test_identical_pairs_are_timed_as_control_only_and_few_of_them() -> None:
+    device = SimulatedDevice(slower_by())
+    result = run([*IDENTICAL, pair("tiled")], device)
+    assert [row.case.problem.m for row in result.controls] == [512, 2048, 4096]
+    assert all(row.kind == "SAME" for row in result.controls)
+    assert {name for name, _ in device.asked if "naive" in name} == {r.case.id for r in result.controls}
+
+
+@pytest.mark.parametrize("bias", [0.01, -0.01, 0.004])
+def test_machine_that_prefers_one_side_judges_nothing(bias: float) -> None:
+    """Even a bias below the margin: it would be added to every comparison."""
+    device = SimulatedDevice(slower_by(tiled=0.03), bias=bias)
+    result = run([*IDENTICAL, pair("tiled")], device)
+    assert result.exit_status == 3
+    assert kinds(result) == ["IDENTICAL"] * 4 + ["UNFIT"]
+    assert result.unfit.startswith("the machine is unfit: two equal builds of naive-")
+    assert not any("tiled" in name for name, _ in device.asked)
+
+
+def test_where_all_has_changed_the_base_is_its_own_control() -> None:
+    device = SimulatedDevice(slower_by(tiled=0.03))
+    result = run([pair("tiled")], device)
+    (control,) = result.controls
+    assert control.case.kernel.idea == "base"
+    assert control.kind == "SAME"
+    assert kinds(result) == ["SLOWER"]
+    assert kinds(run([pair("tiled")], SimulatedDevice(slower_by(tiled=0.03), bias=0.01))) == ["UNFIT"]
+
+
+def test_control_that_cannot_be_timed_is_no_control() -> None:
+    result = run([pair("tiled")], SimulatedDevice(fail=crash))
+    assert (kinds(result), result.exit_status) == (["UNFIT"], 3)
+    assert result.unfit.startswith("no control could be timed: WORKER_DIED")
+
+
+def test_process_that_comes_meanwhile_makes_the_machine_unfit() -> None:
+    device = SimulatedDevice(slower_by(), others=["pid 7 (train, 9 MiB)"])
+    result = run([*IDENTICAL, pair("tiled")], device)
+    assert result.exit_status == 3
+    assert "pid 7 (train, 9 MiB)" in result.unfit
+    assert kinds(result)[-1] == "UNFIT"
+
+
+# What cannot be judged
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("WORKER_DIED", "CRASHED"),
+        ("HANG", "CRASHED"),
+        ("WRONG", "WRONG"),
+        ("BASE_WRONG", "BASE_UNUSABLE"),
+        ("BASE_ILLEGAL_ADDRESS", "BASE_UNUSABLE"),
+    ],
+)
+@pytest.mark.parametrize("look", [0, 1])
+def test_case_that_fails_in_any_look_costs_itself_alone(code: str, kind: str, look: int) -> None:
+    timed: list[str] = []
+
+    def fail(base: Case, of: Case) -> None:
+        timed.append(of.kernel.name)
+        if of.kernel.name == "tiled" and timed.count("tiled") > look:
+            raise DeviceError(code, "tiled-f32: no more")
+
+    device = SimulatedDevice(slower_by(tiled=0.005), fail=fail)
+    result = run([*IDENTICAL, pair("tiled"), pair("register")], device)
+    assert kinds(result)[4:] == [kind, "SAME"]
+    assert result.rows[4].reason == f"{code}: tiled-f32: no more"
+    assert result.exit_status == 1
+    assert timed.count("tiled") == look + 1
+
+
+@pytest.mark.parametrize(
+    ("state", "status"), [(PairState.NEW, 0), (PairState.BASE_UNUSABLE, 1), (PairState.BROKEN, 1)]
+)
+def test_what_has_no_counterpart_is_told_and_passes_only_where_it_is_new(
+    state: PairState, status: int
+) -> None:
+    result = run([*IDENTICAL, pair("tiled", state=state, reason="this is why")])
+    assert (kinds(result)[-1], result.exit_status) == (state, status)
+    assert "this is why" in table(result, False)
+    assert "this is why" in markdown(result, COMMIT, TREE)
+
+
+def test_nothing_judged_is_no_pass() -> None:
+    for pairs in ([], [pair(state=PairState.NEW, reason="new")]):
+        result = run(pairs)
+        assert result.exit_status == 1
+        assert "nothing was judged" in heading(result, COMMIT, TREE)
+        assert markdown(result, COMMIT, TREE).startswith("## Red")
+
+
+def test_nothing_changed_passes_with_its_control() -> None:
+    result = run(IDENTICAL)
+    assert (result.exit_status, len(result.controls)) == (0, 3)
+
+
+# Clocks
+
+
+def test_throttled_blocks_come_again_and_what_stays_throttled_is_ambiguous(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pairing, "_REST_SECONDS", 0.0)
+    launches = 0
+
+    def mhz(arm: str) -> float:
+        nonlocal launches
+        launches += 1
+        return 1400.0 if 30 < launches <= 120 else 1980.0
+
+    device = SimulatedDevice(slower_by(), mhz=mhz)
+    samples = device.pair(case(base=True), case(), PairPlan(("ABBA", "BAAB") * 12))
+    assert len(samples.blocks) == 24
+    assert samples.discarded >= 96
+
+    def wandering(arm: str) -> float:
+        nonlocal launches
+        launches += 1
+        return 1400.0 + launches % 40 * 15
+
+    result = run([pair("tiled")], SimulatedDevice(slower_by(), mhz=wandering))
+    assert result.exit_status == 3
+    assert "thrown away for a throttled clock" in result.unfit
+
+
+def test_build_that_draws_more_power_is_slower_but_not_in_cycles() -> None:
+    def mhz(arm: str) -> float:
+        return 1980.0 if arm == "A" else 1980.0 / 1.05
+
+    device = SimulatedDevice(slower_by(tiled=0.05), mhz=mhz)
+    result = run([*IDENTICAL, pair("tiled")], device)
+    row = document(result, COMMIT, TREE, {}, "")["cases"][-1]
+    assert (row["verdict"], row["discarded"]) == ("SLOWER", 0)
+    assert row["cycles_change"] == pytest.approx(0, abs=1e-3)
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(1e-6, 24), (1e-4, 13), (1e-2, 1)])
+def test_rounds_of_a_visit_fill_a_block(seconds: float, rounds: int) -> None:
+    device = SimulatedDevice(lambda of: seconds)
+    samples = device.pair(case(base=True), case(), PairPlan(("ABBA",) * 2))
+    assert [len(block.a) for block in samples.blocks] == [2 * rounds] * 2
+
+
+# Told
+
+
+def test_table_and_markdown_name_both_sides_and_every_changed_case() -> None:
+    result = run([*IDENTICAL, pair("tiled"), pair("register")], tiled=0.02)
+    text, page = table(result, False), markdown(result, COMMIT, TREE)
+    assert page.startswith("## Red: ffffffffffff with changes against main (1a2b3c4d5e6f): 4 IDENTICAL, ")
+    for said in (text, page):
+        line = next(line for line in said.splitlines() if "! tiled-f32" in line)
+        numbers = [float(number) for number in re.findall(r"(?<=\s)\d{4}\.\d\d(?=\s)", line)]
+        assert numbers == pytest.approx([2147.48, 2190.43], rel=2e-3)
+        assert "SLOWER" in line
+        assert sum("control naive" in line for line in said.splitlines()) == 3
+        assert sum("naive-f32-block32x32-1024x1024x1024" in line for line in said.splitlines()) == 0
+    assert "probability of at most 1 % (seed 7)" in page
+
+
+# The command
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repo:
+    """A repository with this suite's kernels, of which the working tree has changed one."""
+    made = Repo(tmp_path / "repo")
+    made.git("rm", "--quiet", "-r", "kernels")
+    (made.root / "kernels").mkdir(exist_ok=True)
+    for file in KERNELS_DIR.glob("*.*"):
+        (made.root / "kernels" / file.name).write_bytes(file.read_bytes())
+    old = made.root / "kernels" / "s01_naive.cu"
+    text = old.read_text()
+    assert "alpha * " in text
+    old.write_text(text.replace("alpha * ", "alpha * 1.0000001f * "))
+    made.git("add", "--all")
+    made.git("commit", "--quiet", "-m", "kernels")
+    return made
+
+
+class Command:
+    """Runs the command on a simulated GPU."""
+
+    def __init__(self, repo: Repo, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.repo, self.folder, self.capsys = repo, folder, capsys
+
+    def __call__(self, *arguments: str, device: Any = None) -> tuple[int, str, str]:
+        def opened(limit: float) -> Any:
+            if isinstance(device, str):
+                raise NoDevice(device)
+            return device or SimulatedDevice(slower_by())
+
+        status = main(list(arguments), opened, self.repo.root)
+        said = self.capsys.readouterr()
+        assert self.repo.git("worktree", "list").count("\n") == 0
+        return status, said.out, said.err
+
+
+@pytest.fixture
+def command(repo: Repo, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(repo, tmp_path, capsys)
+
+
+CHOSEN = ("--suite", "smoke", "--kernel", "naive", "--kernel", "tiled")
+
+
+@pytest.mark.compile
+def test_command_compares_the_working_tree_with_a_commit(command: Command) -> None:
+    files = command.folder / "out.json", command.folder / "out.md"
+    status, out, err = command(
+        "HEAD", *CHOSEN, "--seed", "3", "--json", str(files[0]), "--markdown", str(files[1])
+    )
+    assert (status, err) == (0, "")
+    assert "3 SAME, 3 IDENTICAL" in out
+    told = json.loads(files[0].read_text())
+    assert told["base"] == {"name": "HEAD", "id": command.repo.git("rev-parse", "HEAD")}
+    assert told["machine_info"]["name"] == "NVIDIA H200"
+    assert (told["seed"], told["exit_status"]) == (3, 0)
+    assert {c["case"].split("-")[0] for c in told["cases"] if c["verdict"] == "SAME"} == {"naive"}
+    assert files[1].read_text().startswith("## Green")
+    assert str(command.repo.root) not in files[0].read_text() + files[1].read_text() + out
+
+
+@pytest.mark.compile
+def test_command_turns_red(command: Command) -> None:
+    def seconds(of: Case) -> float:
+        ours = of.kernel.source is not None and of.kernel.source.is_relative_to(KERNELS_DIR)
+        return 1e-3 * (1.03 if ours and of.kernel.name == "naive" else 1)
+
+    status, out, _ = command("HEAD", *CHOSEN, "-k", "naive and not 4095", device=SimulatedDevice(seconds))
+    assert status == 1
+    assert "2 SLOWER" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("no-such",), "no commit no-such in this repository"),
+        (("HEAD", "--delta", "much"), "'much': give a percentage"),
+        (("HEAD", "--delta", "0"), "delta 0: give a share"),
+        (("HEAD", "--kernel", "nave"), "did you mean 'naive'"),
+        (("HEAD", "-k", "no such case"), "-k 'no such case': "),
+        (("HEAD", "-k", "nothing"), "leaves no case"),
+        (("HEAD", "--json", "/nowhere/out.json"), "there is no such folder"),
+    ],
+)
+def test_wrong_command_is_one_line(command: Command, arguments: tuple[str, ...], said: str) -> None:
+    status, out, err = command(*arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+
+
+def test_no_gpu_and_a_busy_one(command: Command) -> None:
+    assert command("HEAD", device="no driver here") == (2, "", "error: no driver here\n")
+    status, _, err = command("HEAD", device=SimulatedDevice(others=["pid 7 (train)"]))
+    assert status == 2
+    assert "in use by pid 7 (train)" in err
