@@ -5,12 +5,15 @@ Knows neither pytest nor CUDA: a device that can `time`, a baseline, a policy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from harness.baselines import Baseline
+from harness.baselines import Baseline, BaselineEntry
 from harness.devices import DeviceError
-from harness.judge import Policy, Verdict, VerdictKind, confirm, judge
+from harness.drift import differences
+from harness.evidence import Evidence, conclude, told
+from harness.judge import CONFIRMED, Paired, Policy, Verdict, VerdictKind
 from harness.model import Case, Measurement
 
 
@@ -22,14 +25,30 @@ class TimingDevice(Protocol):
     def restart(self) -> None: ...
 
 
+class PairsWithBaseline(Protocol):
+    """Times a case beside the commit of its baseline."""
+
+    def __call__(self, case: Case, entry: BaselineEntry, threshold: float) -> Paired: ...
+
+
 @dataclass(frozen=True)
 class Result:
-    """``measurement`` is what the verdict rests on: of a confirmed suspicion, the confirming one."""
+    """A case, its verdict and what that rests on: no evidence where nothing could be measured."""
 
     case: Case
     verdict: Verdict
-    measurement: Measurement | None = None
-    first_median: float | None = None
+    evidence: Evidence | None = None
+    policy: Policy = field(default_factory=Policy)
+
+    @property
+    def measurement(self) -> Measurement | None:
+        """The last one: of a confirmed suspicion, the confirming one."""
+        return (self.evidence.second or self.evidence.first) if self.evidence else None
+
+    @property
+    def first_median(self) -> float | None:
+        """Median seconds of the measurement that a fresh worker was to confirm."""
+        return self.evidence.first.median if self.evidence and self.evidence.second else None
 
     @property
     def cublas_ratio(self) -> float | None:
@@ -65,18 +84,36 @@ class SampleClock:
         return self._now
 
 
-def run(device: TimingDevice, case: Case, baseline: Baseline | None, policy: Policy, plan: Any) -> Result:
-    """Times and judges one case; what the device cannot do becomes a verdict, never an exception."""
+def run(
+    device: TimingDevice,
+    case: Case,
+    baseline: Baseline | None,
+    policy: Policy,
+    plan: Any,
+    now: Callable[[], Mapping[str, Any]] = dict,
+    against: PairsWithBaseline | None = None,
+) -> Result:
+    """Times and judges one case; what the device cannot do becomes a verdict, never an exception.
+
+    A suspicion is measured again in a fresh worker, and what is left of it beside the baseline's own commit
+    where ``against`` can. ``now`` gives this run's machine_info, to say what is not as it was.
+    """
     try:
-        measurement = device.time(case, plan)
         entry = baseline.entry(case.id) if baseline else None
-        verdict = judge(case, measurement, entry, policy, stored=baseline is not None)
-        if verdict.kind is not VerdictKind.REGRESSED or entry is None:
-            return Result(case, verdict, measurement)
+        evidence = Evidence(device.time(case, plan), entry, baseline is not None)
+        verdict = conclude(case, evidence, policy)
+        if verdict.kind is not VerdictKind.REGRESSED or entry is None or baseline is None:
+            return Result(case, verdict, evidence, policy)
         # One process can be unlucky (memory layout, a neighbour's burst); two in a row are not.
         device.restart()
         second = device.time(case, plan)
-        return Result(case, confirm(case, verdict, second, entry, policy), second, measurement.median)
+        differing = differences(baseline, entry, now(), second)
+        evidence = replace(evidence, second=second, differences=differing)
+        verdict = conclude(case, evidence, policy)
+        if verdict.reason == CONFIRMED and against and verdict.threshold is not None:
+            evidence = replace(evidence, paired=against(case, entry, verdict.threshold))
+            verdict = conclude(case, evidence, policy)
+        return Result(case, verdict, evidence, policy)
     except DeviceError as error:
         if error.code == "WRONG":
             return Result(case, Verdict(VerdictKind.WRONG, "OUTPUT", message=str(error)))
@@ -86,7 +123,7 @@ def run(device: TimingDevice, case: Case, baseline: Baseline | None, policy: Pol
 def extra_info(result: Result) -> dict[str, Any]:
     """What goes into pytest-benchmark's JSON beside the samples. Raises ValueError without a measurement."""
     m, v, case = result.measurement, result.verdict, result.case
-    if m is None:
+    if m is None or result.evidence is None:
         raise ValueError(f"{case.id} was not measured")
     info: dict[str, Any] = {
         "case": case.id,
@@ -108,6 +145,8 @@ def extra_info(result: Result) -> dict[str, Any]:
         "change": v.change,
         "threshold": v.threshold,
         "noise_floor": v.noise_floor,
+        "path": result.evidence.path,
+        "launch": str(case.launch),
         **m.extra,
     }
     if m.resources is not None:
@@ -119,4 +158,5 @@ def extra_info(result: Result) -> dict[str, Any]:
         }
     if result.first_median is not None:
         info["first_median_s"] = result.first_median
+    info["evidence"] = told(case, result.evidence, result.policy)
     return info

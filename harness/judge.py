@@ -7,7 +7,7 @@ runs of one binary, since rounds of one process are not independent. What cannot
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from harness.baselines import BaselineEntry
 
 DEFAULT_MIN_CHANGE = 0.01
+CONFIRMED = "SLOWER_CONFIRMED"  # the one reason that a pair with the baseline's commit may still settle
 MIN_SAMPLES = 5  # Fewer rounds than this have no median worth comparing.
 
 
@@ -179,11 +180,19 @@ def _compare(
     return replace(verdict, message=figures)
 
 
-def confirm(case: Case, first: Verdict, second: Measurement, entry: BaselineEntry, policy: Policy) -> Verdict:
+def confirm(
+    case: Case,
+    first: Verdict,
+    second: Measurement,
+    entry: BaselineEntry,
+    policy: Policy,
+    differences: Sequence[str] = (),
+) -> Verdict:
     """What a suspected regression comes to once a fresh worker has measured it again.
 
-    It stands only if both are beyond the threshold; where the binary is the baseline's to the byte, or
-    is a library's, no code of ours changed and it is DRIFTED.
+    It stands only if both are beyond the threshold; where the binary is the baseline's to the byte and
+    launched alike, or is a library's, no code of ours changed and it is DRIFTED. ``differences`` are what
+    else is not as it was when the baseline was measured, a few words each.
     """
     again = judge(case, second, entry, policy)
     if again.kind is VerdictKind.AMBIGUOUS or again.reason == "COMPARE_FAIL":
@@ -191,20 +200,69 @@ def confirm(case: Case, first: Verdict, second: Measurement, entry: BaselineEntr
     if again.kind is not VerdictKind.REGRESSED:
         text = f"{_figures(case, again)}; a first look at {percent_text(first.change)} was not confirmed"
         return replace(again, kind=VerdictKind.PASS, reason="NOT_CONFIRMED", message=text)
-    same = second.resources is not None and second.resources.cubin_sha256 == entry.cubin_sha256
+    same = (
+        second.resources is not None
+        and second.resources.cubin_sha256 == entry.cubin_sha256
+        and entry.launch in (None, str(case.launch))
+    )
     if case.kernel.library or same:
         reason, what = (
             ("LIBRARY_SLOWER", "no code of ours is in it")
             if case.kernel.library
             else ("SAME_BINARY_SLOWER", "the binary is the baseline's to the byte")
         )
-        text = (
-            f"{_figures(case, again)}; twice, but {what}: look at the launch, the driver, the clocks "
-            f"and the power limit. {_reproduce(case)}"
-        )
+        text = f"{_figures(case, again)}; twice, but {what}: {_drift(differences)}. {_reproduce(case)}"
         return replace(again, kind=VerdictKind.DRIFTED, reason=reason, message=text)
     text = f"{_figures(case, again)}; confirmed in a fresh worker. {_reproduce(case)}"
-    return replace(again, reason="SLOWER_CONFIRMED", message=text)
+    return replace(again, reason=CONFIRMED, message=text)
+
+
+@dataclass(frozen=True)
+class Paired:
+    """What came of timing a case side by side with the baseline's commit.
+
+    ``kind`` SLOWER, SAME, FASTER or AMBIGUOUS against ±``delta``; IDENTICAL where both compile to one binary
+    today; UNFIT, CRASHED or WRONG; IMPOSSIBLE where it could not be done. ``text`` one line of it.
+    """
+
+    kind: str
+    text: str
+    commit: str = ""
+    change: float | None = None
+    interval: tuple[float, float] | None = None
+    delta: float | None = None
+
+
+# What a regression that a fresh worker confirmed comes to by the pair; what is not here, it stays.
+_SETTLED = {
+    "SAME": (VerdictKind.DRIFTED, "BASE_AS_SLOW"),
+    "FASTER": (VerdictKind.DRIFTED, "BASE_AS_SLOW"),
+    "IDENTICAL": (VerdictKind.DRIFTED, "SAME_CODE_SLOWER"),
+    "AMBIGUOUS": (VerdictKind.AMBIGUOUS, "PAIR_AMBIGUOUS"),
+    "UNFIT": (VerdictKind.AMBIGUOUS, "MACHINE_UNFIT"),
+    "CRASHED": (VerdictKind.CRASHED, "PAIR_CRASHED"),
+    "WRONG": (VerdictKind.WRONG, "OUTPUT"),
+    "SLOWER": (VerdictKind.REGRESSED, "SLOWER_PAIRED"),
+}
+
+
+def settle(case: Case, confirmed: Verdict, paired: Paired, differences: Sequence[str] = ()) -> Verdict:
+    """What a regression that a fresh worker confirmed comes to beside the baseline's own commit.
+
+    Only where that is faster here and now, too, has the code become slower.
+    """
+    kind, reason = _SETTLED.get(paired.kind, (confirmed.kind, confirmed.reason))
+    text = f"{_figures(case, confirmed)}; confirmed in a fresh worker; {paired.text}"
+    if kind is VerdictKind.DRIFTED:
+        text += f": {_drift(differences)}"
+    return replace(confirmed, kind=kind, reason=reason, message=f"{text}. {_reproduce(case)}")
+
+
+def _drift(differences: Sequence[str]) -> str:
+    """Where to look, when the code is not what changed."""
+    if differences:
+        return f"not as it was: {', '.join(differences)}"
+    return "look at the launch, the driver, the clocks and the power limit"
 
 
 def orphan(entry: BaselineEntry) -> Verdict:

@@ -173,6 +173,10 @@ class Launch:
     block: tuple[int, int, int]
     dynamic_shared: int
 
+    def __str__(self) -> str:
+        grid, block = ("x".join(map(str, size)) for size in (self.grid, self.block))
+        return f"grid {grid}, block {block}, {self.dynamic_shared} bytes dynamic"
+
 
 @dataclass(frozen=True)
 class Kernel:

@@ -20,6 +20,8 @@ from harness.baselines import BaselineError
 from harness.devices import DeviceError, NoDevice, open_cuda, open_emulated
 from harness.judge import CompareFail, Policy, VerdictKind
 from harness.model import Case
+from harness.paired.against import Against
+from harness.paired.compare import PairingDevice
 from harness.report import row
 from harness.report.check import CheckRow, check_rows, check_table
 from harness.report.markdown import job_summary
@@ -195,6 +197,9 @@ def _open_device(config: pytest.Config, session: Session) -> None:
     if wanted != "emulated":
         try:
             session.device = session.gpu = config.hook.pytest_gemm_device(config=config)
+            if isinstance(session.gpu, PairingDevice):
+                session.against = Against(session.gpu, session.capability, session.plan.l2)
+                config.add_cleanup(session.against.close)
             return
         except NoDevice as error:
             session.no_gpu = str(error)

@@ -33,7 +33,8 @@ class GateFixture:
                 pytrace=False,
             )
         s = self._session
-        result = run(s.gpu, case, s.baseline if s.judging else None, s.policy, s.plan)
+        stored = s.baseline if s.judging else None
+        result = run(s.gpu, case, stored, s.policy, s.plan, lambda: machine_info(s), s.against)
         s.results.append(result)
         if result.usable:
             self._record(result)
@@ -70,8 +71,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_benchmark_generate_machine_info(config: pytest.Config) -> dict[str, Any]:
     """The GPU in place of the host: no host name, no user."""
     session = config.stash[KEY]
-    if session.gpu is None:
-        return {"gpu": None}
+    return {"gpu": None} if session.gpu is None else machine_info(session)
+
+
+def machine_info(session: Session) -> dict[str, Any]:
+    """GPU, its settings and the versions of the software."""
     facts: dict[str, Any] = {}
     with contextlib.suppress(DeviceError):  # A case has said so already; the samples are worth keeping.
         facts = session.gpu.facts()

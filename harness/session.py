@@ -13,6 +13,7 @@ from harness.baselines import Baseline
 from harness.devices.cuda.protocol import Plan
 from harness.gate import Result
 from harness.judge import Policy
+from harness.paired.against import Against
 from harness.static import ARCHES
 
 
@@ -30,6 +31,7 @@ class Session:
     policy: Policy = field(default_factory=Policy)
     plan: Plan = field(default_factory=Plan)
     judging: bool = True
+    against: Against | None = None  # pairs a suspected regression with its baseline's commit
     results: list[Result] = field(default_factory=list)
     compile_errors: dict[str, str] = field(default_factory=dict)
 

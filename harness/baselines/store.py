@@ -71,6 +71,21 @@ class BaselineEntry:
         return self.info.get("cubin_sha256")
 
     @property
+    def launch(self) -> str | None:
+        """Grid, block and dynamic shared memory in words; None in a baseline that does not tell."""
+        return self.info.get("launch")
+
+    @property
+    def commit(self) -> str:
+        """The commit whose kernel was measured, or ``unknown``."""
+        return str(self.info.get("commit", "unknown"))
+
+    @property
+    def dirty(self) -> bool:
+        """Whether the tree had changes on top of that commit."""
+        return bool(self.info.get("dirty", True))
+
+    @property
     def l2(self) -> str:
         return str(self.info["l2"])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from harness.devices import DeviceError
 from harness.devices.cuda.protocol import PairPlan
@@ -19,6 +19,7 @@ CONTROLS = 3  # identical pairs that are timed
 _PASS = (PairedKind.SAME, PairedKind.FASTER, PairState.IDENTICAL, PairState.NEW)
 
 
+@runtime_checkable
 class PairingDevice(Protocol):
     """A device that times two builds in turn."""
 

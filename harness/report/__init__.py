@@ -12,7 +12,7 @@ from kernels import LADDER
 __all__ = ["Row", "in_order", "row"]
 
 # What a verdict means where nothing needs explaining; any other reason is shown with it.
-_PLAIN = ("WITHIN_THRESHOLD", "FASTER", "SLOWER_CONFIRMED", "NOT_IN_BASELINE", "NO_BASELINE_FILE", "NOT_RUN")
+_PLAIN = ("WITHIN_THRESHOLD", "FASTER", "NOT_IN_BASELINE", "NO_BASELINE_FILE", "NOT_RUN")
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
+from typing import Any
 
 import pytest
 
-from harness import baselines, cases
+from harness import baselines, cases, evidence
 from harness.model import Case, Measurement
 from tests.unit.replay import ReplayDevice, slowed
 from tests.unit.rig import CASES, LIBRARY, OTHER, OURS, RECORDED, SLOW, Outcome, Rig, named
@@ -121,7 +123,7 @@ def test_slower_kernel_fails_and_no_other(regressed: tuple[Outcome, ReplayDevice
         assert float(found[4]) == pytest.approx(100 * entry.noise_floor, rel=0.1)
         assert "confirmed in a fresh worker" in message
         assert outcome.row(case)[0] == "!"
-        assert outcome.row(case)[-1] == "REGRESSED"
+        assert outcome.row(case)[-2:] == ["REGRESSED", "SLOWER_CONFIRMED"]
     assert outcome.text.count("Traceback") == 0
 
 
@@ -317,3 +319,32 @@ def test_baseline_run_shows_no_failure_where_there_is_none(empty_rig: Rig) -> No
     outcome = empty_rig.run(*OURS, "--baseline-run")
     assert outcome.status == 0
     assert all(outcome.row(case)[0] != "!" for case in CASES)
+
+
+@pytest.mark.parametrize(
+    ("change", "options"),
+    [
+        (None, ()),
+        (slowed(1.03, SLOW), ()),
+        (slowed(1.03, SLOW), ("--max-slowdown=5%",)),
+        (slowed(0.9, SLOW), ("--noise-factor=1",)),
+        (_slower_at_first, ()),
+        (_same_binary_slower, ("--allow-drift",)),
+        (None, ("--benchmark-compare-fail=max:1%",)),
+        (None, ("--baseline-run",)),
+    ],
+)
+def test_recorded_run_judged_again_from_its_json_gives_the_same_verdicts(
+    rig: Rig, change: Any, options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rig.run(*OURS, "--kernel", LIBRARY, *options, device=ReplayDevice(3, change))
+    file = rig.root / "out.json"
+    count = len(CASES) + len(RECORDED[LIBRARY])
+    assert evidence.main([str(file)]) == 0
+    assert capsys.readouterr().out == f"{count} cases judged again, 0 otherwise than the run said\n"
+    document = json.loads(file.read_text())
+    info = document["benchmarks"][0]["extra_info"]
+    info["verdict_reason"] = "SOMETHING_ELSE"
+    file.write_text(json.dumps(document))
+    assert evidence.main([str(file)]) == 1
+    assert f"but the run said {info['verdict']} SOMETHING_ELSE" in capsys.readouterr().out

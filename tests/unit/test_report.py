@@ -66,7 +66,7 @@ def test_every_row_stands_under_its_problem_in_the_order_of_the_ladder() -> None
     ]
     assert " ".join(lines[3].split()) == "tiled f32 tile32-pad0 1,234 25.0 -0.2 % 0.03 % PASS"
     assert " ".join(lines[6].split()) == "! naive f32 tile32-pad0 – – – – CRASHED ILLEGAL_ADDRESS"
-    assert lines[7].split()[-3:] == ["0.03", "%", "REGRESSED"]
+    assert lines[7].split()[-4:] == ["0.03", "%", "REGRESSED", "SLOWER_CONFIRMED"]
 
 
 def test_dtypes_of_one_stage_do_not_mix() -> None:
@@ -117,8 +117,8 @@ def test_a_job_summary_says_red_first() -> None:
     assert "### Failed" in failed
     assert failed.count("\n| 4096x4096x4096 ") == 2
     assert (
-        f"| 4096x4096x4096 | register | f32 | {LONG} | 1,234 | 25.0 | -3.1 % | 0.03 % | **REGRESSED** |"
-        in failed
+        f"| 4096x4096x4096 | register | f32 | {LONG} | 1,234 | 25.0 | -3.1 % | 0.03 % | "
+        "**REGRESSED SLOWER_CONFIRMED** |" in failed
     )
     assert everything.count("\n| 256x256x256 ") == 3
     assert everything.count("\n| 4096x4096x4096 ") == 2

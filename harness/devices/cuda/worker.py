@@ -185,7 +185,7 @@ class Worker:
         if plan.spin is None:
             return samples
         cycles = cuda.from_device(int(spent), (2, 2), np.uint64).astype(float)
-        return replace(samples, spun=tuple(cycles[:, 0] / cycles[:, 1]))
+        return replace(samples, spun=(float(cycles[0, 0] / cycles[0, 1]), float(cycles[1, 0] / cycles[1, 1])))
 
     def _matvec(self, matrix: int, kind: int, rows: int, columns: int, ld: int, x: Any, y: Any) -> None:
         call = self._probe.get_function("matvec")

@@ -1,0 +1,291 @@
+"""The way of a suspected regression: a fresh worker, same code or not, beside the baseline's commit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import gate
+from harness.baselines import Baseline, BaselineEntry
+from harness.devices import DeviceError
+from harness.drift import differences
+from harness.evidence import again, main
+from harness.judge import CompareFail, Policy, VerdictKind
+from harness.model import Case, Measurement
+from harness.paired.against import Against
+from tests.unit import synthetic
+from tests.unit.repo import Repo, source
+from tests.unit.simulated import SimulatedDevice
+
+GPU = (9, 0)
+MACHINE = {"driver": "999.1", "nvcc": "13.0.88", "power_limit_w": 700.0, "ecc": True}
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repo:
+    """Its one commit is the baseline's; the working tree has changed the kernel."""
+    made = Repo(tmp_path / "repo")
+    made.write(source("C[0] = beta;"))
+    return made
+
+
+def entry_of(case: Case, repo: Repo, **more: Any) -> BaselineEntry:
+    entry = synthetic.entry(case, 1e-3)
+    known = {
+        "commit": repo.git("rev-parse", "HEAD"),
+        "dirty": False,
+        "launch": str(case.launch),
+        "cublas_ratio": 0.5,
+    }
+    return dataclasses.replace(entry, info={**entry.info, **known, **more})
+
+
+@dataclasses.dataclass
+class Way:
+    """One case through the gate on a simulated GPU, where the working tree's kernel takes ``now`` seconds and
+    the base's ``then``; the first process may be unlucky by ``first``."""
+
+    repo: Repo
+    now: float = 1.03e-3
+    then: float = 1e-3
+    first: float = 0.0
+    bias: float = 0.0
+    cubin: str = synthetic.NEW
+    launch: str | None = None
+    policy: Policy = dataclasses.field(default_factory=Policy)
+    machine: dict[str, Any] = dataclasses.field(default_factory=lambda: dict(MACHINE))
+    entry: dict[str, Any] = dataclasses.field(default_factory=dict)
+    pairing: bool = True
+    fail: Callable[[Case, Case], None] = lambda base, case: None
+
+    def run(self) -> gate.Result:
+        case = self.repo.case()
+        device = SimulatedDevice(self._seconds, bias=self.bias, fail=self.fail)
+        self.device = device
+        entry = entry_of(case, self.repo, **self.entry)
+        baseline = Baseline("gpu", 5, MACHINE, {}, "", {case.id: entry})
+        against = Against(device, GPU, "cold", self.repo.root)
+        try:
+            pairing = against if self.pairing else None
+            timed = _Timed(self)
+            result = gate.run(timed, case, baseline, self.policy, None, lambda: self.machine, pairing)
+        finally:
+            against.close()
+        assert self.repo.git("worktree", "list").count("\n") == 0
+        if result.measurement is not None:
+            # What the run's JSON holds gives the same verdict, to the word.
+            info = json.loads(json.dumps(gate.extra_info(result)))
+            assert again(case, info, result.measurement.seconds) == result.verdict
+        return result
+
+    def _seconds(self, case: Case) -> float:
+        ours = case.kernel.source is not None and case.kernel.source.is_relative_to(self.repo.root)
+        return self.now if ours else self.then
+
+
+class _Timed:
+    """Times by the numbers of the path."""
+
+    def __init__(self, path: Way) -> None:
+        self.path, self.times, self.restarts = path, 0, 0
+
+    def time(self, case: Case, plan: Any) -> Measurement:
+        self.times += 1
+        unlucky = self.path.first if self.times == 1 else 0.0
+        m = synthetic.measurement(self.path.now * (1 + unlucky), cubin=self.path.cubin)
+        return dataclasses.replace(m, reference_seconds=(5.1e-4,))
+
+    def restart(self) -> None:
+        self.restarts += 1
+
+
+def came_to(path: Way) -> tuple[str, str]:
+    verdict = path.run().verdict
+    return str(verdict.kind), verdict.reason
+
+
+# The path
+
+
+def test_what_is_slower_beside_its_baseline_s_commit_has_regressed(repo: Repo) -> None:
+    path = Way(repo)
+    result = path.run()
+    assert (result.verdict.kind, result.verdict.reason) == (VerdictKind.REGRESSED, "SLOWER_PAIRED")
+    sha = repo.git("rev-parse", "HEAD")[:12]
+    assert f"confirmed in a fresh worker; beside {sha} its time is +" in result.verdict.message
+    info = gate.extra_info(result)
+    assert info["path"] == f"against the baseline, again in a fresh worker, beside commit {sha}"
+    assert info["evidence"]["paired"]["delta"] == pytest.approx(0.005)
+
+
+def test_code_as_slow_as_its_baseline_s_commit_is_here_and_now_is_drift(repo: Repo) -> None:
+    path = Way(repo, then=1.03e-3, machine=MACHINE | {"driver": "1000.2", "power_limit_w": 600.0})
+    verdict = path.run().verdict
+    assert (verdict.kind, verdict.reason) == (VerdictKind.DRIFTED, "BASE_AS_SLOW")
+    assert "not as it was: driver 999.1 → 1000.2, power limit in W 700.0 → 600.0, cuBLAS on the same" in (
+        verdict.message
+    )
+    assert verdict.failed(Policy())
+    assert not verdict.failed(Policy(fail_on_drift=False))
+
+
+def test_same_code_by_another_compiler_is_drift(repo: Repo) -> None:
+    repo.write(source())
+    assert came_to(Way(repo)) == ("DRIFTED", "SAME_CODE_SLOWER")
+
+
+def test_unlucky_first_process_passes_unpaired(repo: Repo) -> None:
+    path = Way(repo, now=1e-3, first=0.05)
+    assert came_to(path) == ("PASS", "NOT_CONFIRMED")
+    assert path.device.asked == []
+
+
+def test_same_binary_and_launch_are_drift_unpaired(repo: Repo) -> None:
+    path = Way(repo, cubin=synthetic.OLD, machine=MACHINE | {"ecc": False})
+    verdict = path.run().verdict
+    assert (verdict.kind, verdict.reason) == (VerdictKind.DRIFTED, "SAME_BINARY_SLOWER")
+    assert "ECC True → False" in verdict.message
+    assert path.device.asked == []
+
+
+def test_same_binary_launched_otherwise_is_a_change_of_code(repo: Repo) -> None:
+    path = Way(repo, cubin=synthetic.OLD, entry={"launch": "grid 1x1x1, block 64x1x1, 0 bytes dynamic"})
+    assert came_to(path) == ("REGRESSED", "SLOWER_PAIRED")
+    # A baseline from before launches were stored is taken to have launched alike.
+    assert came_to(Way(repo, cubin=synthetic.OLD, entry={"launch": None})) == (
+        "DRIFTED",
+        "SAME_BINARY_SLOWER",
+    )
+
+
+@pytest.mark.parametrize(("then", "bias", "kind"), [(1.015e-3, 0.0, "AMBIGUOUS"), (1e-3, 0.02, "UNFIT")])
+def test_pair_that_cannot_tell_is_no_pass(repo: Repo, then: float, bias: float, kind: str) -> None:
+    path = Way(repo, now=1.0202e-3, then=then, bias=bias)
+    result = path.run()
+    assert result.verdict.kind is VerdictKind.AMBIGUOUS
+    assert result.evidence is not None
+    assert result.evidence.paired is not None
+    assert result.evidence.paired.kind == kind
+    assert result.verdict.failed(Policy())
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        ({"commit": "0" * 40}, f"not paired: no commit {'0' * 40} in this repository"),
+        ({"dirty": True}, "not paired: the baseline was measured with changes on top of "),
+        ({"commit": "unknown"}, "not paired: no commit unknown"),
+    ],
+)
+def test_baseline_whose_commit_is_not_there_is_confirmed_alone(
+    repo: Repo, entry: dict[str, Any], why: str
+) -> None:
+    result = Way(repo, entry=entry).run()
+    assert (result.verdict.kind, result.verdict.reason) == (VerdictKind.REGRESSED, "SLOWER_CONFIRMED")
+    assert why in result.verdict.message
+    assert result.evidence is not None
+    assert result.evidence.path.endswith("no pair")
+
+
+def test_device_that_cannot_pair_confirms_alone(repo: Repo) -> None:
+    result = Way(repo, pairing=False).run()
+    assert (result.verdict.kind, result.verdict.reason) == (VerdictKind.REGRESSED, "SLOWER_CONFIRMED")
+    assert result.evidence is not None
+    assert result.evidence.path == "against the baseline, again in a fresh worker"
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("BASE_WRONG", ("REGRESSED", "SLOWER_CONFIRMED")),
+        ("WRONG", ("WRONG", "OUTPUT")),
+        ("HANG", ("CRASHED", "PAIR_CRASHED")),
+    ],
+)
+def test_pair_that_fails(repo: Repo, code: str, expected: tuple[str, str]) -> None:
+    def fail(base: Case, case: Case) -> None:
+        if case.kernel.source != base.kernel.source:
+            raise DeviceError(code, "one-f32-size1: no")
+
+    assert came_to(Way(repo, fail=fail)) == expected
+
+
+def test_check_of_the_user_s_own_is_not_paired(repo: Repo) -> None:
+    path = Way(repo, now=1.005e-3, policy=Policy(compare_fail=(CompareFail("max", percent=0.1),)))
+    assert came_to(path) == ("REGRESSED", "COMPARE_FAIL")
+    assert path.device.asked == []
+
+
+# What differs
+
+
+def test_differences_name_settings_and_state() -> None:
+    case = synthetic.case()
+    entry = synthetic.entry(case, 0.01)
+    seen = {"sm_clock_mhz": 1980.0, "temperature_c": 40.0, "cublas_ratio": 0.5, "driver": "1.0"}
+    entry = dataclasses.replace(entry, info={**entry.info, **seen})
+    machine = {"driver": "0.9", "power_limit_w": 700.0, "mig": None, "ecc": True}
+    baseline = Baseline("gpu", 5, machine, {}, "", {})
+    m = synthetic.measurement(0.012, sm_clock_mhz=1410.0, temperature_c=83.0, clock_event_reasons=4)
+    m = dataclasses.replace(m, reference_seconds=(0.0051,) * 3)
+    now = {"driver": "1.0", "power_limit_w": 500.0, "mig": True, "ecc": True}
+    assert differences(baseline, entry, now, m) == (
+        "power limit in W 700.0 → 500.0",
+        "SM clock 1980 → 1410 MHz (software power cap)",
+        "temperature 40 → 83 °C",
+        "cuBLAS on the same problem -2.0 %",
+    )
+    same = synthetic.measurement(0.01, sm_clock_mhz=1975.0, temperature_c=45.0)
+    assert differences(baseline, entry, machine | {"driver": "1.0"}, same) == (
+        "cuBLAS on the same problem +0.0 %",
+    )
+
+
+# Judged again
+
+
+def test_verdict_again_depends_on_all_that_was_stored(repo: Repo) -> None:
+    """Each part of the evidence, changed, changes the verdict: none is there for show."""
+    path = Way(repo)
+    result = path.run()
+    assert result.measurement is not None
+    info = json.loads(json.dumps(gate.extra_info(result)))
+    seconds = result.measurement.seconds
+
+    def verdict(**changes: Any) -> str:
+        evidence = {**info["evidence"], **changes}
+        return again(repo.case(), {"evidence": evidence}, seconds).reason
+
+    told = info["evidence"]
+    assert verdict() == "SLOWER_PAIRED"
+    assert verdict(paired=None) == "SLOWER_CONFIRMED"
+    assert verdict(paired=told["paired"] | {"kind": "SAME"}) == "BASE_AS_SLOW"
+    assert verdict(first=None) == "SLOWER"
+    assert verdict(measured=told["measured"] | {"throttled": True}) == "THROTTLED"
+    assert verdict(measured=told["measured"] | {"l2": "warm"}) == "OTHER_L2_POLICY"
+    assert verdict(measured=told["measured"] | {"cubin_sha256": synthetic.OLD}, paired=None) == (
+        "SAME_BINARY_SLOWER"
+    )
+    assert verdict(policy=told["policy"] | {"min_change": 0.1}) == "NOT_CONFIRMED"
+    assert verdict(baseline=None) == "NOT_IN_BASELINE"
+    assert verdict(baseline=None, stored=False) == "NO_BASELINE_FILE"
+    assert again(repo.case(), info, [1e-3] * 9).reason == "NOT_CONFIRMED"
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [("{}", 2), ("no json", 2), ('{"machine_info": {"capability": "9.0"}, "benchmarks": []}', 1)],
+)
+def test_file_that_cannot_be_judged_again_is_no_pass(
+    tmp_path: Path, text: str, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.json"
+    file.write_text(text)
+    assert main([str(file)]) == status
+    assert main([str(tmp_path / "none.json")]) == 2
+    assert "Traceback" not in capsys.readouterr().err
