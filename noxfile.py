@@ -98,6 +98,13 @@ def compare(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def study(session: nox.Session) -> None:
+    """How small a slowdown is found on this GPU? `-- measure FILE` plants some, `-- report` judges them."""
+    install(session, "study" if session.posargs[:1] == ["report"] else "gpu")
+    session.run("python", "-m", "harness.study", *session.posargs)
+
+
+@nox.session(default=False)
 def baseline(session: nox.Session) -> None:
     """Measure this GPU's baseline in fresh runs and write it, once every case is right."""
     install(session, "gpu")

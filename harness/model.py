@@ -274,10 +274,10 @@ _CLOCK_EVENT_REASONS = {
 class Measurement:
     """Device seconds of each round of a case in one process, and what was seen around them.
 
-    ``reference_seconds`` are cuBLAS's on the same problem, interleaved; ``sm_clock_mhz`` the median of
-    the clocks seen while the samples ran; ``clock_event_reasons`` NVML's bits or-ed over them;
-    ``discarded`` rounds thrown away for a throttled clock; ``throttled`` true where retries did not
-    give enough clean ones.
+    ``reference_seconds`` are cuBLAS's on the same problem, interleaved; ``mhz`` the SM clock during each
+    round, where it was seen, and ``sm_clock_mhz`` their median; ``clock_event_reasons`` NVML's bits or-ed
+    over them; ``discarded`` rounds thrown away for a throttled clock; ``throttled`` true where retries did
+    not give enough clean ones.
     """
 
     seconds: tuple[float, ...]
@@ -290,6 +290,7 @@ class Measurement:
     discarded: int
     throttled: bool
     l2: str = "cold"
+    mhz: tuple[float, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -61,6 +61,9 @@ class SimulatedDevice:
     def busy(self) -> list[str]:
         return self.others
 
+    def prepare(self, cases: Any) -> dict[str, str]:
+        return {}
+
     def prepare_pairs(self, pairs: Any) -> None:
         pass
 
@@ -111,6 +114,7 @@ class SimulatedDevice:
             clock_event_reasons=0,
             discarded=0,
             throttled=False,
+            mhz=tuple(run.mhz),
             extra={"gpu_seconds": sum(run.seconds)},
         )
 

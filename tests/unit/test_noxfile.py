@@ -67,6 +67,7 @@ def test_every_command_is_there_and_says_what_it_does() -> None:
         "static",
         "gpu",
         "compare",
+        "study",
         "baseline",
         "sanitize",
         "profile",
@@ -151,7 +152,7 @@ def test_baseline_merges_no_run_of_an_earlier_refresh(calls: Any, tmp_path: Path
     assert not old.exists()
 
 
-@pytest.mark.parametrize("session", ["static", "sanitize", "profile"])
+@pytest.mark.parametrize("session", ["static", "sanitize", "profile", "study"])
 def test_tools_take_the_selection(session: str, calls: Any) -> None:
     assert calls(session, "-k", "naive")[1] == [["-m", f"harness.{session}", "-k", "naive"]]
 

@@ -134,6 +134,7 @@ class Worker:
             discarded=discarded,
             throttled=throttled,
             l2=plan.l2,
+            mhz=tuple(clean.mhz),
             extra={"overhead_us": round(watch.overhead * 1e6, 3), "gpu_seconds": round(kept_busy, 4)},
         )
 

@@ -1,0 +1,157 @@
+"""``nox -s study``: how small a slowdown each method finds here, and how often it raises a false alarm.
+
+``measure FILE`` appends trials to a file, as many as are lacking; ``report`` judges what is stored by every
+method and writes docs/detection.md and its plot; ``report --check`` says whether they are up to date.
+
+Exit status: 0 done; 1 the budget or a signal ended it before all trials, or the documentation is stale; 2 a
+wrong command line, no GPU, a file that cannot be used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from harness import provenance
+from harness.cases import find_case
+from harness.devices import DeviceError, NoDevice, open_cuda
+from harness.paired.commit import ROOT
+from harness.study import trials
+from harness.study.raw import StudyError, append, read, resume
+
+DOCS = ROOT / "docs"
+TRIALS = 40
+
+
+def main(arguments: Sequence[str] | None = None, open_device: Callable[[float], Any] = open_cuda) -> int:
+    given = _parser().parse_args(arguments)
+    try:
+        if given.command == "measure":
+            return _measure(given, open_device)
+        from harness.study.document import report
+
+        return report(given.files, given.docs, given.check)
+    except (DeviceError, NoDevice, StudyError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="nox -s study --", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    add = commands.add_parser(
+        "measure", help="time planted slowdowns, and append them to a file"
+    ).add_argument
+    add("file", type=Path, metavar="FILE", help="such as docs/detection/nvidia-h200.jsonl.gz; may exist")
+    add("--trials", type=int, default=TRIALS, metavar="N", help=f"of each case and size (default {TRIALS})")
+    add("--budget", type=float, metavar="S", help="begin no trial that would end later than this")
+    add("--sizes", type=_sizes, default=trials.SIZES, metavar="PCT,…", help="only these; 0 is an A/A pair")
+    add("-k", default="", metavar="TEXT", help="only cases whose id contains this")
+    add("--allow-busy", action="store_true", help="time even while other processes use the GPU")
+    add("--time-limit", type=float, default=60.0, metavar="S", help="seconds until a kernel counts as hung")
+    making = commands.add_parser("report", help="write docs/detection.md and its plot")
+    making.add_argument("files", nargs="*", type=Path, metavar="FILE", help="default: docs/detection/*")
+    making.add_argument("--docs", type=Path, default=DOCS, help=argparse.SUPPRESS)
+    making.add_argument("--check", action="store_true", help="write nothing; 1 where they are stale")
+    return parser
+
+
+def _sizes(text: str) -> tuple[float, ...]:
+    try:
+        found = tuple(round(float(part.strip().removesuffix("%")) / 100, 6) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: give percentages, such as 0,0.5,1") from None
+    if unknown := [size for size in found if size not in trials.SIZES]:
+        known = ", ".join(f"{100 * size:g}" for size in trials.SIZES)
+        raise argparse.ArgumentTypeError(f"{100 * unknown[0]:g} % is not studied; known: {known}")
+    return found
+
+
+def _measure(given: argparse.Namespace, open_device: Callable[[float], Any]) -> int:
+    began = time.monotonic()
+    if given.trials < 1:
+        raise ValueError("--trials: give a number above 0")
+    if not given.file.absolute().parent.is_dir():
+        raise ValueError(f"{given.file}: there is no such folder")
+    ids = [case for case in trials.CASES if given.k in case]
+    if not ids:
+        raise ValueError(f"-k {given.k!r} leaves no case of {', '.join(trials.CASES)}")
+    device = open_device(given.time_limit)
+    try:
+        others = [] if given.allow_busy else device.busy()
+        if others:
+            raise ValueError(f"{device.info.name} is in use by {'; '.join(others)}; stop it, or --allow-busy")
+        return _trials(given, device, ids, began)
+    finally:
+        device.close()
+
+
+def _trials(given: argparse.Namespace, device: Any, ids: Sequence[str], began: float) -> int:
+    failed = device.prepare([find_case(text, device.info.capability) for text in trials.CASES])
+    if failed:
+        raise StudyError("; ".join(line.splitlines()[0] for line in failed.values()))
+    head, records = resume(given.file) if given.file.exists() else _begun(given.file, device)
+    if head["machine_info"]["name"] != device.info.name:
+        raise StudyError(
+            f"{given.file} was measured on {head['machine_info']['name']}, this is {device.info.name}"
+        )
+    done = {(r["trial"], r["case"], r["size"]) for r in records}
+    lacking = []
+    for number in range(given.trials):
+        cells = [(case, size) for case in ids for size in given.sizes if (number, case, size) not in done]
+        if cells:
+            lacking.append((number, cells))
+    longest = 0.0
+    for at, (number, cells) in enumerate(lacking):
+        start = time.monotonic()
+        if given.budget is not None and start - began + longest > given.budget:
+            print(f"the budget of {given.budget:g} s is used up: {len(lacking) - at} trials are lacking")
+            return 1
+        found = trials.trial(device, head["baseline"], number, cells)
+        append(given.file, found)
+        took = time.monotonic() - start
+        longest = max(longest, took)
+        print(_progress(at + 1, len(lacking), found, took, time.monotonic() - began), flush=True)
+    print(f"{given.file}: {given.trials} trials of {len(ids)} cases and {len(given.sizes)} sizes")
+    return 0
+
+
+def _begun(file: Path, device: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A new file, with its head."""
+    start = time.monotonic()
+    about = {
+        "datetime": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine_info": {**device.info.as_dict(), **provenance.software_versions()},
+    }
+    head = trials.head(device, trials.CASES, about)
+    append(file, [head])
+    print(f"baseline of {trials.BASELINE_RUNS} fresh workers in {time.monotonic() - start:.0f} s", flush=True)
+    return read(file)
+
+
+def _progress(done: int, of: int, records: Sequence[dict[str, Any]], took: float, elapsed: float) -> str:
+    errors = [r for r in records if "error" in r]
+    looks = sum(len(r["looks"]) for r in records if "looks" in r)
+    gate = sum(run["gpu_seconds"] for r in records for run in r.get("gate", ()))
+    pairs = sum(look["gpu_seconds"] for r in records for look in r.get("looks", ()))
+    said = f"; {errors[0]['case']}: {errors[0]['error']}" if errors else ""
+    return (
+        f"trial {done} of {of}: {took:.1f} s (gate {gate:.1f} s, pairs {pairs:.1f} s in {looks} looks of "
+        f"{len(records)} cells, {len(errors)} failed{said}); {elapsed:.0f} s in all, "
+        f"{took * (of - done):.0f} s to go"
+    )
+
+
+def _stop(number: int, frame: Any) -> None:
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _stop)  # so that the worker is stopped, too
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""What each method makes of the stored samples, and how often it was right. Pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scipy import stats
+
+from harness.cases import find_case
+from harness.judge import VerdictKind
+from harness.paired.interval import PairedKind
+from harness.study.methods import others
+from harness.study.raw import seconds
+from harness.study.trials import MARGINS, gate_verdict, judged, pair_finding
+
+GATE, GATE_FIRST = "gate, confirmed in a fresh worker", "gate, first look only"
+PAIRED = {margin: f"paired comparison, ±{100 * margin:g} %" for margin in MARGINS}
+RUNS, TURNS = "two runs: ", "in turn: "  # of the other tools: the gate's samples, the paired comparison's
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One trial of a case and size: what each method said, and the GPU seconds that it took.
+
+    ``planted`` and ``measured`` are relative changes of the time: by the counter of the planted cycles, and
+    by the mean over the first look's blocks, since whether there is another depends on what was seen.
+    ``found`` is True where a method calls it slower, ``open`` where the paired comparison decides nothing.
+    """
+
+    case: str
+    size: float
+    trial: int
+    planted: float
+    measured: float
+    seconds: float
+    found: Mapping[str, bool]
+    open: Mapping[str, bool]
+    cost: Mapping[str, float]
+
+
+def cells(head: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> list[Cell]:
+    """A cell of every record that did not fail."""
+    major, minor = map(int, head["machine_info"]["capability"].split("."))
+    return [
+        _cell(record, head["baseline"][record["case"]], (major, minor))
+        for record in records
+        if "error" not in record and record["looks"][0]["blocks"]
+    ]
+
+
+def _cell(record: Mapping[str, Any], stored: Mapping[str, Any], capability: tuple[int, int]) -> Cell:
+    case, runs, looks = find_case(record["case"], capability), record["gate"], judged(record["looks"])
+    found = {
+        GATE: gate_verdict(case, stored, runs).kind is VerdictKind.REGRESSED,
+        GATE_FIRST: gate_verdict(case, stored, runs[:1]).kind is VerdictKind.REGRESSED,
+    }
+    first = runs[0]["gpu_seconds"]
+    cost = {GATE: sum(run["gpu_seconds"] for run in runs), GATE_FIRST: first}
+    undecided = {}
+    for margin, name in PAIRED.items():
+        finding = pair_finding(looks, margin)
+        kind, last = (finding.kind, finding.look) if finding else (PairedKind.AMBIGUOUS, len(looks) - 1)
+        found[name], undecided[name] = kind is PairedKind.SLOWER, kind is PairedKind.AMBIGUOUS
+        cost[name] = sum(look["gpu_seconds"] for look in looks[: last + 1])
+    blocks = [block for look in record["looks"] for block in look["blocks"]]
+    a, b, a_mhz, b_mhz = ([x for block in blocks for x in block[part]] for part in range(4))
+    everything = sum(look["gpu_seconds"] for look in looks)
+    for prefix, spent, old, new, old_mhz, new_mhz in (
+        (RUNS, first, stored["samples"], runs[0]["samples"], stored["clocks"], runs[0]["clocks"]),
+        (TURNS, everything, a, b, a_mhz, b_mhz),
+    ):
+        said = others(seconds(old), seconds(new), _mhz(old_mhz), _mhz(new_mhz))
+        found |= {prefix + name: word == "SLOW" for name, word in said.items()}
+        cost |= dict.fromkeys((prefix + name for name in said), spent)
+    return Cell(
+        case=record["case"],
+        size=record["size"],
+        trial=record["trial"],
+        planted=record["true"] if record["true"] is not None else math.nan,
+        measured=math.expm1(statistics.fmean(looks[0]["log_ratios"])),
+        seconds=statistics.median(seconds(a)),
+        found=found,
+        open=undecided,
+        cost=cost,
+    )
+
+
+def _mhz(numbers: Iterable[int]) -> list[float]:
+    return [float(n) if n else math.nan for n in numbers]
+
+
+@dataclass(frozen=True)
+class Rate:
+    """``count`` of ``trials``, with Clopper and Pearson's limits (Biometrika 26, 1934) of CONFIDENCE."""
+
+    count: int
+    trials: int
+
+    @property
+    def share(self) -> float:
+        return self.count / self.trials
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        k, n, tail = self.count, self.trials, (1 - CONFIDENCE) / 2
+        low = float(stats.beta.ppf(tail, k, n - k + 1)) if k else 0.0
+        high = float(stats.beta.isf(tail, k + 1, n - k)) if k < n else 1.0
+        return low, high
+
+    def __str__(self) -> str:
+        low, high = (100 * end for end in self.limits)
+        return f"{100 * self.share:.1f} ({low:.1f}–{high:.1f})"
+
+
+def rate(chosen: Sequence[Cell], method: str) -> Rate | None:
+    """How often a method called these slower; None without any."""
+    return Rate(sum(cell.found[method] for cell in chosen), len(chosen)) if chosen else None
+
+
+def undecided(chosen: Sequence[Cell], method: str) -> Rate | None:
+    """How often it decided nothing; None where the method always decides."""
+    known = [cell.open[method] for cell in chosen if method in cell.open]
+    return Rate(sum(known), len(known)) if known else None
+
+
+def mean(values: Iterable[float]) -> tuple[float, float]:
+    """Mean, and half the width of Student's interval of CONFIDENCE, of independent values; NaN of fewer than
+    two."""
+    known = [value for value in values if value == value]
+    if len(known) < 2:
+        return (known[0] if known else math.nan), math.nan
+    t = float(stats.t.isf((1 - CONFIDENCE) / 2, len(known) - 1))
+    return statistics.fmean(known), t * statistics.stdev(known) / math.sqrt(len(known))

@@ -1,0 +1,234 @@
+"""docs/detection.md and its plot, from the stored samples alone."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.report.markdown import table_text
+from harness.study import plot, trials
+from harness.study.analysis import CONFIDENCE, GATE, PAIRED, Cell, cells, mean, rate, undecided
+from harness.study.raw import StudyError, read
+
+LONG = 100e-6  # seconds: what the targets speak of
+_FALSE = 0.001
+_TEXT, _PLOT, _FOLDER = "detection.md", "detection.svg", "detection"
+
+
+@dataclass(frozen=True)
+class Study:
+    """One file of samples, judged."""
+
+    head: Mapping[str, Any]
+    cells: Sequence[Cell]
+    failed: int
+    digest: str
+
+    @property
+    def methods(self) -> list[str]:
+        return list(self.cells[0].found)
+
+    @property
+    def cases(self) -> list[str]:
+        """Their ids, the shortest first."""
+        return list(dict.fromkeys(cell.case for cell in sorted(self.cells, key=lambda cell: cell.seconds)))
+
+    @property
+    def sizes(self) -> list[float]:
+        return sorted({cell.size for cell in self.cells})
+
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """The cases over LONG, and the others, by what they are called."""
+        times = {
+            case: statistics.median(c.seconds for c in self.cells if c.case == case) for case in self.cases
+        }
+        return {
+            f"cases over {1e6 * LONG:.0f} µs": [case for case in self.cases if times[case] > LONG],
+            f"cases of {1e6 * LONG:.0f} µs and less": [case for case in self.cases if times[case] <= LONG],
+        }
+
+    def of(self, size: float, cases: Collection[str]) -> list[Cell]:
+        return [cell for cell in self.cells if cell.size == size and cell.case in cases]
+
+
+def report(files: Sequence[Path], docs: Path, check: bool) -> int:
+    """Writes both, or with ``check`` says whether they are stale: then 1. Raises StudyError."""
+    chosen = list(files) or sorted((docs / _FOLDER).glob("*.jsonl.gz"))
+    if not chosen:
+        raise StudyError(f"{docs / _FOLDER}: no samples in it; measure them with `nox -s study -- measure`")
+    studies = [_study(file) for file in chosen]
+    made = text(studies)
+    mark = hashlib.sha256(made.encode()).hexdigest()
+    if check:
+        stale = [
+            name
+            for name, fits in (
+                (_TEXT, lambda now: now == made),
+                (_PLOT, lambda now: mark in now),
+            )
+            if not fits(_now(docs / name))
+        ]
+        for name in stale:
+            print(f"{docs / name} is stale: `nox -s study -- report` makes it anew", file=sys.stderr)
+        return int(bool(stale))
+    (docs / _TEXT).write_text(made, encoding="utf-8")
+    first = studies[0]
+    panels = {title: [c for c in first.cells if c.case in cases] for title, cases in first.groups.items()}
+    plot.draw(panels, docs / _PLOT, mark)
+    print(f"wrote {docs / _TEXT} and {docs / _PLOT}")
+    return 0
+
+
+def _now(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def _study(file: Path) -> Study:
+    head, records = read(file)
+    try:
+        judged = cells(head, records)
+    except ImportError as error:
+        raise StudyError(
+            f"the other tools' own code is not installed ({error}); `pip install --group study`"
+        ) from None
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise StudyError(f"{file}: not what `measure` writes ({type(error).__name__}: {error})") from None
+    if not judged:
+        raise StudyError(f"{file}: no trial in it; `nox -s study -- measure {file}` adds them")
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    return Study(head, judged, len(records) - len(judged), digest)
+
+
+def text(studies: Sequence[Study]) -> str:
+    """The page."""
+    parts = [_HEAD.format(confidence=100 * CONFIDENCE, error=100 * trials.ERROR)]
+    for study in studies:
+        parts += _section(study)
+    return "\n\n".join(parts) + "\n"
+
+
+_HEAD = """# Detection power
+
+<!-- Made by `nox -s study -- report` from docs/detection/: do not edit. -->
+
+How small a slowdown does each method find, and how often does it raise one that is not there? Slowdowns of
+known size were planted in kernels of 9 µs to 20 ms, and every method judged the same samples. Shares are in
+percent, with Clopper and Pearson's {confidence:g} % limits; the unit is a trial of one case.
+
+**What is planted.** Behind the kernel, within the timed stretch, one thread counts SM cycles and adds up how
+many it took. It is there in the A/A pairs, too, with nothing to count: the sides differ by the counted cycles
+alone. The true size is those cycles over the SM clock and over the time of the other side. It is checked
+against what the interleaved blocks show: the mean over all trials of the first look, with its limits
+(the column *measured*).
+
+**The methods.** *Gate*: the median against the stored one of five fresh workers, beyond 1 % or three noise
+floors, and again in another fresh worker; what it would then do beside the baseline's own commit is not in
+it. *Paired comparison*: blocks ABBA and BAAB, at most three looks, an error of {error:g} % shared by the
+cases of a run. *Two runs*: what other tools say of the very samples that the gate had, a stored run and a new
+one. *In turn*: what they say of the very samples that the paired comparison had, all its blocks thrown
+together. pytest-benchmark's check and NVBench's robust comparison are their own code (NVBench's with its
+default thresholds, on files of its own format; clocks are stored to 1 MHz); asv's rule is Mann and Whitney's
+test at p < 0.002 and a median above 1.1 times the old one.
+
+A size on the margin of the paired comparison (0.25 % by ±0.25 %, 0.5 % by ±0.5 %) is neither beyond it nor
+within; it took no further look for that margin's sake, and what is found there is no fault and no merit.
+
+![Detection against size](detection.svg)"""
+
+
+def _section(study: Study) -> list[str]:
+    machine, cases = study.head["machine_info"], study.cases
+    least = min(len(study.of(size, [case])) for size in study.sizes for case in cases)
+    parts = [
+        f"## {machine['name']}, {study.head['datetime'][:10]}",
+        f"Driver {machine['driver']}, CUDA {machine['cuda_driver']}, nvcc {machine['nvcc']}, power limit "
+        f"{machine['power_limit_w']:g} W. {len(cases)} cases, {len(study.cells)} trials of a case and size, "
+        f"at least {least} of each; {study.failed} failed. Samples: SHA-256 `{study.digest[:16]}`.",
+    ]
+    for title, group in study.groups.items():
+        if group:
+            parts += [f"### {title.capitalize()}", _rates(study, group)]
+    parts += ["### Targets", "\n".join(_targets(study))]
+    parts += ["### GPU seconds of a trial", _costs(study)]
+    return [*parts, "### Case by case", _by_case(study)]
+
+
+def _name(size: float) -> str:
+    return f"{100 * size:g} %" if size else "A/A"
+
+
+def _rates(study: Study, cases: Collection[str]) -> str:
+    heads = ["called slower, %", *map(_name, study.sizes), "A/A undecided"]
+    rows = []
+    for method in study.methods:
+        shares = [rate(study.of(size, cases), method) for size in study.sizes]
+        left = undecided(study.of(0.0, cases), method)
+        rows.append([method, *(str(share or "–") for share in shares), str(left or "–")])
+    return table_text(heads, "l" + "r" * (len(heads) - 1), rows)
+
+
+def _targets(study: Study) -> Iterator[str]:
+    """What was aimed at, and what came of it."""
+    long = next(iter(study.groups.values()))
+    fine, usual = PAIRED[min(PAIRED)], PAIRED[max(PAIRED)]
+    for size, aim, method in ((0.01, 0.99, usual), (0.01, 0.99, GATE), (0.005, 0.95, fine)):
+        if found := rate(study.of(size, long), method):
+            short = 100 * (aim - found.share)
+            yield (
+                f"- {100 * size:g} % found in ≥ {100 * aim:g} % of trials, cases over {1e6 * LONG:.0f} µs: "
+                f"{method}: {found}: {'met' if short <= 0 else f'missed by {short:.1f} points'}"
+            )
+    for method in (GATE, fine, usual):
+        if found := rate(study.of(0.0, study.cases), method):
+            word = "met" if found.limits[1] <= _FALSE else "none seen, but the limits need more trials"
+            yield (
+                f"- false alarms in ≤ {100 * _FALSE:g} % of A/A trials: {method}: {found.count} of "
+                f"{found.trials}, {found}: {'missed' if found.share > _FALSE else word}"
+            )
+    for method in (GATE, fine, usual):
+        if spent := [c.cost[method] for c in study.of(0.0, study.cases)]:
+            share = sum(s <= 1 for s in spent) / len(spent)
+            yield (
+                f"- ≤ 1 s of GPU a case, A/A: {method}: {statistics.fmean(spent):.2f} s on average, "
+                f"{100 * share:.0f} % of trials within 1 s, at most {max(spent):.2f} s"
+            )
+
+
+def _costs(study: Study) -> str:
+    heads = ["mean over cases, s", *map(_name, study.sizes)]
+    rows = []
+    for method in (GATE, *PAIRED.values()):
+        spent = [[c.cost[method] for c in study.of(size, study.cases)] for size in study.sizes]
+        rows.append([method, *(f"{statistics.fmean(seconds):.3f}" for seconds in spent)])
+    return table_text(heads, "l" + "r" * len(study.sizes), rows)
+
+
+def _by_case(study: Study) -> str:
+    shown = (GATE, *PAIRED.values())
+    heads = ["case", "µs", "size", "planted", "measured", *(f"{method}, %" for method in shown), "trials"]
+    rows = []
+    for case in study.cases:
+        for size in study.sizes:
+            chosen = study.of(size, [case])
+            if not chosen:
+                continue
+            planted, _ = mean(c.planted for c in chosen)
+            measured, half = mean(c.measured for c in chosen)
+            rows.append(
+                [
+                    case,
+                    f"{1e6 * statistics.median(c.seconds for c in chosen):.1f}",
+                    _name(size),
+                    f"{100 * planted:.3f} %",
+                    f"{100 * measured:.3f} ± {100 * half:.3f} %",
+                    *(f"{100 * share.share:.0f}" for m in shown if (share := rate(chosen, m))),
+                    str(len(chosen)),
+                ]
+            )
+    return table_text(heads, "lrrrr" + "r" * len(shown) + "r", rows)

@@ -1,0 +1,91 @@
+"""The samples of a study in one small file that only grows, so that a killed run keeps its trials.
+
+Lines of JSON in gzip members, one member for each write: a file that ends within one is whole up to there.
+The first line is the head: what was studied, on what, and the stored baseline. Durations are in tenths of a
+nanosecond, clocks in MHz.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+_UNIT = 1e-10  # seconds
+_GZIP = 31  # zlib's word for a gzip member
+
+
+class StudyError(Exception):
+    """A study that cannot go on or be read; one line: what is wrong, and what to do."""
+
+
+def ticks(seconds: Iterable[float]) -> list[int]:
+    return [round(s / _UNIT) for s in seconds]
+
+
+def seconds(numbers: Iterable[int]) -> tuple[float, ...]:
+    return tuple(n * _UNIT for n in numbers)
+
+
+def clocks(mhz: Iterable[float]) -> list[int]:
+    """Rounded to 1 MHz, 0.05 %; 0 where it is not known."""
+    return [round(f) if f == f else 0 for f in mhz]
+
+
+def append(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Writes the records behind what is there, whole."""
+    lines = "".join(json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n" for record in records)
+    with path.open("ab") as file:
+        file.write(gzip.compress(lines.encode(), mtime=0))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The head and the records of a study; a write that was cut short is left out. Raises StudyError."""
+    return _parsed(path, _whole(path)[0])
+
+
+def resume(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """As `read`; the file loses what was cut short, so that more can be appended."""
+    text, end = _whole(path)
+    found = _parsed(path, text)
+    with path.open("r+b") as file:
+        file.truncate(end)
+    return found
+
+
+def _whole(path: Path) -> tuple[bytes, int]:
+    """The text of the whole gzip members of a file, and where the last of them ends."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StudyError(f"{path}: cannot be read ({error.strerror})") from None
+    text, end = [], 0
+    while end < len(data):
+        member = zlib.decompressobj(_GZIP)
+        try:
+            found = member.decompress(data[end:])
+        except zlib.error:
+            break
+        if not member.eof:
+            break
+        text.append(found)
+        end = len(data) - len(member.unused_data)
+    return b"".join(text), end
+
+
+def _parsed(path: Path, text: bytes) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    lines = text.splitlines()
+    try:
+        head, *records = [json.loads(line) for line in lines]
+        if head["study"] != SCHEMA:
+            raise ValueError(f"schema {head['study']}, this version reads {SCHEMA}")
+    except (KeyError, TypeError, ValueError) as error:
+        raise StudyError(f"{path}: no samples of a study ({error}); measure them again") from None
+    return head, records

@@ -1,0 +1,225 @@
+"""Planted slowdowns of known size, timed as the gate times and as the paired comparison does.
+
+The slowdown is a kernel that counts SM cycles (``spin`` in probe.cu), behind the kernel in the same timed
+stretch. It is there at size 0, too, with nothing to count, so that the two sides differ by cycles alone. Its
+true size is what the counter says it took, over the SM clock and the time without it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from harness.baselines import BaselineEntry
+from harness.baselines.store import noise_floor
+from harness.cases import find_case
+from harness.devices import DeviceError
+from harness.devices.cuda.protocol import PairPlan, Plan
+from harness.judge import Policy, Verdict, VerdictKind, confirm, judge
+from harness.model import Case, Measurement
+from harness.paired.interval import PairedKind
+from harness.paired.looks import Finding, Rule, decide
+from harness.paired.samples import Block, PairedSamples
+from harness.paired.schedule import stretch
+from harness.study.raw import SCHEMA, StudyError, clocks, seconds, ticks
+
+SIZES = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.05)
+MARGINS = (0.0025, 0.005)  # of the paired comparison, on the same blocks
+ERROR = 0.01  # of a run of the paired comparison, shared by the cases below
+BASELINE_RUNS = 5
+# 9 µs to 20 ms, on CUDA cores and tensor cores. Few K among them: each costs a worker a pool of numbers.
+CASES = (
+    "tiled-f32-tile32-pad0-256x256x128",
+    "naive-f32-block32x32-256x256x256",
+    "wmma-bf16-tile128x128x32-warp64x32-1024x1024x1024",
+    "double_buffered-f32-tile128x128x16-thread8x8-pad4-stages2-1024x1024x1024",
+    "naive-f32-block32x32-1024x1024x1024",
+    "wmma-f16-tile128x128x32-warp64x32-4096x4096x4096",
+    "warp_tiled-f32-tile256x128x8-warp64x64-thread16x8-stages4-4096x4096x4096",
+    "naive-f32-block32x32-4096x3072x4096",
+)
+_POLICY = Policy()
+Record = dict[str, Any]
+
+
+# What decides, here and in the report
+
+
+def rule(margin: float) -> Rule:
+    """The paired comparison's rule for one case of such a run: the error is shared beforehand."""
+    return Rule(delta=margin, error=ERROR / len(CASES))
+
+
+def entry(case: Case, stored: Mapping[str, Any]) -> BaselineEntry:
+    """The baseline entry of a case, as of another build: a slowdown is to be a regression, not drift."""
+    median = statistics.median_low(stored["medians"])
+    info = {
+        "case": case.id,
+        "median_s": median,
+        "gflops": case.problem.gflops(median),
+        "noise_floor": noise_floor(stored["medians"]),
+        "l2": "cold",
+    }
+    return BaselineEntry("", "", {}, info)
+
+
+def gate_verdict(case: Case, stored: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> Verdict:
+    """The gate's word on one measurement, or on one and that of a fresh worker."""
+    base = entry(case, stored)
+    verdict = judge(case, _measurement(runs[0]), base, _POLICY)
+    if len(runs) == 1:
+        return verdict
+    return confirm(case, verdict, _measurement(runs[1]), base, _POLICY)
+
+
+def pair_finding(looks: Sequence[Mapping[str, Any]], margin: float) -> Finding | None:
+    """What the paired comparison finds in these looks; None where they hold too few whole blocks."""
+
+    def more(case: str, look: int) -> tuple[Sequence[float], float]:
+        return looks[look]["log_ratios"], looks[look]["resolution"]
+
+    whole = rule(margin)
+    taken = replace(whole, looks=len(looks), error=whole.error_of_a_look * len(looks))
+    return decide(["case"], more, taken).get("case")
+
+
+def _decided(looks: Sequence[Mapping[str, Any]], margin: float) -> bool:
+    finding = pair_finding(looks, margin)
+    return finding is not None and finding.kind is not PairedKind.AMBIGUOUS
+
+
+def _measurement(run: Mapping[str, Any]) -> Measurement:
+    return Measurement(seconds(run["samples"]), (), None, run["mhz"], 0.0, 0.0, 0, 0, run["throttled"])
+
+
+# On the GPU
+
+
+def head(device: Any, ids: Sequence[str], about: Mapping[str, Any]) -> Record:
+    """What a study begins with: of each case five fresh processes' medians at size 0, and the samples of the
+    middle one, in place of a stored baseline."""
+    found = [find_case(text, device.info.capability) for text in ids]
+    runs: list[list[Measurement]] = []
+    for _ in range(BASELINE_RUNS):
+        device.restart()
+        runs.append([device.time(case, Plan(spin=0)) for case in found])
+    baseline = {case.id: _stored([run[i] for run in runs]) for i, case in enumerate(found)}
+    return {"study": SCHEMA, **about, "baseline": baseline}
+
+
+def _stored(runs: Sequence[Measurement]) -> Record:
+    medians = [float(f"{m.median:.7g}") for m in runs]
+    middle = runs[medians.index(statistics.median_low(medians))]
+    cubin = middle.resources.cubin_sha256 if middle.resources else None
+    return {"medians": medians, **_run(middle), "cubin_sha256": cubin}
+
+
+def _run(m: Measurement) -> Record:
+    return {
+        "samples": ticks(m.seconds),
+        "clocks": clocks(m.mhz),
+        "mhz": m.sm_clock_mhz,
+        "throttled": m.throttled,
+        "gpu_seconds": m.extra["gpu_seconds"],
+    }
+
+
+def trial(
+    device: Any, baseline: Mapping[str, Mapping[str, Any]], number: int, cells: Sequence[tuple[str, float]]
+) -> list[Record]:
+    """One trial of each (case id, size), cases and sizes in an order drawn by lot.
+
+    All in the worker that is there, suspicions again in a fresh one, which is left for the next trial: no two
+    measurements of a case and size share a worker.
+    """
+    lot = Random(f"order/{number}")
+    ids = list(dict.fromkeys(case for case, _ in cells))
+    lot.shuffle(ids)
+    records, suspected = [], []
+    for text in ids:
+        case = find_case(text, device.info.capability)
+        sizes = [size for of, size in cells if of == text]
+        lot.shuffle(sizes)
+        for size in sizes:
+            record = _cell(device, case, baseline[text], size, number)
+            records.append(record)
+            if (
+                "error" not in record
+                and gate_verdict(case, baseline[text], record["gate"]).kind is VerdictKind.REGRESSED
+            ):
+                suspected.append((case, record))
+    device.restart()
+    for case, record in suspected:
+        try:
+            record["gate"].append(_run(device.time(case, Plan(spin=record["cycles"]))))
+        except DeviceError as error:
+            record["error"] = f"{error.code}: {error}"
+    return records
+
+
+def _cell(device: Any, case: Case, stored: Mapping[str, Any], size: float, number: int) -> Record:
+    cycles = round(size * statistics.median_low(stored["medians"]) * stored["mhz"] * 1e6)
+    record: Record = {"trial": number, "case": case.id, "size": size, "cycles": cycles}
+    try:
+        m: Measurement = device.time(case, Plan(spin=cycles))
+        if m.resources and m.resources.cubin_sha256 != stored["cubin_sha256"]:
+            raise StudyError(
+                f"{case.id} compiles to another binary than when the study was begun; begin anew"
+            )
+        looks = list(_looks(device, case, cycles, size, number))
+    except DeviceError as error:
+        return record | {"error": f"{error.code}: {error}"}
+    return record | {"true": _true(looks[0], stored), "gate": [_run(m)], "looks": _told(looks)}
+
+
+def _looks(device: Any, case: Case, cycles: int, size: float, number: int) -> Iterator[PairedSamples]:
+    """Looks until every margin is decided, as many as the rule has at most.
+
+    A size on the very margin is neither beyond it nor within: of that one no decision is waited for.
+    """
+    seen: list[PairedSamples] = []
+    most = rule(MARGINS[0])
+    for look in range(most.looks):
+        orders = stretch(number, f"{case.id}/{size}", *most.blocks_of(look)).orders
+        seen.append(device.pair(case, case, PairPlan(orders, spin=(0, cycles))))
+        yield seen[-1]
+        if all(_decided(judged(_told(seen)), margin) for margin in MARGINS if margin != size):
+            return
+
+
+def _told(looks: Sequence[PairedSamples]) -> list[Record]:
+    seen, told = PairedSamples(()), []
+    for look in looks:
+        seen = seen + look
+        told.append(
+            {
+                "blocks": [[ticks(b.a), ticks(b.b), clocks(b.a_mhz), clocks(b.b_mhz)] for b in look.blocks],
+                "resolution": float(f"{seen.resolution:.4g}") if seen.blocks else 0.0,
+                "discarded": look.discarded,
+                "gpu_seconds": round(look.gpu_seconds, 4),
+            }
+        )
+    return told
+
+
+def judged(looks: Sequence[Mapping[str, Any]]) -> list[Record]:
+    """Looks as stored, with the log-ratio of each block."""
+    return [
+        {
+            **look,
+            "log_ratios": [Block(seconds(a), seconds(b)).log_ratio for a, b, *_ in look["blocks"]],
+        }
+        for look in looks
+    ]
+
+
+def _true(look: PairedSamples, stored: Mapping[str, Any]) -> float | None:
+    """The planted share of the time: the cycles that the spin counted beyond those of the other side."""
+    if look.spun is None or not look.blocks:
+        return None
+    known = [f for block in look.blocks for f in block.b_mhz if f == f]
+    mhz = statistics.median(known) if known else float(stored["mhz"])
+    return float(f"{(look.spun[1] - look.spun[0]) / (mhz * 1e6) / look.median('a'):.5g}")

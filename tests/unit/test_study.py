@@ -1,0 +1,299 @@
+"""The study of detection power on a simulated GPU: what is planted, stored, resumed, judged and told."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.devices import DeviceError
+from harness.devices.cuda.protocol import Plan
+from harness.model import Case, Measurement, Resources
+from harness.study import analysis, document, methods, plot, trials
+from harness.study.__main__ import main
+from harness.study.raw import StudyError, append, read, resume
+from tests.unit.simulated import SimulatedDevice
+
+SECONDS = dict(zip(trials.CASES, (1e-5, 2e-5, 9e-5, 1.1e-4, 3e-4, 1e-3, 3e-3, 2e-2), strict=True))
+SHORT, LONG = trials.CASES[0], trials.CASES[6]
+
+
+def device(**how: Any) -> SimulatedDevice:
+    return SimulatedDevice(seconds=lambda case: SECONDS[case.id], **{"process": 0.0005, **how})
+
+
+@pytest.fixture
+def measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """Runs ``measure`` into the file of the test; gives its exit status and what it said."""
+
+    def run(*more: str, on: SimulatedDevice | None = None) -> tuple[int, str]:
+        opened = on or device()
+        status = main(["measure", str(tmp_path / "s.jsonl.gz"), *more], lambda limit: opened)
+        said = capsys.readouterr()
+        return status, said.out + said.err
+
+    return run
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "s.jsonl.gz"
+
+
+@pytest.fixture(autouse=True)
+def no_nvbench(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report's own dependencies need not be installed."""
+    monkeypatch.setattr(methods, "nvbench", lambda *samples: "SAME")
+
+
+# What is stored
+
+
+@pytest.mark.parametrize("lost", [1, 30])
+def test_a_write_cut_short_costs_that_write_alone(lost: int, file: Path) -> None:
+    append(file, [{"study": 1}])
+    append(file, [{"trial": 0}, {"trial": 1}])
+    whole = file.stat().st_size
+    append(file, [{"trial": 2}])
+    with file.open("r+b") as opened:
+        opened.truncate(file.stat().st_size - lost)
+    assert read(file) == ({"study": 1}, [{"trial": 0}, {"trial": 1}])
+    assert resume(file) == read(file)
+    assert file.stat().st_size == whole
+    append(file, [{"trial": 9}])
+    assert read(file)[1][-1] == {"trial": 9}
+
+
+@pytest.mark.parametrize("content", [b"", b"no gzip", b'{"study": 1}\n'])
+def test_a_file_that_is_no_study_is_refused_in_one_line(content: bytes, file: Path) -> None:
+    file.write_bytes(content)
+    with pytest.raises(StudyError, match=r"s\.jsonl\.gz: no samples of a study"):
+        read(file)
+
+
+def test_another_schema_is_refused(file: Path) -> None:
+    append(file, [{"study": 2}])
+    with pytest.raises(StudyError, match="schema 2"):
+        read(file)
+
+
+# Measuring
+
+
+def test_what_is_planted_is_what_the_blocks_show(measure: Any, file: Path) -> None:
+    measure("--trials", "4", "-k", LONG, "--sizes", "0,1,5")
+    head, records = read(file)
+    for cell in analysis.cells(head, records):
+        assert cell.planted == pytest.approx(cell.size, abs=2e-4)
+        assert cell.measured == pytest.approx(cell.planted, abs=2e-3)
+
+
+def test_a_run_again_adds_what_is_lacking(measure: Any, file: Path) -> None:
+    assert measure("--trials", "1", "-k", "naive")[0] == 0
+    before = file.read_bytes()
+    assert measure("--trials", "2", "-k", "naive", "--sizes", "0,5%")[0] == 0
+    assert file.read_bytes().startswith(before)
+    cells = [(r["trial"], r["case"], r["size"]) for r in read(file)[1]]
+    naive = [case for case in trials.CASES if "naive" in case]
+    assert len(cells) == len(set(cells)) == len(naive) * (len(trials.SIZES) + 2)
+    unchanged = file.read_bytes()
+    assert measure("--trials", "2", "-k", "naive", "--sizes", "0,5")[0] == 0
+    assert file.read_bytes() == unchanged
+
+
+def test_the_budget_ends_it_before_a_trial_that_would_last_longer(measure: Any, file: Path) -> None:
+    status, said = measure("--trials", "3", "-k", SHORT, "--budget", "0")
+    assert status == 1
+    assert "the budget of 0 s is used up: 3 trials are lacking" in said
+    assert read(file)[1] == []  # but the baseline is there
+
+
+def test_each_trial_is_timed_in_a_worker_of_its_own(measure: Any) -> None:
+    gpu = device()
+    before = gpu.restarts
+    measure("--trials", "3", "-k", SHORT, on=gpu)
+    assert gpu.restarts - before == trials.BASELINE_RUNS + 3
+
+
+def test_a_suspicion_is_measured_again_in_a_fresh_worker(measure: Any, file: Path) -> None:
+    measure("--trials", "1", "-k", LONG, "--sizes", "0,5")
+    runs = {r["size"]: len(r["gate"]) for r in read(file)[1]}
+    assert runs == {0: 1, 0.05: 2}
+
+
+def test_no_look_is_spent_on_a_size_on_the_margin(measure: Any, file: Path) -> None:
+    measure("--trials", "1", "-k", LONG, on=device(spread=0.0005))
+    assert {r["size"]: len(r["looks"]) for r in read(file)[1]} == dict.fromkeys(trials.SIZES, 1)
+
+
+def test_a_case_that_fails_is_told_and_left_out(measure: Any, file: Path) -> None:
+    def fail(base: Case, case: Case) -> None:
+        if case.id == SHORT and gpu.restarts > trials.BASELINE_RUNS + 1:
+            raise DeviceError("HANG", "no answer within 60 s")
+
+    gpu = device(fail=fail)
+    status, said = measure("--trials", "2", "--sizes", "0", on=gpu)
+    assert status == 0
+    assert "1 failed" in said
+    assert f"{SHORT}: HANG: no answer within 60 s" in said
+    head, records = read(file)
+    assert len(records) == 16
+    assert len(analysis.cells(head, records)) == 15
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["-k", "nothing"], "leaves no case"),
+        (["--trials", "0"], "--trials"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(more: list[str], words: str, measure: Any) -> None:
+    status, said = measure(*more)
+    assert status == 2
+    assert words in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("sizes", ["3", "a"])
+def test_a_size_that_is_not_studied_is_refused(sizes: str, measure: Any) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        measure("--sizes", sizes)
+
+
+def test_a_gpu_in_use_is_refused(measure: Any, file: Path) -> None:
+    status, said = measure(on=device(others=["pid 1 (python, 4 MiB)"]))
+    assert status == 2
+    assert "in use by pid 1" in said
+    assert not file.exists()
+
+
+def test_another_gpu_or_another_binary_is_refused(measure: Any) -> None:
+    measure("--trials", "1", "-k", SHORT)
+    other = device()
+    other.info = dataclasses.replace(other.info, name="NVIDIA A100")
+    status, said = measure("--trials", "2", "-k", SHORT, on=other)
+    assert status == 2
+    assert "was measured on NVIDIA H200, this is NVIDIA A100" in said
+
+    class Rebuilt(SimulatedDevice):
+        def time(self, case: Case, plan: Plan) -> Measurement:
+            m = super().time(case, plan)
+            return dataclasses.replace(m, resources=Resources(32, 0, 0, "b" * 64))
+
+    status, said = measure("--trials", "2", "-k", SHORT, on=Rebuilt(seconds=lambda case: SECONDS[case.id]))
+    assert status == 2
+    assert "another binary" in said
+
+
+# Judging
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[Any]]:
+    """Head and cells of three trials."""
+    file = tmp_path_factory.mktemp("study") / "s.jsonl.gz"
+    gpu = device(spread=0.002)
+    assert main(["measure", str(file), "--trials", "3"], lambda limit: gpu) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(methods, "nvbench", lambda *samples: "SAME")
+        head, records = read(file)
+        return head, analysis.cells(head, records)
+
+
+def test_methods_find_what_is_beyond_their_limits_and_no_more(judged: Any) -> None:
+    fine, usual = analysis.PAIRED.values()
+    found = {
+        (method, size): {c.found[method] for c in judged[1] if c.size == size}
+        for method in judged[1][0].found
+        for size in trials.SIZES
+    }
+    for method in (fine, usual, analysis.GATE):
+        assert found[method, 0.0] == {False}
+        assert found[method, 0.05] == {True}
+    assert found[fine, 0.01] == found[usual, 0.01] == {True}
+    assert found[fine, 0.005] == {True}
+    assert found[usual, 0.0025] == {False}
+    assert found["two runs: pytest-benchmark median:5%", 0.02] == {False}
+    assert found["two runs: pytest-benchmark median:1%", 0.05] == {True}
+    asv = "two runs: Mann–Whitney p < 0.002, factor 1.1 (asv)"
+    assert found[asv, 0.05] == {False}  # 1.1 is 10 %
+
+
+def test_a_larger_slowdown_costs_the_gate_its_second_measurement(judged: Any) -> None:
+    def spent(size: float, method: str) -> float:
+        return sum(float(c.cost[method]) for c in judged[1] if c.size == size)
+
+    assert spent(0.05, analysis.GATE) > 1.8 * spent(0.0, analysis.GATE)
+    assert spent(0.05, analysis.GATE_FIRST) == pytest.approx(spent(0.0, analysis.GATE_FIRST), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("count", "trials_", "limits"),
+    [
+        (0, 40, (0.0, 0.0881)),
+        (40, 40, (0.9119, 1.0)),
+        (5, 10, (0.1871, 0.8129)),
+    ],  # Zar, table of the binomial
+)
+def test_clopper_pearson_limits(count: int, trials_: int, limits: tuple[float, float]) -> None:
+    assert analysis.Rate(count, trials_).limits == pytest.approx(limits, abs=1e-4)
+
+
+def test_nvbench_is_asked_by_its_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    pytest.importorskip("cuda.bench.scripts.nvbench_compare_robust")
+    samples = [1e-4 * (1 + 1e-4 * (i % 10)) for i in range(60)]
+    clocks = [1980.0] * 60
+    for factor, word in ((1.0, "SAME"), (1.2, "SLOW"), (1 / 1.2, "FAST")):
+        assert methods.nvbench(samples, [s * factor for s in samples], clocks, clocks) == word
+
+
+# Telling
+
+
+def test_the_page_is_made_of_the_samples_and_goes_stale_with_them(
+    measure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "detection").mkdir()
+    measure("--trials", "1")
+    stored = tmp_path / "detection" / "nvidia-h200.jsonl.gz"
+    (tmp_path / "s.jsonl.gz").rename(stored)
+    monkeypatch.setattr(plot, "draw", lambda groups, path, mark: path.write_text(mark))
+    report = ["report", "--docs", str(tmp_path)]
+    assert main([*report, "--check"]) == 1
+    assert main(report) == 0
+    assert main([*report, "--check"]) == 0
+    page = (tmp_path / "detection.md").read_text()
+    assert "at least 1 of each; 0 failed" in page
+    assert all(case in page for case in trials.CASES)
+    capsys.readouterr()
+    (tmp_path / "detection.md").write_text(page.replace("100.0", "99.0", 1))
+    assert main([*report, "--check"]) == 1
+    assert "detection.md is stale" in capsys.readouterr().err
+    main(report)
+    append(stored, [dict(read(stored)[1][0], trial=7)])
+    assert main([*report, "--check"]) == 1
+
+
+def test_a_report_of_nothing_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--docs", str(tmp_path)]) == 2
+    assert "no samples in it" in capsys.readouterr().err
+    append(tmp_path / "s.gz", [{"study": 1, "machine_info": {"capability": "9.0"}, "baseline": {}}])
+    assert main(["report", str(tmp_path / "s.gz"), "--docs", str(tmp_path)]) == 2
+    assert "no trial in it" in capsys.readouterr().err
+
+
+def test_a_plot_is_drawn(judged: Any, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    study = document.Study(judged[0], judged[1], 0, "f" * 64)
+    groups = {title: [c for c in study.cells if c.case in cases] for title, cases in study.groups.items()}
+    for name in ("a.svg", "b.svg"):
+        plot.draw(groups, tmp_path / name, "0123")
+    drawn = (tmp_path / "a.svg").read_text()
+    assert "0123" in drawn
+    assert "cases over 100 µs" in drawn
+    assert drawn == (tmp_path / "b.svg").read_text()
