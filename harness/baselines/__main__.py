@@ -1,6 +1,7 @@
-"""``python -m harness.baselines``: merge fresh runs, prune what is gone, show what is stored.
+"""``python -m harness.baselines``: merge fresh runs, prune what is gone, show what is stored, hold one run
+against another.
 
-Exit status: 0 done, 1 refused or declined and nothing written, 2 a wrong command line.
+Exit status: 0 done, 1 refused or declined and nothing written, or runs that disagree, 2 a wrong command line.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from harness.baselines import (
     stored,
     write,
 )
+from harness.baselines.agree import agreement, summary
 from harness.judge import gflops_text, noise_text, percent_text, share_text
 
 
@@ -35,8 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     showing = commands.add_parser("show", help="print what is stored")
     for command in (merging, pruning, showing):
         command.add_argument("--root", type=Path, default=Path("baselines"), help="default: baselines")
+    agreeing = commands.add_parser("agree", help="do two runs, or baselines, of the same binaries agree?")
+    agreeing.add_argument("files", nargs=2, type=Path, metavar="FILE.json")
     given = parser.parse_args(arguments)
     try:
+        if given.command == "agree":
+            return _agree(*given.files)
         if given.command == "merge":
             return _merge(given.runs, given.root, given.yes)
         return _prune(given.root) if given.command == "prune" else _show(given.root)
@@ -119,6 +125,20 @@ def _show(root: Path) -> int:
             )
         print("\n".join(_aligned(rows)))
     return 0
+
+
+def _agree(first: Path, second: Path) -> int:
+    found = agreement(first, second)
+    rows = [("case", "first µs", "second µs", "change")]
+    rows += [
+        (a.case, *(f"{1e6 * s:.2f}" for s in a.seconds), percent_text(a.change, 2))  # type: ignore[misc]
+        for a in found
+        if not a.agrees
+    ]
+    if len(rows) > 1:
+        print("\n".join(_aligned(rows)))
+    print("\n".join(summary(found)))
+    return int(len(rows) > 1)
 
 
 def _some(root: Path) -> list[Baseline]:

@@ -23,7 +23,7 @@ from harness.devices import DeviceError, NoDevice, open_cuda
 from harness.devices.cuda.protocol import PairPlan
 from harness.model import Case
 from harness.paired import document, report
-from harness.paired.commit import ROOT, CommitError, checked_out, working_tree
+from harness.paired.commit import ROOT, CommitError, Tree, checked_out, folder_of, working_tree
 from harness.paired.compare import compare
 from harness.paired.looks import Rule
 from harness.paired.pairs import PairState, pairs_of
@@ -50,7 +50,11 @@ def main(
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="nox -s compare --", description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("base", metavar="BASE", help="a commit: main, HEAD, v1.2, 1a2b3c4; HEAD judges what is not committed")
+    add(
+        "base",
+        metavar="BASE",
+        help="a commit: main, HEAD, v1.2, 1a2b3c4; HEAD judges what is not committed. Or a folder: ../old",
+    )
     add(
         "-k", default="", metavar="EXPRESSION", help='of the cases, those whose id fits: "tiled and not 4096"'
     )
@@ -75,7 +79,7 @@ def _share(text: str) -> float:
 
 
 def _run(given: argparse.Namespace, rule: Rule, open_device: Callable[[float], Any], root: Path) -> int:
-    tree = working_tree(root)
+    tree = _tree(given.base, root)
     with checked_out(given.base, root) as commit:
         device = open_device(given.time_limit)
         try:
@@ -104,6 +108,15 @@ def _run(given: argparse.Namespace, rule: Rule, open_device: Callable[[float], A
         told = document.document(result, commit, tree, machine, when)
         given.json.write_text(json.dumps(told, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return result.exit_status
+
+
+def _tree(base: str, root: Path) -> Tree:
+    try:
+        return working_tree(root)
+    except CommitError:
+        if folder_of(base) is None:
+            raise
+        return Tree("", True)
 
 
 def select(given: argparse.Namespace, capability: tuple[int, int]) -> list[Case]:

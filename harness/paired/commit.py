@@ -1,5 +1,7 @@
 """The kernels of another commit: out of git into a temporary folder, declared in a namespace of their own.
 
+A folder that holds another checkout's ``kernels/`` stands for a commit, too: a container may have no git.
+
 The declarations run with the working tree's ``harness.model``; what they declare is launched as the working
 tree's harness launches. A commit whose declarations need another harness is refused, in one line.
 """
@@ -28,7 +30,8 @@ class CommitError(Exception):
 
 @dataclass(frozen=True)
 class Commit:
-    """``name`` as the user gave it, ``sha`` in full, and the ladder that the commit declares."""
+    """``name`` as the user gave it, ``sha`` in full, and the ladder that the commit declares. Of a folder,
+    ``name`` is its last part and ``sha`` empty."""
 
     name: str
     sha: str
@@ -37,6 +40,8 @@ class Commit:
     @property
     def label(self) -> str:
         """``main (1a2b3c4d5e6f)``, or the short hash alone where that is what the user gave."""
+        if not self.sha:
+            return f"the folder {self.name}"
         short = self.sha[:12]
         return short if self.sha.startswith(self.name) else f"{self.name} ({short})"
 
@@ -56,14 +61,15 @@ class Commit:
 
 @dataclass(frozen=True)
 class Tree:
-    """The working tree: its commit, and whether its tracked or untracked files differ from that."""
+    """The working tree: its commit, and whether its tracked or untracked files differ from that; ``sha`` is
+    empty where there is no git to tell."""
 
     sha: str
     dirty: bool
 
     @property
     def label(self) -> str:
-        return self.sha[:12] + (" with changes" if self.dirty else "")
+        return self.sha[:12] + (" with changes" if self.dirty else "") if self.sha else "the working tree"
 
 
 def working_tree(root: Path = ROOT) -> Tree:
@@ -72,6 +78,14 @@ def working_tree(root: Path = ROOT) -> Tree:
     if not head:
         raise CommitError(f"{root} has no commit to compare with")
     return Tree(head, bool(_git(root, "status", "--porcelain", "--untracked-files=normal")))
+
+
+def folder_of(name: str) -> Path | None:
+    """The folder with a ``kernels/`` that a name is the path of, such as ``../old``; else None."""
+    path = Path(name)
+    if (os.sep in name or name in (".", "..")) and (path / "kernels" / "__init__.py").is_file():
+        return path.resolve()
+    return None
 
 
 def find(name: str, root: Path = ROOT) -> str:
@@ -89,10 +103,14 @@ def find(name: str, root: Path = ROOT) -> str:
 
 @contextlib.contextmanager
 def checked_out(name: str, root: Path = ROOT) -> Iterator[Commit]:
-    """The kernels of a commit, whose sources are there until the block ends. Raises CommitError.
+    """The kernels of a commit or folder, whose sources are there until the block ends. Raises CommitError.
 
     Git's own list of worktrees is as before, however the block ends.
     """
+    if other := folder_of(name):
+        found = Commit(other.name, "", ())
+        yield replace(found, ladder=_ladder(other / "kernels", found.label))
+        return
     sha = find(name, root)
     with tempfile.TemporaryDirectory(prefix="gemm-base-") as folder:
         tree = Path(folder, sha[:12])

@@ -148,7 +148,7 @@ def _section(study: Study) -> list[str]:
     parts = [
         f"## {machine['name']}, {study.head['datetime'][:10]}",
         f"Driver {machine['driver']}, CUDA {machine['cuda_driver']}, nvcc {machine['nvcc']}, power limit "
-        f"{machine['power_limit_w']:g} W. {len(cases)} cases, {len(study.cells)} trials of a case and size, "
+        f"{machine['power_limit_w']} W. {len(cases)} cases, {len(study.cells)} trials of a case and size, "
         f"at least {least} of each; {study.failed} failed. Samples: SHA-256 `{study.digest[:16]}`.",
     ]
     for title, group in study.groups.items():

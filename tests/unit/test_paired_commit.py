@@ -116,6 +116,35 @@ def test_no_git(repo: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
         find("HEAD", repo.root)
 
 
+# Folders
+
+
+def test_a_folder_stands_for_a_commit_without_git(
+    repo: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with checked_out(str(repo.root), tmp_path) as commit:
+        (kernel,) = commit.ladder
+        assert kernel.source == repo.root / "kernels" / "one.cu"
+        assert commit.label == "the folder repo"
+        assert isinstance(commit.counterpart(repo.case()), Case)
+    assert kernel.source.is_file()
+
+
+def test_a_folder_without_kernels_is_taken_for_a_commit(repo: Repo) -> None:
+    assert refusal(repo, f"{repo.root}/kernels").startswith(f"no commit {repo.root}/kernels")
+
+
+def test_a_branch_is_a_branch_though_a_folder_has_its_name(
+    repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repo.root / "main" / "kernels").mkdir(parents=True)
+    (repo.root / "main" / "kernels" / "__init__.py").write_text("no")
+    monkeypatch.chdir(repo.root)
+    with checked_out("main", repo.root) as commit:
+        assert commit.sha
+
+
 # Declarations
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -340,6 +341,22 @@ def test_command_compares_the_working_tree_with_a_commit(command: Command) -> No
     assert {c["case"].split("-")[0] for c in told["cases"] if c["verdict"] == "SAME"} == {"naive"}
     assert files[1].read_text().startswith("## Green")
     assert str(command.repo.root) not in files[0].read_text() + files[1].read_text() + out
+
+
+@pytest.mark.compile
+def test_command_compares_with_a_folder_where_there_is_no_git(
+    command: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = command.folder / "copy"
+    copy.mkdir()
+    shutil.copytree(command.repo.root / "kernels", copy / "kernels")
+    out = command.folder / "out.json"
+    arguments = [str(copy), *CHOSEN, "--json", str(out)]
+    assert main(arguments, lambda limit: SimulatedDevice(slower_by()), command.folder) == 0
+    assert "the working tree against the folder copy: 3 SAME, 3 IDENTICAL" in capsys.readouterr().out
+    told = json.loads(out.read_text())
+    assert told["base"] == {"name": "copy", "id": ""}
+    assert told["new"] == {"id": "", "dirty": True}
 
 
 @pytest.mark.compile

@@ -1,0 +1,99 @@
+"""Do two runs of the same binaries agree? An hour apart, on another board, or by another driver. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from harness.baselines.fields import BaselineError
+from harness.baselines.merge import load_run
+from harness.baselines.store import load
+
+CUDA_CORES, TENSOR_CORES = "CUDA cores", "tensor cores"
+LIMITS = {CUDA_CORES: 0.003, TENSOR_CORES: 0.01}  # relative, of cases that last LEAST seconds or more
+LEAST = 100e-6
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One case in both files: its median seconds in either."""
+
+    case: str
+    seconds: tuple[float, float]
+
+    @property
+    def kind(self) -> str:
+        """By the dtype, the second part of the id: FP32 is for CUDA cores, all else for tensor cores."""
+        return CUDA_CORES if self.case.split("-")[1] == "f32" else TENSOR_CORES
+
+    @property
+    def change(self) -> float:
+        """Relative change of the time from the first to the second."""
+        return self.seconds[1] / self.seconds[0] - 1
+
+    @property
+    def judged(self) -> bool:
+        return self.seconds[0] >= LEAST
+
+    @property
+    def agrees(self) -> bool:
+        return not self.judged or abs(self.change) <= LIMITS[self.kind]
+
+
+def agreement(first: Path, second: Path) -> list[Agreement]:
+    """The cases of both files, of a run or a baseline, that are the same binary launched alike; the largest
+    change first. A measurement that a baseline took over from the other is none of its own, and left out.
+
+    Raises BaselineError where there is no such case, or the GPU model differs.
+    """
+    (one, machine), (other, other_machine) = _medians(first), _medians(second)
+    if machine["name"] != other_machine["name"]:
+        raise BaselineError(f"{first} is of {machine['name']}, {second} of {other_machine['name']}")
+    found = [
+        Agreement(case, (one[case][0], other[case][0]))
+        for case in one
+        if case in other and one[case][1] == other[case][1] and one[case][0] != other[case][0]
+    ]
+    if not found:
+        raise BaselineError(f"{first} and {second} have no case of the same binary that each has measured")
+    return sorted(found, key=lambda a: -abs(a.change))
+
+
+def _medians(path: Path) -> tuple[dict[str, tuple[float, Any]], Mapping[str, Any]]:
+    """Median seconds and what was run, by case, and the machine; of a baseline, the median of its runs."""
+    try:
+        run = load_run(path)
+    except BaselineError:
+        baseline = load(path)
+        found = {
+            case: (median(entry.info.get("run_medians") or [entry.median_s]), _what(entry.info))
+            for case, entry in baseline.entries.items()
+        }
+        return found, baseline.machine_info
+    records = run.records.items()
+    return {c: (r["stats"]["median"], _what(r["extra_info"])) for c, r in records}, run.machine_info
+
+
+def _what(info: Mapping[str, Any]) -> tuple[Any, ...]:
+    return info.get("cubin_sha256"), info.get("launch"), info["l2"]
+
+
+def summary(found: Sequence[Agreement]) -> list[str]:
+    """A line for each kind, and one for what is too short to be judged."""
+    lines = []
+    for kind, limit in LIMITS.items():
+        judged = [a for a in found if a.kind == kind and a.judged]
+        if judged:
+            agreeing, worst = sum(a.agrees for a in judged), max(abs(a.change) for a in judged)
+            middle = median(abs(a.change) for a in judged)
+            lines.append(
+                f"{kind}, {1e6 * LEAST:.0f} µs and more: {agreeing} of {len(judged)} cases agree within "
+                f"{100 * limit:g} %; half within {100 * middle:.2f} %, all within {100 * worst:.2f} %"
+            )
+    short = [abs(a.change) for a in found if not a.judged]
+    if short:
+        lines.append(f"{len(short)} shorter cases, not judged: half within {100 * median(short):.2f} %")
+    return lines

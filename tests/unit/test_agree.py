@@ -1,0 +1,65 @@
+"""Two runs, or baselines, of the same binaries: which cases are compared, and by which limit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.baselines import BaselineError
+from harness.baselines.__main__ import main
+from harness.baselines.agree import Agreement, agreement, summary
+
+STORED = sorted((Path(__file__).parents[2] / "baselines" / "nvidia-h200").glob("*.json"))
+SIMT, TENSOR = "tiled-f32-tile32-pad0-1024x1024x1024", "wmma-bf16-tile128x128x32-warp64x32-1024x1024x1024"
+
+
+@pytest.mark.parametrize(
+    ("case", "seconds", "change", "agrees"),
+    [
+        (SIMT, 1e-3, 0.0029, True),
+        (SIMT, 1e-3, 0.0031, False),
+        (SIMT, 1e-3, -0.0031, False),
+        (TENSOR, 1e-3, 0.0031, True),
+        (TENSOR, 1e-3, 0.011, False),
+        ("cublas-tf32-1024x1024x1024", 1e-3, -0.009, True),
+        (SIMT, 0.9e-4, 0.05, True),  # too short to be judged
+    ],
+)
+def test_the_limit_is_that_of_the_unit_that_computes(
+    case: str, seconds: float, change: float, agrees: bool
+) -> None:
+    assert Agreement(case, (seconds, seconds * (1 + change))).agrees is agrees
+
+
+def test_what_a_refresh_took_over_is_no_measurement_of_its_own() -> None:
+    with pytest.raises(BaselineError, match="no case of the same binary that each has measured"):
+        agreement(STORED[0], STORED[0])
+    found = agreement(STORED[0], STORED[1])
+    assert all(a.seconds[0] != a.seconds[1] for a in found)
+    assert [abs(a.change) for a in found] == sorted((abs(a.change) for a in found), reverse=True)
+
+
+def test_summary_counts_each_kind_and_what_is_too_short() -> None:
+    ms = 1e-3
+    found = [
+        Agreement(SIMT, (ms, 1.004 * ms)),
+        Agreement(SIMT, (ms, 1.001 * ms)),
+        Agreement(TENSOR, (ms, 0.995 * ms)),
+        Agreement(SIMT, (1e-5, 1.1e-5)),
+    ]
+    simt, tensor, short = summary(found)
+    assert "1 of 2 cases agree within 0.3 %" in simt
+    assert "all within 0.40 %" in simt
+    assert "1 of 1 cases agree within 1 %" in tensor
+    assert short.startswith("1 shorter cases, not judged")
+
+
+def test_command_is_red_where_they_disagree(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    found = agreement(STORED[0], STORED[1])
+    status = main(["agree", str(STORED[0]), str(STORED[1])])
+    said = capsys.readouterr().out
+    assert status == int(not all(a.agrees for a in found))
+    assert sum(a.case in said for a in found) == sum(not a.agrees for a in found)
+    assert main(["agree", str(STORED[0]), str(tmp_path / "none.json")]) == 1
+    assert "cannot be read" in capsys.readouterr().err
