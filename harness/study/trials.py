@@ -37,7 +37,7 @@ CASES = (
     "wmma-bf16-tile128x128x32-warp64x32-1024x1024x1024",
     "double_buffered-f32-tile128x128x16-thread8x8-pad4-stages2-1024x1024x1024",
     "naive-f32-block32x32-1024x1024x1024",
-    "wmma-f16-tile128x128x32-warp64x32-4096x4096x4096",
+    "wmma-f16-tile128x128x32-warp64x32-2048x2048x2048",
     "warp_tiled-f32-tile256x128x8-warp64x64-thread16x8-stages4-4096x4096x4096",
     "naive-f32-block32x32-4096x3072x4096",
 )

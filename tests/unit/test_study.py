@@ -17,7 +17,7 @@ from harness.study.__main__ import main
 from harness.study.raw import StudyError, append, read, resume
 from tests.unit.simulated import SimulatedDevice
 
-SECONDS = dict(zip(trials.CASES, (1e-5, 2e-5, 9e-5, 1.1e-4, 3e-4, 1e-3, 3e-3, 2e-2), strict=True))
+SECONDS = dict(zip(trials.CASES, (1e-5, 2e-5, 9e-5, 1.1e-4, 3.4e-4, 1.7e-4, 3e-3, 2e-2), strict=True))
 SHORT, LONG = trials.CASES[0], trials.CASES[6]
 
 
