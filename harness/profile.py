@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from pytest_benchmark.utils import get_commit_info
 from rich.console import Console
 from rich.table import Table
 
@@ -191,10 +192,13 @@ def beside(ncu: str, cases: list[Case], arch: str) -> list[Comparison]:
 
 
 def versions(ncu: str) -> str:
-    """GPU, driver and tools, as far as they tell."""
+    """GPU, driver, tools and commit, as far as they tell."""
     said = subprocess.run([ncu, "--version"], capture_output=True, text=True).stdout
     found = re.search(r"Version (\S+)", said)
-    tools = f"Nsight Compute {found[1] if found else 'of unknown version'}, nvcc {nvcc_version()}."
+    tools = f"Nsight Compute {found[1] if found else 'of unknown version'}, nvcc {nvcc_version()}"
+    if (commit := get_commit_info()["id"]) != "unversioned":  # type: ignore[no-untyped-call]
+        tools += f", commit {commit[:12]}"
+    tools += "."
     try:
         from harness.devices.cuda.environment import Gpu, NoGpu
     except ImportError:

@@ -246,7 +246,9 @@ _DUMMIES = "before an LDGSTS that may follow a store ptxas puts three LDS that n
 _PREDICATED = (
     "ptxas made a predicate of a branch: warps of which no lane stores execute the store all the same"
 )
-_BUSY_BANKS = "stores wait for banks that LDGSTS write to, which Nsight Compute counts as conflicts"
+_BUSY_BANKS = (
+    "stores that wait for banks which LDGSTS write to count as conflicts: another number in each run"
+)
 
 
 def agrees(rows: Sequence[Comparison]) -> bool:
