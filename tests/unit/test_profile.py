@@ -249,7 +249,7 @@ class TestBeside:
             330,
             330,
         )
-        assert f"| {CASE} | load requests | 330 | 330 | 0 |" in Path(f"{ncu}.md").read_text().splitlines()
+        assert f"| {CASE} | load requests | 330 | 330 | 0 |  |" in Path(f"{ncu}.md").read_text().splitlines()
         assert Path(f"{ncu}.args").read_text().count("harness.devices.cuda.once") == 1
 
     def test_another_count_of_global_memory_is_red(
