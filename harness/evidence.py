@@ -16,7 +16,11 @@ from harness.baselines import BaselineEntry
 from harness.judge import CONFIRMED, CompareFail, Paired, Policy, Verdict, confirm, judge, settle
 from harness.model import Case, Measurement, Resources
 
-_MEASURED = ("seconds", "sm_clock_mhz", "power_w", "temperature_c", "clock_event_reasons", "throttled", "l2")
+_MEASURED = (
+    *("seconds", "sm_clock_mhz", "power_w", "temperature_c", "clock_event_reasons", "throttled"),
+    *("l2", "duty"),
+)
+_STORED = ("median_s", "gflops", "noise_floor", "cubin_sha256", "l2", "duty")
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,7 @@ def told(case: Case, e: Evidence, policy: Policy) -> dict[str, Any]:
     """The evidence as JSON can hold it. Samples that pytest-benchmark stores itself are left out."""
     last = e.second or e.first
     entry = e.entry and {
-        "info": {k: e.entry.info.get(k) for k in ("median_s", "gflops", "noise_floor", "cubin_sha256", "l2")}
-        | {"launch": e.entry.launch},
+        "info": {k: e.entry.info[k] for k in _STORED if k in e.entry.info} | {"launch": e.entry.launch},
         "stats": dict(e.entry.stats) if policy.compare_fail else {},
     }
     return {
@@ -107,7 +110,7 @@ def again(case: Case, info: Mapping[str, Any], seconds: Sequence[float]) -> Verd
 def _measurement(told: Mapping[str, Any]) -> Measurement:
     cubin = told["cubin_sha256"]
     return Measurement(
-        **{name: told[name] for name in _MEASURED if name != "seconds"},
+        **{name: told[name] for name in _MEASURED if name != "seconds" and name in told},
         seconds=tuple(told["seconds"]),
         reference_seconds=(),
         resources=Resources(0, 0, 0, cubin) if cubin else None,

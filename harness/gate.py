@@ -140,6 +140,7 @@ def extra_info(result: Result) -> dict[str, Any]:
         "discarded": m.discarded,
         "throttled": m.throttled,
         "l2": m.l2,
+        "duty": m.duty,
         "verdict": str(v.kind),
         "verdict_reason": v.reason,
         "change": v.change,
@@ -158,5 +159,7 @@ def extra_info(result: Result) -> dict[str, Any]:
         }
     if result.first_median is not None:
         info["first_median_s"] = result.first_median
+    if "sustained_s" in m.extra:
+        info["sustained_gflops"] = case.problem.gflops(m.extra["sustained_s"])
     info["evidence"] = told(case, result.evidence, result.policy)
     return info

@@ -145,9 +145,7 @@ def judge(
         where, reason = (
             ("in the baseline", "NOT_IN_BASELINE") if stored else ("of this GPU", "NO_BASELINE_FILE")
         )
-        text = (
-            f'{case.id}: nothing {where} to compare with; measure it: nox -s baseline -- -k "{_select(case)}"'
-        )
+        text = f"{case.id}: nothing {where} to compare with; measure it: {_refresh(case)}"
         return replace(verdict, kind=VerdictKind.NO_BASELINE, reason=reason, message=text)
     return _compare(case, measurement, entry, policy, verdict)
 
@@ -158,6 +156,12 @@ def _compare(
     if measurement.l2 != entry.l2:
         text = f"{case.id}: timed with L2 {measurement.l2}, the baseline with L2 {entry.l2}; time it alike"
         return replace(verdict, kind=VerdictKind.AMBIGUOUS, reason="OTHER_L2_POLICY", message=text)
+    if measurement.duty != entry.duty:
+        text = (
+            f"{case.id}: timed at a duty cycle of {measurement.duty:g}, the baseline at {entry.duty:g}; "
+            f"measure it anew: {_refresh(case)}"
+        )
+        return replace(verdict, kind=VerdictKind.AMBIGUOUS, reason="OTHER_DUTY_CYCLE", message=text)
     change = entry.median_s / measurement.median - 1
     threshold = policy.threshold(case, entry.noise_floor)
     verdict = replace(
@@ -304,6 +308,10 @@ def _figures(case: Case, v: Verdict) -> str:
 def _select(case: Case) -> str:
     """A pytest -k expression that no other case id contains: an id may begin another's, never with ``]``."""
     return f"[{case.id}]"
+
+
+def _refresh(case: Case) -> str:
+    return f'nox -s baseline -- -k "{_select(case)}"'
 
 
 def _reproduce(case: Case) -> str:

@@ -184,7 +184,8 @@ class Kernel:
 
     ``shape(config, dtype)`` gives what a block does; ``configs`` is the whole space to cover, the
     first one being the one timed at every shape; ``threshold`` overrides the slowdown that counts as
-    a regression; ``largest_timed`` skips timing problems with more FLOP than that.
+    a regression; ``largest_timed`` skips timing problems with more FLOP than that; ``duty`` is the share of
+    the time that timing keeps the GPU busy, below 1 for what would otherwise reach its power cap.
     """
 
     name: str
@@ -198,6 +199,7 @@ class Kernel:
     flags: tuple[str, ...] = ()
     threshold: float | None = None
     largest_timed: float = float("inf")
+    duty: float = 1.0
     # Swaps grid x and y where the launch order matters; (config, problem) -> grid.
     grid: Callable[[BlockShape, Problem], tuple[int, int, int]] | None = None
 
@@ -277,7 +279,7 @@ class Measurement:
     ``reference_seconds`` are cuBLAS's on the same problem, interleaved; ``mhz`` the SM clock during each
     round, where it was seen, and ``sm_clock_mhz`` their median; ``clock_event_reasons`` NVML's bits or-ed
     over them; ``discarded`` rounds thrown away for a throttled clock; ``throttled`` true where retries did
-    not give enough clean ones.
+    not give enough clean ones; ``duty`` the share of the time that the GPU was kept busy, at most.
     """
 
     seconds: tuple[float, ...]
@@ -290,6 +292,7 @@ class Measurement:
     discarded: int
     throttled: bool
     l2: str = "cold"
+    duty: float = 1.0
     mhz: tuple[float, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
 

@@ -18,7 +18,9 @@ from pytest_benchmark.utils import PercentageRegressionCheck
 from harness import baselines, cases, provenance
 from harness.baselines import BaselineError
 from harness.devices import DeviceError, NoDevice, open_cuda, open_emulated
-from harness.judge import CompareFail, Policy, VerdictKind
+from harness.devices.cuda.protocol import Plan
+from harness.gate import Result
+from harness.judge import CompareFail, Policy, VerdictKind, gflops_text
 from harness.model import Case
 from harness.paired.against import Against
 from harness.paired.compare import PairingDevice
@@ -106,6 +108,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="an unchanged binary that runs slower passes, and is listed",
     )
+    add(
+        "--sustained",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="of kernels with a declared duty cycle, also measure launches back to back for S seconds: "
+        "figures of their own, never judged",
+    )
     add("--allow-busy", action="store_true", help="time even while other processes use the GPU")
     add("--job-summary", default=None, metavar="FILE", help="write the verdicts as Markdown")
     add(
@@ -129,7 +139,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     session = config.stash[KEY] = Session(
-        policy=_policy(config), judging=not config.option.baseline_run, arch=config.option.arch
+        policy=_policy(config),
+        judging=not config.option.baseline_run,
+        arch=config.option.arch,
+        plan=Plan(sustained=config.option.sustained),
     )
     if config.option.help or (config.option.collectonly and not config.option.list_cases):
         session.no_gpu = "not opened for --collect-only"
@@ -165,6 +178,8 @@ def _check_numbers(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--noise-factor {factor}: give a number of 0 or more, such as 3")
     if not 0 < limit < math.inf:
         raise pytest.UsageError(f"--time-limit {limit}: give seconds above 0")
+    if not 0 <= config.option.sustained <= 10:
+        raise pytest.UsageError(f"--sustained {config.option.sustained}: give seconds, at most 10")
     if summary and not Path(summary).absolute().parent.is_dir():
         raise pytest.UsageError(f"--job-summary {summary}: there is no such folder")
 
@@ -440,4 +455,18 @@ def _notes(session: Session) -> list[str]:
         notes.append(f'{len(improved)} improved; to keep that: nox -s baseline -- -k "{chosen}"')
     if session.policy.allow_orphans and (orphans := _orphans(session)):
         notes.append(f"{len(orphans)} orphans in the baseline: {', '.join(orphans)}")
+    notes += [text for result in session.results if (text := _sustained(result))]
     return notes
+
+
+def _sustained(result: Result) -> str:
+    """What launches back to back came to, beside the bursts that are judged."""
+    m = result.measurement
+    if m is None or "sustained_s" not in m.extra:
+        return ""
+    clock, power = (m.extra[name] or "?" for name in ("sustained_mhz", "sustained_w"))
+    long, short = (gflops_text(result.case.problem.gflops(s)) for s in (m.extra["sustained_s"], m.median))
+    return (
+        f"sustained, not judged: {result.case.id}: {long} GFLOPS at {clock} MHz and {power} W; "
+        f"in bursts {short} at {m.sm_clock_mhz} MHz"
+    )

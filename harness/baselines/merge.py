@@ -28,7 +28,7 @@ from harness.baselines.store import MIN_RUNS, Baseline, BaselineEntry, gpu_slug,
 from harness.judge import MIN_SAMPLES
 
 _COPIED = (
-    *("case", "variant", "flops", "l2", "clock_event_reasons"),
+    *("case", "variant", "flops", "l2", "duty", "clock_event_reasons"),
     *("registers", "shared_bytes", "local_bytes", "cubin_sha256", "launch"),
 )
 _OBSERVED = ("cublas_ratio", "sm_clock_mhz", "power_w", "temperature_c")
@@ -132,7 +132,7 @@ def _refuse_other(first: Run, run: Run) -> None:
 
 def _merge_case(case: str, runs: Sequence[Run]) -> BaselineEntry:
     records = [run.records[case] for run in runs]
-    for name in ("cubin_sha256", "launch", "l2", "flops"):
+    for name in ("cubin_sha256", "launch", "l2", "duty", "flops"):
         if len({record["extra_info"].get(name) for record in records}) > 1:
             raise BaselineError(
                 f"{case}: {name} differs between the runs; all must time the same binary alike"

@@ -89,6 +89,11 @@ class BaselineEntry:
     def l2(self) -> str:
         return str(self.info["l2"])
 
+    @property
+    def duty(self) -> float:
+        """Share of the time that the GPU was kept busy, at most."""
+        return float(self.info.get("duty", 1.0))
+
 
 @dataclass(frozen=True)
 class Baseline:

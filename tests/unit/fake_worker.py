@@ -68,6 +68,8 @@ def _reply(request: Request, behaviour: str) -> Reply:
     value: Any = os.getpid()
     if request.what == "pair":
         value = [build.name for build in request.builds], request.launches, request.problem
+    if behaviour == "echo":
+        value = request.plan or request.pair
     if request.what == "prepare":
         value = {build.name: f"{build.name}: error: no such thing" for build in request.builds[1:]}
     return Reply(value=value)

@@ -219,6 +219,7 @@ def test_noise_factor(rig: Rig) -> None:
     [
         *("--max-slowdown=abc", "--max-slowdown=0", "--max-slowdown=-1%", "--max-slowdown=100%"),
         *("--max-slowdown=nan", "--max-slowdown=", "--noise-factor=-1", "--noise-factor=nan"),
+        *("--sustained=-1", "--sustained=nan", "--sustained=11"),
         *("--time-limit=0", "--time-limit=inf", "--job-summary=missing/summary.md"),
         *("--suite=smok", "--kernel=tyled", "--config=tile33", "--shape=12x12", "--shape=-1x2x3"),
         *("--shape=99999999999x1x1", "--shape=axbxc"),

@@ -194,6 +194,24 @@ def test_faster_passes_and_shows_how_to_keep_it(rig: Rig) -> None:
     assert rig.run("-k", found[1]).junit.keys() == named(*SLOWED)
 
 
+def test_sustained_figures_are_shown_and_stored_beside_what_is_judged(rig: Rig) -> None:
+    def sustained(case: Case, m: Measurement, attempt: int) -> Measurement:
+        more = {"sustained_s": 2 * m.median, "sustained_mhz": 1410.5, "sustained_w": None}
+        return dataclasses.replace(m, extra=more) if case.id == SLOWED[0] else m
+
+    outcome = rig.run(*OURS, device=ReplayDevice(3, sustained))
+    assert outcome.status == 0
+    info = outcome.timed[SLOWED[0]]["extra_info"]
+    assert info["sustained_gflops"] == pytest.approx(info["gflops"] / 2)
+    found = re.search(
+        r"sustained, not judged: (\S+): ([\d,.]+) GFLOPS at 1410.5 MHz and \? W; in", outcome.text
+    )
+    assert found
+    assert found[1] == SLOWED[0]
+    assert _number(found[2]) == pytest.approx(info["gflops"] / 2, rel=1e-3)
+    assert outcome.text.count("sustained, not judged") == 1
+
+
 def test_no_news_of_improvement_where_there_is_none(rig: Rig) -> None:
     assert "improved" not in rig.run(*OURS).text
 

@@ -138,8 +138,11 @@ class CudaDevice:
     def time(self, case: Case, plan: Plan) -> Measurement:
         """Checks the case at its problem on integers, times it, checks the output of a timed launch.
 
-        Raises DeviceError, with code WRONG where an output is.
+        At the duty cycle that its kernel declares; sustained figures only where that is below 1. Raises
+        DeviceError, with code WRONG where an output is.
         """
+        duty = case.kernel.duty
+        plan = replace(plan, duty=duty, sustained=plan.sustained if duty < 1 else 0.0)
         measurement: Measurement = self._ask(
             Request("time", (self._build(case),), case.launch, case.problem, plan=plan)
         )
@@ -157,8 +160,10 @@ class CudaDevice:
     def pair(self, base: Case, case: Case, plan: PairPlan) -> PairedSamples:
         """Times two builds of a problem in turn in one worker, A being ``base``; both checked as by `time`.
 
-        Raises DeviceError, whose code begins with BASE_ where it was the base that failed.
+        At the duty cycle that the case's kernel declares. Raises DeviceError, whose code begins with BASE_
+        where it was the base that failed.
         """
+        plan = replace(plan, duty=case.kernel.duty)
         builds, launches = (self._base_build(base), self._build(case)), (base.launch, case.launch)
         request = Request("pair", builds, None, case.problem, launches=launches, pair=plan)
         samples: PairedSamples = self._ask(request)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from harness.devices.cuda.duty import burst, rest
 from harness.devices.cuda.protocol import LAUNCHES, PairPlan
 from harness.paired.samples import PairedSamples, at_full_clock, into_blocks
 from harness.paired.schedule import VISITS, Stretch
@@ -38,8 +39,8 @@ def time_pair(watch: Watch, arms: Mapping[str, Any], plan: PairPlan) -> PairedSa
     """
     watch.ready()
     began = time.monotonic()
-    rounds = _rounds(watch, arms, plan)
-    size = max(1, LAUNCHES // (VISITS * rounds))
+    rounds, block = _rounds(watch, arms, plan)
+    size = burst(max(1, LAUNCHES // (VISITS * rounds)), block, plan.duty)
     todo, retries, reasons, lost_before = list(plan.orders), 0, 0, 0
     orders: list[str] = []
     seconds: list[float] = []
@@ -48,6 +49,7 @@ def time_pair(watch: Watch, arms: Mapping[str, Any], plan: PairPlan) -> PairedSa
         now, todo = todo[:size], todo[size:]
         launches = Stretch(tuple(now)).launches(rounds)
         run = watch.sequence([arms[arm] for arm in launches], plan.l2)
+        time.sleep(rest(run.span, plan.duty))
         for look in run.looks:
             reasons |= look.reasons
         kept = at_full_clock(Stretch((*orders, *now)).launches(rounds), [*mhz, *run.mhz])
@@ -67,7 +69,9 @@ def time_pair(watch: Watch, arms: Mapping[str, Any], plan: PairPlan) -> PairedSa
     return PairedSamples(blocks, lost + lost_before, time.monotonic() - began, reasons)
 
 
-def _rounds(watch: Watch, arms: Mapping[str, Any], plan: PairPlan) -> int:
-    """Rounds a visit, by how long a block of one lasts on the device, flushes and all."""
+def _rounds(watch: Watch, arms: Mapping[str, Any], plan: PairPlan) -> tuple[int, float]:
+    """Rounds a visit, by how long a block of one lasts on the device, flushes and all; and device seconds of
+    a block of that many."""
     one = watch.sequence([arms[arm] for arm in "ABBA"], plan.l2).span
-    return max(1, min(plan.max_rounds, int(plan.block_seconds / max(one, 1e-9))))
+    rounds = max(1, min(plan.max_rounds, int(plan.block_seconds / max(one, 1e-9))))
+    return rounds, rounds * one

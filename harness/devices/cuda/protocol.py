@@ -49,7 +49,8 @@ class Plan:
     ``reference`` times cuBLAS in turn with the kernel; ``retries`` batches may lose rounds to a
     throttled clock before the case makes do with what it has, which has to be
     ``least_rounds`` or more. ``spin`` puts a kernel behind every launch that counts so many SM cycles:
-    a slowdown of known size.
+    a slowdown of known size. ``duty`` is the share of the time that the GPU is kept busy (`duty.py`);
+    ``sustained`` seconds of launches back to back, afterwards, give figures of their own; 0: none.
     """
 
     target_seconds: float = 0.08
@@ -60,6 +61,8 @@ class Plan:
     least_rounds: int = 5
     retries: int = 6
     spin: int | None = None
+    duty: float = 1.0
+    sustained: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class PairPlan:
     ``orders`` of the blocks, each ``ABBA`` or ``BAAB``; of a visit as many rounds as make a block last
     ``block_seconds``, flushes included, at least one and at most ``max_rounds``; ``l2`` as in Plan;
     ``retries`` batches may be repeated for a throttled clock; ``spin`` SM cycles behind every launch of A
-    and of B.
+    and of B; ``duty`` as in Plan.
     """
 
     orders: tuple[str, ...]
@@ -78,6 +81,7 @@ class PairPlan:
     l2: str = "cold"
     retries: int = 6
     spin: tuple[int, int] | None = None
+    duty: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import pycuda.driver as cuda
 
 from harness.devices import DeviceError
 from harness.devices.cuda.clocks import clocks, steady
+from harness.devices.cuda.duty import burst, rest
 from harness.devices.cuda.environment import Gpu, Telemetry
 from harness.devices.cuda.protocol import LAUNCHES, Plan
 
@@ -32,13 +33,14 @@ _SETTLE_SECONDS = 3.0
 @dataclass
 class Rounds:
     """Seconds of each round of the kernel and, in turn with it, of the reference (none without one), the SM
-    clock in MHz while each ran, and what NVML said meanwhile."""
+    clock in MHz while each ran, what NVML said meanwhile, and the device seconds of it all."""
 
     kernel: list[float] = field(default_factory=list)
     mhz: list[float] = field(default_factory=list)
     reference: list[float] = field(default_factory=list)
     reference_mhz: list[float] = field(default_factory=list)
     looks: list[Telemetry] = field(default_factory=list)
+    span: float = 0.0
 
     @property
     def reasons(self) -> int:
@@ -51,6 +53,7 @@ class Rounds:
     def add(self, other: Rounds) -> None:
         for name in ("kernel", "mhz", "reference", "reference_mhz", "looks"):
             getattr(self, name).extend(getattr(other, name))
+        self.span += other.span
 
     def at_full_clock(self) -> Rounds:
         """The rounds that no power cap or heat slowed down; kernel and reference each by its own clock."""
@@ -121,9 +124,9 @@ class Stopwatch:
         """Rounds of the kernel, in turn with the reference's, in one released batch."""
         if reference is None:
             run = self.sequence([kernel] * rounds, l2)
-            return Rounds(run.seconds, run.mhz, looks=run.looks)
+            return Rounds(run.seconds, run.mhz, looks=run.looks, span=run.span)
         run = self.sequence([kernel, reference] * rounds, l2)
-        return Rounds(run.seconds[::2], run.mhz[::2], run.seconds[1::2], run.mhz[1::2], run.looks)
+        return Rounds(run.seconds[::2], run.mhz[::2], run.seconds[1::2], run.mhz[1::2], run.looks, run.span)
 
     def sequence(self, work: Sequence[Enqueue], l2: str) -> Launched:
         """Launches in this order, LAUNCHES at most, in one released batch. Raises DeviceError where the gate
@@ -206,18 +209,49 @@ class Stopwatch:
         """Rounds at full clock, as many as the plan wants; the number thrown away; and whether the clock
         stayed so low through all retries that too few are left."""
         self.ready()
-        one = max(float(np.median(self.batch(kernel, reference, 2, plan.l2).kernel)), 1e-7)
+        two = self.batch(kernel, reference, 2, plan.l2)
+        one = max(float(np.median(two.kernel)), 1e-7)
         wanted = int(np.clip(plan.target_seconds / one, plan.min_rounds, plan.max_rounds))
-        seen, clean, retries, size = Rounds(), Rounds(), 0, _BATCH
+        seen, clean, retries, size = Rounds(), Rounds(), 0, burst(_BATCH, two.span / 2, plan.duty)
         while len(clean.kernel) < wanted and retries <= plan.retries:
-            burst = min(size, wanted - len(clean.kernel))
+            rounds = min(size, wanted - len(clean.kernel))
             lost = len(clean.kernel) - len(seen.kernel)
-            seen.add(self.batch(kernel, reference, burst, plan.l2))
+            now = self.batch(kernel, reference, rounds, plan.l2)
+            seen.add(now)
+            time.sleep(rest(now.span, plan.duty))
             clean = seen.at_full_clock()
             lost += len(seen.kernel) - len(clean.kernel)
-            if lost > burst // 4:
+            if lost > rounds // 4:
                 # Power or heat: shorter bursts and a rest between them let the clock come back.
                 retries += 1
-                size = max(6, size // 3)
+                size = min(size, max(6, size // 3))
                 time.sleep(_REST_SECONDS)
         return clean, len(seen.kernel) - len(clean.kernel), len(clean.kernel) < plan.least_rounds
+
+    def sustain(self, kernel: Enqueue, seconds: float) -> dict[str, float | None]:
+        """Figures once the kernel alone, launched back to back into a warm L2, has kept the GPU busy for so
+        long: over the last quarter of it, the seconds a launch (gaps between launches included), the SM clock
+        and the power."""
+        one = max(float(np.median(self.sequence([kernel] * 4, "warm").seconds)), 1e-6)
+        launches = int(np.clip(0.01 / one, 1, LAUNCHES))
+        stretches = max(8, int(seconds / (launches * one)))
+        last = 3 * stretches // 4
+        ends, watts = self._events[1:4], []
+        for number in range(stretches):
+            if number == last:
+                self._stamp_at(0)
+                self._events[0].record(self.stream)
+            for _ in range(launches):
+                kernel(self.stream)
+            if number >= len(ends):  # two stretches wait in the queue, so that the GPU never does
+                ends[number % len(ends)].synchronize()
+            if number > last:
+                watts.append(self._gpu.look().power_w)
+            ends[number % len(ends)].record(self.stream)
+        self._stamp_at(1)
+        self.stream.synchronize()
+        end = ends[(stretches - 1) % len(ends)]
+        took = self._events[0].time_till(end) / 1e3 / (launches * (stretches - last))
+        (mhz,) = clocks(cuda.from_device(int(self._stamps), (2, 3), np.uint64))
+        seen = {"sustained_mhz": mhz, "sustained_w": max(watts)}
+        return {"sustained_s": took, **{name: round(v, 1) if v == v else None for name, v in seen.items()}}

@@ -122,6 +122,7 @@ class Worker:
         began = time.monotonic()
         clean, discarded, throttled = watch.measure(enqueue, reference if with_reference else None, plan)
         kept_busy = time.monotonic() - began
+        sustained = watch.sustain(enqueue, plan.sustained) if plan.sustained else {}
         self._check_timed(build, problem, data)
         return Measurement(
             seconds=tuple(clean.kernel),
@@ -135,7 +136,12 @@ class Worker:
             throttled=throttled,
             l2=plan.l2,
             mhz=tuple(clean.mhz),
-            extra={"overhead_us": round(watch.overhead * 1e6, 3), "gpu_seconds": round(kept_busy, 4)},
+            duty=plan.duty,
+            extra={
+                "overhead_us": round(watch.overhead * 1e6, 3),
+                "gpu_seconds": round(kept_busy, 4),
+                **sustained,
+            },
         )
 
     def _check_once(

@@ -1,0 +1,61 @@
+"""Bursts and rests, of a measurement and of a pair, and what is said where two were not timed alike."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+import pytest
+
+from harness.devices.cuda.duty import burst, rest
+from harness.devices.cuda.pairing import time_pair
+from harness.devices.cuda.protocol import PairPlan
+from harness.judge import Policy, judge
+from tests.unit import synthetic
+from tests.unit.simulated import SimulatedDevice
+
+
+@pytest.mark.parametrize(
+    ("one", "duty", "launches"), [(1e-4, 1.0, 48), (1e-4, 0.25, 48), (1e-3, 0.25, 20), (0.5, 0.25, 1)]
+)
+def test_a_burst_ends_before_the_power_cap_bites(one: float, duty: float, launches: int) -> None:
+    assert burst(48, one, duty) == launches
+
+
+@pytest.mark.parametrize("duty", [0.1, 0.25, 1.0])
+def test_a_rest_makes_the_busy_share(duty: float) -> None:
+    busy = 0.02
+    assert busy / (busy + rest(busy, duty)) == pytest.approx(duty)
+
+
+def test_blocks_of_a_pair_come_in_bursts_with_rests_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[float] = []
+    monkeypatch.setattr(time, "sleep", rests.append)
+    spans: list[float] = []
+
+    class Watched(SimulatedDevice):
+        def sequence(self, work: Any, l2: str) -> Any:
+            run = super().sequence(work, l2)
+            spans.append(run.span)
+            return run
+
+    arms = {"A": ("A", 2e-3), "B": ("B", 2e-3)}
+    time_pair(Watched(), arms, PairPlan(("ABBA", "BAAB") * 4, duty=0.25))
+    assert rests == pytest.approx([3 * span for span in spans[1:]])  # the first only tells the duration
+    assert max(spans[1:]) <= 0.02
+    assert len(spans) == 1 + 4  # two blocks of 8 ms each
+    rests.clear()
+    time_pair(SimulatedDevice(), arms, PairPlan(("ABBA", "BAAB") * 4))
+    assert not any(rests)
+
+
+def test_another_duty_cycle_than_the_baseline_s_is_not_compared() -> None:
+    case = synthetic.case("wmma")
+    stored = synthetic.entry(case)
+    slow = dataclasses.replace(synthetic.measurement(0.02), duty=0.25)
+    verdict = judge(case, slow, stored, Policy())
+    assert (verdict.kind, verdict.reason) == ("AMBIGUOUS", "OTHER_DUTY_CYCLE")
+    assert f'nox -s baseline -- -k "[{case.id}]"' in verdict.message
+    alike = dataclasses.replace(stored, info={**stored.info, "duty": 0.25})
+    assert judge(case, slow, alike, Policy()).reason == "SLOWER"
