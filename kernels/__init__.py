@@ -7,6 +7,7 @@ from harness.model import BF16, F16, F32, KERNELS_DIR, TF32, BlockShape, Config,
 __all__ = ["LADDER"]
 
 FLOP_4096 = 2.0 * 4096**3
+TENSOR_DUTY = 0.25  # tensor cores kept busy would reach the board's power cap
 
 
 def _column_of_threads(config: Config, dtype: DType) -> BlockShape:
@@ -290,6 +291,7 @@ LADDER: tuple[Kernel, ...] = (
         ),
         shape=_fragments,
         min_capability=(8, 0),
+        duty=TENSOR_DUTY,
     ),
     Kernel(
         name="cublas",
@@ -299,5 +301,6 @@ LADDER: tuple[Kernel, ...] = (
         dtypes=(F32, F16, BF16, TF32),
         configs=(Config(),),
         shape=_library,
+        duty=TENSOR_DUTY,
     ),
 )
