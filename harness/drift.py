@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from harness.judge import percent_text
+from harness.judge import CLOCK_TOLERANCE, percent_text
 from harness.model import Measurement
 
 if TYPE_CHECKING:
@@ -26,8 +26,30 @@ _SETTINGS = {
     "ecc": "ECC",
     "mig": "MIG",
 }
-_CLOCK = 0.01  # relative
+# Of those, what may change how many cycles a kernel takes; the others change the clock alone, which is seen.
+_DECISIVE = ("driver", "cuda_driver", "nvcc", "max_memory_clock_mhz", "ecc", "mig")
+_OF_A_CASE = ("driver", "nvcc", "power_limit_w", "ecc", "mig")  # told by a case's own provenance
 _DEGREES = 10.0
+
+
+def settings(
+    then: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str] = _SETTINGS
+) -> tuple[str, ...]:
+    """Which of these differ between two ``machine_info``; what either does not tell is no difference."""
+    return tuple(
+        f"{_SETTINGS[name]} {then[name]} → {now[name]}"
+        for name in names
+        if None not in (then.get(name), now.get(name)) and then[name] != now[name]
+    )
+
+
+def decisive(baseline: Baseline, entry: BaselineEntry, now: Mapping[str, Any]) -> tuple[str, ...]:
+    """Settings and software that differ and may by themselves change how many cycles a kernel takes."""
+    return settings(_then(baseline, entry), now, _DECISIVE)
+
+
+def _then(baseline: Baseline, entry: BaselineEntry) -> dict[str, Any]:
+    return {**baseline.machine_info, **{n: entry.info[n] for n in _OF_A_CASE if n in entry.info}}
 
 
 def differences(
@@ -37,14 +59,9 @@ def differences(
 
     ``now`` is this run's ``machine_info``. A setting that either does not tell is no difference.
     """
-    then = {**baseline.machine_info, **{n: entry.info[n] for n in ("driver", "nvcc") if n in entry.info}}
-    found = [
-        f"{words} {then[name]} → {now[name]}"
-        for name, words in _SETTINGS.items()
-        if None not in (then.get(name), now.get(name)) and then[name] != now[name]
-    ]
-    clock = entry.info.get("sm_clock_mhz")
-    if clock and m.sm_clock_mhz and abs(m.sm_clock_mhz / clock - 1) > _CLOCK:
+    found = list(settings(_then(baseline, entry), now))
+    clock = entry.sm_clock_mhz
+    if clock and m.sm_clock_mhz and abs(m.sm_clock_mhz / clock - 1) > CLOCK_TOLERANCE:
         found.append(f"SM clock {clock:.0f} → {m.sm_clock_mhz:.0f} MHz ({m.slowed_by})")
     warmth = entry.info.get("temperature_c")
     if warmth and abs(m.temperature_c - warmth) > _DEGREES:

@@ -13,20 +13,32 @@ from pathlib import Path
 from typing import Any
 
 from harness.baselines import BaselineEntry
-from harness.judge import CONFIRMED, CompareFail, Paired, Policy, Verdict, confirm, judge, settle
+from harness.judge import (
+    CONFIRMED,
+    CompareFail,
+    Paired,
+    Policy,
+    Verdict,
+    confirm,
+    judge,
+    settle,
+    shared,
+    unpaired,
+)
 from harness.model import Case, Measurement, Resources
 
 _MEASURED = (
     *("seconds", "sm_clock_mhz", "power_w", "temperature_c", "clock_event_reasons", "throttled"),
     *("l2", "duty"),
 )
-_STORED = ("median_s", "gflops", "noise_floor", "cubin_sha256", "l2", "duty")
+_STORED = ("median_s", "gflops", "noise_floor", "cubin_sha256", "l2", "duty", "sm_clock_mhz")
 
 
 @dataclass(frozen=True)
 class Evidence:
     """``first`` what was measured, ``second`` what a fresh worker measured, ``paired`` what came of a pair;
-    ``stored`` False where this GPU has no baseline; ``differences`` as of `drift.differences`."""
+    ``stored`` False where this GPU has no baseline; ``differences`` and ``decisive`` are those of `drift`,
+    ``others`` the processes that came to the GPU."""
 
     first: Measurement
     entry: BaselineEntry | None = None
@@ -34,6 +46,8 @@ class Evidence:
     second: Measurement | None = None
     paired: Paired | None = None
     differences: tuple[str, ...] = ()
+    decisive: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
     @property
     def path(self) -> str:
@@ -50,13 +64,22 @@ class Evidence:
 
 def conclude(case: Case, e: Evidence, policy: Policy) -> Verdict:
     """The verdict on all that is known so far."""
+    verdict = confirmed(case, e, policy)
+    if e.others:
+        return shared(case, verdict, e.others)
+    if verdict.reason != CONFIRMED or e.second is None or e.entry is None:
+        return verdict
+    if e.paired is not None:
+        verdict = settle(case, verdict, e.paired, e.differences)
+    return verdict if verdict.reason != CONFIRMED else unpaired(case, verdict, e.second, e.entry, e.decisive)
+
+
+def confirmed(case: Case, e: Evidence, policy: Policy) -> Verdict:
+    """The verdict without a pair: one is wanted where its reason is CONFIRMED."""
     verdict = judge(case, e.first, e.entry, policy, stored=e.stored)
     if e.second is None or e.entry is None:
         return verdict
-    verdict = confirm(case, verdict, e.second, e.entry, policy, e.differences)
-    if e.paired is None or verdict.reason != CONFIRMED:
-        return verdict
-    return settle(case, verdict, e.paired, e.differences)
+    return confirm(case, verdict, e.second, e.entry, policy, e.differences)
 
 
 # Stored with a run
@@ -79,6 +102,8 @@ def told(case: Case, e: Evidence, policy: Policy) -> dict[str, Any]:
         "first": _measured(e.first) | {"seconds": list(e.first.seconds)} if e.second else None,
         "paired": e.paired and asdict(e.paired),
         "differences": list(e.differences),
+        "decisive": list(e.decisive),
+        "others": list(e.others),
     }
 
 
@@ -101,9 +126,8 @@ def again(case: Case, info: Mapping[str, Any], seconds: Sequence[float]) -> Verd
     if e["baseline"]:
         entry = BaselineEntry("", "", e["baseline"]["stats"], {"case": case.id, **e["baseline"]["info"]})
     paired = Paired(**e["paired"]) if e["paired"] else None
-    evidence = Evidence(
-        first or last, entry, e["stored"], last if first else None, paired, tuple(e["differences"])
-    )
+    said = {name: tuple(e[name]) for name in ("differences", "decisive", "others")}
+    evidence = Evidence(first or last, entry, e["stored"], last if first else None, paired, **said)
     return conclude(case, evidence, policy)
 
 

@@ -5,14 +5,14 @@ Knows neither pytest nor CUDA: a device that can `time`, a baseline, a policy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from harness.baselines import Baseline, BaselineEntry
 from harness.devices import DeviceError
-from harness.drift import differences
-from harness.evidence import Evidence, conclude, told
+from harness.drift import decisive, differences
+from harness.evidence import Evidence, conclude, confirmed, told
 from harness.judge import CONFIRMED, Paired, Policy, Verdict, VerdictKind
 from harness.model import Case, Measurement
 
@@ -92,28 +92,36 @@ def run(
     plan: Any,
     now: Callable[[], Mapping[str, Any]] = dict,
     against: PairsWithBaseline | None = None,
+    busy: Callable[[], Sequence[str]] = tuple,
 ) -> Result:
     """Times and judges one case; what the device cannot do becomes a verdict, never an exception.
 
     A suspicion is measured again in a fresh worker, and what is left of it beside the baseline's own commit
-    where ``against`` can. ``now`` gives this run's machine_info, to say what is not as it was.
+    where ``against`` can. ``now`` gives this run's machine_info, to say what is not as it was; ``busy`` tells
+    who else is on the GPU.
     """
     try:
         entry = baseline.entry(case.id) if baseline else None
         evidence = Evidence(device.time(case, plan), entry, baseline is not None)
+        evidence = replace(evidence, others=tuple(busy()))
         verdict = conclude(case, evidence, policy)
         if verdict.kind is not VerdictKind.REGRESSED or entry is None or baseline is None:
             return Result(case, verdict, evidence, policy)
         # One process can be unlucky (memory layout, a neighbour's burst); two in a row are not.
         device.restart()
         second = device.time(case, plan)
-        differing = differences(baseline, entry, now(), second)
-        evidence = replace(evidence, second=second, differences=differing)
-        verdict = conclude(case, evidence, policy)
+        machine = now()
+        evidence = replace(
+            evidence,
+            second=second,
+            differences=differences(baseline, entry, machine, second),
+            decisive=decisive(baseline, entry, machine),
+        )
+        verdict = confirmed(case, evidence, policy)
         if verdict.reason == CONFIRMED and against and verdict.threshold is not None:
             evidence = replace(evidence, paired=against(case, entry, verdict.threshold))
-            verdict = conclude(case, evidence, policy)
-        return Result(case, verdict, evidence, policy)
+        evidence = replace(evidence, others=tuple(busy()))
+        return Result(case, conclude(case, evidence, policy), evidence, policy)
     except DeviceError as error:
         if error.code == "WRONG":
             return Result(case, Verdict(VerdictKind.WRONG, "OUTPUT", message=str(error)))
@@ -144,6 +152,8 @@ def extra_info(result: Result) -> dict[str, Any]:
         "verdict": str(v.kind),
         "verdict_reason": v.reason,
         "change": v.change,
+        "flop_per_clock": _per_clock(case, m),
+        "change_per_clock": v.per_clock,
         "threshold": v.threshold,
         "noise_floor": v.noise_floor,
         "path": result.evidence.path,
@@ -163,3 +173,8 @@ def extra_info(result: Result) -> dict[str, Any]:
         info["sustained_gflops"] = case.problem.gflops(m.extra["sustained_s"])
     info["evidence"] = told(case, result.evidence, result.policy)
     return info
+
+
+def _per_clock(case: Case, m: Measurement) -> float | None:
+    """FLOP per SM clock of the whole GPU; None where the clock is not known."""
+    return case.problem.flops / (m.median * m.sm_clock_mhz * 1e6) if m.sm_clock_mhz else None

@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 
 DEFAULT_MIN_CHANGE = 0.01
 CONFIRMED = "SLOWER_CONFIRMED"  # the one reason that a pair with the baseline's commit may still settle
+CLOCK_TOLERANCE = 0.01  # relative; on an H200 a case's clock differs by less from run to run
+# NVML's hardware slowdown, software and hardware thermal slowdown and power brake: never part of normal work.
+_HEAT = 0x008 | 0x020 | 0x040 | 0x080
+# Noise floors beyond the threshold that a slowdown needs for both looks to find it in 95 % of runs: of normal
+# medians, the 95 % quantile of (median of 5 - lesser of 2 others) / range of the 5, after E. Lord, "The use
+# of range in place of standard deviation in the t-test", Biometrika 34, 1947.
+_POWER_FACTOR = 1.23
 MIN_SAMPLES = 5  # Fewer rounds than this have no median worth comparing.
 
 
@@ -95,19 +102,37 @@ class Policy:
         return max(least, self.noise_factor * noise_floor)
 
 
+def detectable(threshold: float, noise_floor: float) -> float:
+    """The smallest slowdown that the gate finds with 95 % power, as a share of the GFLOPS.
+
+    H. S. Bloom's minimum detectable effect ("Minimum detectable effects", Evaluation Review 19, 1995), with
+    the noise floor as the measure of spread. A slowdown between threshold and this is found less often.
+    """
+    return threshold + _POWER_FACTOR * noise_floor
+
+
 @dataclass(frozen=True)
 class Verdict:
     """``reason`` is a stable code; ``change`` the relative change of GFLOPS (-0.03: 3 % slower) against
-    the baseline, ``threshold`` and ``noise_floor`` relative too; ``message`` one line."""
+    the baseline, ``per_clock`` that of the work per SM clock where both clocks are known, ``threshold`` and
+    ``noise_floor`` relative too; ``message`` one line."""
 
     kind: VerdictKind
     reason: str
     change: float | None = None
+    per_clock: float | None = None
     threshold: float | None = None
     noise_floor: float | None = None
     gflops: float | None = None
     baseline_gflops: float | None = None
     message: str = ""
+
+    @property
+    def detectable(self) -> float | None:
+        """The minimum detectable effect: `detectable` at this threshold and noise floor."""
+        if self.threshold is None or self.noise_floor is None:
+            return None
+        return detectable(self.threshold, self.noise_floor)
 
     def failed(self, policy: Policy) -> bool:
         """Whether the case is red. Only what is known to be fine is green."""
@@ -134,9 +159,10 @@ def judge(
         text = f"{case.id}: {len(seconds)} clean rounds, {MIN_SAMPLES} are needed; run it again"
         return Verdict(VerdictKind.AMBIGUOUS, "TOO_FEW_SAMPLES", message=text)
     verdict = Verdict(VerdictKind.PASS, "WITHIN_THRESHOLD", gflops=case.problem.gflops(measurement.median))
-    if measurement.throttled:
+    heat = measurement.clock_event_reasons & _HEAT
+    if measurement.throttled or (heat and _clock(measurement, entry) in (None, "lower")):
         text = (
-            f"{case.id}: the SM clock stayed throttled ({measurement.sm_clock_mhz:.0f} MHz, "
+            f"{case.id}: the SM clock was throttled ({measurement.sm_clock_mhz:.0f} MHz, "
             f"{measurement.power_w:.0f} W, {measurement.temperature_c:.0f} °C, "
             f"clock-event reasons: {measurement.slowed_by}); let the GPU rest and run it again"
         )
@@ -164,9 +190,13 @@ def _compare(
         return replace(verdict, kind=VerdictKind.AMBIGUOUS, reason="OTHER_DUTY_CYCLE", message=text)
     change = entry.median_s / measurement.median - 1
     threshold = policy.threshold(case, entry.noise_floor)
+    per_clock = None
+    if entry.sm_clock_mhz and measurement.sm_clock_mhz:
+        per_clock = (1 + change) * entry.sm_clock_mhz / measurement.sm_clock_mhz - 1
     verdict = replace(
         verdict,
         change=change,
+        per_clock=per_clock,
         threshold=threshold,
         noise_floor=entry.noise_floor,
         baseline_gflops=entry.gflops,
@@ -179,9 +209,56 @@ def _compare(
         if failure := check.failure(measurement.seconds, entry.stats):
             text = f"{figures}; {failure}. {_reproduce(case)}"
             return replace(verdict, kind=VerdictKind.REGRESSED, reason="COMPARE_FAIL", message=text)
+    if _clock(measurement, entry) == "higher" and per_clock is not None and per_clock < -threshold:
+        text = (
+            f"{figures}; only because the SM clock is {measurement.sm_clock_mhz:.0f} MHz, not "
+            f"{entry.sm_clock_mhz:.0f} as in the baseline. Restore it, or measure anew: {_refresh(case)}"
+        )
+        return replace(verdict, kind=VerdictKind.AMBIGUOUS, reason="HIGHER_CLOCK", message=text)
     if change > threshold:
         return replace(verdict, kind=VerdictKind.IMPROVED, reason="FASTER", message=figures)
     return replace(verdict, message=figures)
+
+
+def _clock(m: Measurement, entry: BaselineEntry | None) -> str | None:
+    """Where the SM clock is against the baseline's: lower, higher or alike; None where either is unknown."""
+    if entry is None or not entry.sm_clock_mhz or not m.sm_clock_mhz:
+        return None
+    off = m.sm_clock_mhz / entry.sm_clock_mhz - 1
+    return "alike" if abs(off) <= CLOCK_TOLERANCE else "lower" if off < 0 else "higher"
+
+
+def shared(case: Case, verdict: Verdict, others: Sequence[str]) -> Verdict:
+    """The verdict where other processes were on the GPU: its times say nothing."""
+    text = f"{case.id}: the GPU was shared with {'; '.join(others)}; stop that and run it again"
+    return replace(verdict, kind=VerdictKind.AMBIGUOUS, reason="SHARED_GPU", message=text)
+
+
+def unpaired(
+    case: Case, confirmed: Verdict, m: Measurement, entry: BaselineEntry, decisive: Sequence[str]
+) -> Verdict:
+    """What a regression that a fresh worker confirmed comes to where no pair could tell code from machine.
+
+    It stands where the machine is as it was. At a lower clock a compute-bound kernel takes as many cycles as
+    before; one that takes more has regressed, and of one that takes fewer, as what waits for memory does,
+    nothing can be said. ``decisive`` are settings that differ and may change the number of cycles.
+    """
+    per_clock, threshold = confirmed.per_clock, confirmed.threshold
+    if _clock(m, entry) == "lower" and per_clock is not None and threshold is not None:
+        where = f"at {m.sm_clock_mhz:.0f} MHz in place of {entry.sm_clock_mhz:.0f} ({m.slowed_by})"
+        if abs(per_clock) <= threshold:
+            text = f"{confirmed.message} Per clock it does as much as before: the clock is lower, {where}"
+            return replace(confirmed, kind=VerdictKind.DRIFTED, reason="LOWER_CLOCK", message=text)
+        if per_clock > threshold:
+            text = f"{confirmed.message} It cannot be judged {where}: set the clock as it was"
+            return replace(confirmed, kind=VerdictKind.AMBIGUOUS, reason="LOWER_CLOCK", message=text)
+    if decisive:
+        text = (
+            f"{confirmed.message} Code or machine, which is not as it was ({', '.join(decisive)})? Fetch the "
+            f"baseline's commit, to be paired with, or measure anew: {_refresh(case)}"
+        )
+        return replace(confirmed, kind=VerdictKind.AMBIGUOUS, reason="OTHER_SETTINGS", message=text)
+    return confirmed
 
 
 def confirm(
@@ -298,9 +375,10 @@ def noise_text(floor: float | None) -> str:
 
 
 def _figures(case: Case, v: Verdict) -> str:
+    per_clock = "" if v.per_clock is None else f"per clock {percent_text(v.per_clock, 2)}; "
     return (
         f"{case.id}: {gflops_text(v.gflops)} GFLOPS against {gflops_text(v.baseline_gflops)} "
-        f"({percent_text(v.change, 2)}; threshold {100 * (v.threshold or 0):.2g} %, "
+        f"({percent_text(v.change, 2)}; {per_clock}threshold {100 * (v.threshold or 0):.2g} %, "
         f"noise floor {100 * (v.noise_floor or 0):.2g} %)"
     )
 

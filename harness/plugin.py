@@ -19,6 +19,7 @@ from harness import baselines, cases, provenance
 from harness.baselines import BaselineError
 from harness.devices import DeviceError, NoDevice, open_cuda, open_emulated
 from harness.devices.cuda.protocol import Plan
+from harness.drift import settings
 from harness.gate import Result
 from harness.judge import CompareFail, Policy, VerdictKind, gflops_text
 from harness.model import Case
@@ -212,6 +213,8 @@ def _open_device(config: pytest.Config, session: Session) -> None:
     if wanted != "emulated":
         try:
             session.device = session.gpu = config.hook.pytest_gemm_device(config=config)
+            if not config.option.allow_busy:
+                session.busy = session.gpu.busy
             if isinstance(session.gpu, PairingDevice):
                 session.against = Against(session.gpu, session.capability, session.plan.l2)
                 config.add_cleanup(session.against.close)
@@ -271,6 +274,7 @@ def _choose_baseline(config: pytest.Config, session: Session) -> None:
     try:
         session.baseline = baselines.load(path)
         session.baseline.require_gpu(session.slug, session.gpu.info.name)
+        session.baseline.require_mig(session.gpu.info.mig)
     except BaselineError as error:
         if session.judging:
             raise pytest.UsageError(str(error)) from None
@@ -453,6 +457,10 @@ def _notes(session: Session) -> list[str]:
     if improved := [r.case.id for r in session.results if r.verdict.kind is VerdictKind.IMPROVED]:
         chosen = " or ".join(f"[{case}]" for case in improved)
         notes.append(f'{len(improved)} improved; to keep that: nox -s baseline -- -k "{chosen}"')
+    if session.baseline and session.judging:
+        machine = {**session.gpu.info.as_dict(), **provenance.software_versions()}
+        if unlike := settings(session.baseline.machine_info, machine):
+            notes.append(f"not as when the baseline was measured: {', '.join(unlike)}")
     if session.policy.allow_orphans and (orphans := _orphans(session)):
         notes.append(f"{len(orphans)} orphans in the baseline: {', '.join(orphans)}")
     notes += [text for result in session.results if (text := _sustained(result))]

@@ -34,7 +34,7 @@ class GateFixture:
             )
         s = self._session
         stored = s.baseline if s.judging else None
-        result = run(s.gpu, case, stored, s.policy, s.plan, lambda: machine_info(s), s.against)
+        result = run(s.gpu, case, stored, s.policy, s.plan, lambda: machine_info(s), s.against, s.busy)
         s.results.append(result)
         if result.usable:
             self._record(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ class Session:
     plan: Plan = field(default_factory=Plan)
     judging: bool = True
     against: Against | None = None  # pairs a suspected regression with its baseline's commit
+    busy: Callable[[], Sequence[str]] = tuple  # who else is on the GPU, where that matters
     results: list[Result] = field(default_factory=list)
     compile_errors: dict[str, str] = field(default_factory=dict)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from harness.baselines import (
     Baseline,
+    BaselineEntry,
     BaselineError,
     current,
     gpu_slug,
@@ -24,7 +25,8 @@ from harness.baselines import (
     write,
 )
 from harness.baselines.agree import agreement, summary
-from harness.judge import gflops_text, noise_text, percent_text, share_text
+from harness.cases import find_case
+from harness.judge import Policy, detectable, gflops_text, noise_text, percent_text, share_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -118,13 +120,22 @@ def _show(root: Path) -> int:
             f"{baseline.path}: {machine['name']}, driver {machine['driver']}, CUDA {machine['cuda_driver']}, "
             f"nvcc {machine['nvcc']}, commit {commit}, {baseline.runs} runs, {baseline.datetime[:10]}"
         )
-        rows = [("case", "GFLOPS", "% of cuBLAS", "noise")]
+        rows = [("case", "GFLOPS", "% of cuBLAS", "noise", "MDE")]
         for e in baseline.entries.values():
-            rows.append(
-                (e.case_id, gflops_text(e.gflops), share_text(e.cublas_ratio), noise_text(e.noise_floor))
-            )
+            figures = gflops_text(e.gflops), share_text(e.cublas_ratio), noise_text(e.noise_floor)
+            rows.append((e.case_id, *figures, noise_text(_detectable(baseline, e))))
         print("\n".join(_aligned(rows)))
     return 0
+
+
+def _detectable(baseline: Baseline, entry: BaselineEntry) -> float | None:
+    """The minimum detectable effect under the default policy; None of a case that is not in the suite."""
+    major, minor = map(int, baseline.machine_info["capability"].split("."))
+    try:
+        case = find_case(entry.case_id, (major, minor))
+    except ValueError:
+        return None
+    return detectable(Policy().threshold(case, entry.noise_floor), entry.noise_floor)
 
 
 def _agree(first: Path, second: Path) -> int:

@@ -31,6 +31,7 @@ _COPIED = (
     *("case", "variant", "flops", "l2", "duty", "clock_event_reasons"),
     *("registers", "shared_bytes", "local_bytes", "cubin_sha256", "launch"),
 )
+_SET = ("driver", "nvcc", "power_limit_w", "ecc", "mig")
 _OBSERVED = ("cublas_ratio", "sm_clock_mhz", "power_w", "temperature_c")
 
 
@@ -100,6 +101,7 @@ def merge_runs(runs: Sequence[Run], previous: Baseline | None = None) -> Baselin
         raise BaselineError("the same run was given twice; every run must be a fresh one")
     if previous is not None:
         previous.require_gpu(slug, first.machine_info["name"])
+        previous.require_mig(first.machine_info.get("mig"))
     fresh = {case: _merge_case(case, runs) for case in first.records}
     return Baseline(
         slug=slug,
@@ -150,8 +152,7 @@ def _merge_case(case: str, runs: Sequence[Run]) -> BaselineEntry:
         **{name: _seen(seen.get(name)) for name in _OBSERVED},
         "commit": first.commit_info["id"],
         "dirty": first.commit_info["dirty"],
-        "driver": first.machine_info["driver"],
-        "nvcc": first.machine_info["nvcc"],
+        **{name: first.machine_info[name] for name in _SET if name in first.machine_info},
     }
     kept = {name: _significant(stats[name]) for name in (*STATS_POSITIVE, *STATS_OTHER)}
     counts = {name: stats[name] for name in ("outliers", "rounds", "iterations")}

@@ -90,6 +90,11 @@ class BaselineEntry:
         return str(self.info["l2"])
 
     @property
+    def sm_clock_mhz(self) -> float | None:
+        """The SM clock that is expected: that of the middle run."""
+        return self.info.get("sm_clock_mhz") or None
+
+    @property
     def duty(self) -> float:
         """Share of the time that the GPU was kept busy, at most."""
         return float(self.info.get("duty", 1.0))
@@ -119,6 +124,16 @@ class Baseline:
         if slug != self.slug:
             theirs = self.machine_info["name"]
             raise BaselineError(f"{self.path}: the baseline of {theirs}, but this GPU is {name}; {_MEASURE}")
+
+    def require_mig(self, mig: bool | None) -> None:
+        """Raises BaselineError where MIG was off and is on, or the other way."""
+        then = self.machine_info.get("mig")
+        if None not in (then, mig) and then != mig:
+            states = [("off", "on")[bool(state)] for state in (then, mig)]
+            raise BaselineError(
+                f"{self.path}: measured with MIG {states[0]}, but MIG is {states[1]}, and a part of a GPU is "
+                "another GPU; switch it back, or move this baseline away"
+            )
 
 
 def gpu_slug(name: str) -> str:

@@ -17,8 +17,8 @@ _PLAIN = ("WITHIN_THRESHOLD", "FASTER", "NOT_IN_BASELINE", "NO_BASELINE_FILE", "
 
 @dataclass(frozen=True)
 class Row:
-    """One case. ``change`` and ``noise_floor`` are shares, ``cublas_ratio`` the speed over cuBLAS's;
-    None where there is none."""
+    """One case. ``change``, ``per_clock``, ``noise_floor`` and ``detectable``, the minimum detectable effect,
+    are shares, ``cublas_ratio`` the speed over cuBLAS's; None where there is none."""
 
     stage: str
     config: str
@@ -27,7 +27,9 @@ class Row:
     gflops: float | None
     cublas_ratio: float | None
     change: float | None
+    per_clock: float | None
     noise_floor: float | None
+    detectable: float | None
     verdict: str
     reason: str = ""
     failed: bool = False
@@ -48,7 +50,9 @@ def row(case: Case, verdict: Verdict, cublas_ratio: float | None, policy: Policy
         gflops=verdict.gflops,
         cublas_ratio=cublas_ratio,
         change=verdict.change,
+        per_clock=verdict.per_clock,
         noise_floor=verdict.noise_floor,
+        detectable=verdict.detectable,
         verdict=verdict.kind.value,
         reason=verdict.reason,
         failed=verdict.failed(policy),

@@ -61,12 +61,16 @@ def job_summary(
 def _rows(rows: Sequence[Row]) -> str:
     ordered = [row for group in in_order(rows).values() for row in group]
     return table_text(
-        ("problem", "stage", "dtype", "config", "GFLOPS", "% of cuBLAS", "change", "noise floor", "verdict"),
-        "llllrrrrl",
+        (
+            *("problem", "stage", "dtype", "config", "GFLOPS", "% of cuBLAS", "change", "per clock"),
+            *("noise floor", "MDE", "verdict"),
+        ),
+        "llllrrrrrrl",
         (
             (
                 *(row.problem, row.stage, row.dtype, row.config, gflops_text(row.gflops)),
-                *(share_text(row.cublas_ratio), percent_text(row.change), noise_text(row.noise_floor)),
+                *(share_text(row.cublas_ratio), percent_text(row.change), percent_text(row.per_clock)),
+                *(noise_text(row.noise_floor), noise_text(row.detectable)),
                 f"**{row.outcome}**" if row.failed else row.outcome,
             )
             for row in ordered

@@ -16,15 +16,20 @@ from harness.report import Row, in_order, row
 __all__ = ["Row", "ladder_table", "row"]
 
 _NARROW_CONFIG = 18
+# By whether it is narrow: the message of a verdict has them all.
+_FIGURES = (
+    ("GFLOPS", "% cuBLAS", "change", "per clock", "noise", "MDE"),
+    ("GFLOPS", "% cuBLAS", "change", "MDE"),
+)
 _STYLES = {"PASS": "", "IMPROVED": "green", "NO_BASELINE": "yellow", "DRIFTED": "yellow"}
 
 
 def ladder_table(rows: Sequence[Row], width: int, color: bool) -> str:
     """The table as text: grouped by problem, every row shown, those that failed marked with ``!``.
 
-    Where ``width`` is short, configs go on at the next line after a hyphen. No word or figure is ever cut:
-    rather is a very narrow table wider than asked. No line ends in spaces; without ``color`` there are no
-    control sequences.
+    Where ``width`` is short, configs go on at the next line after a hyphen, and the change per clock and the
+    noise floor are left out. No word or figure is ever cut: a very narrow table is wider than asked. No
+    line ends in spaces; without ``color`` there are no control sequences.
     """
     console = _console(color)
     table = _table(rows, narrow=False)
@@ -58,7 +63,7 @@ def _table(rows: Sequence[Row], narrow: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for name in ("  stage", "dtype", "config"):
         table.add_column(name, no_wrap=True)
-    for name in ("GFLOPS", "% cuBLAS", "change", "noise"):
+    for name in _FIGURES[narrow]:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for problem, group in in_order(rows).items():
@@ -77,7 +82,8 @@ def _cells(one: Row, narrow: bool) -> tuple[str, ...]:
         gflops_text(one.gflops),
         share_text(one.cublas_ratio),
         percent_text(one.change),
-        noise_text(one.noise_floor),
+        *(() if narrow else (percent_text(one.per_clock), noise_text(one.noise_floor))),
+        noise_text(one.detectable),
         one.outcome.replace(" ", "\n") if narrow else one.outcome,
     )
 

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness import gate
-from harness.baselines import Baseline, BaselineEntry
+from harness.baselines import Baseline
 from harness.devices import DeviceError
 from harness.drift import differences
 from harness.evidence import again, main
 from harness.judge import CompareFail, Policy, VerdictKind
-from harness.model import Case, Measurement
-from harness.paired.against import Against
+from harness.model import Case
 from tests.unit import synthetic
 from tests.unit.repo import Repo, source
-from tests.unit.simulated import SimulatedDevice
-
-GPU = (9, 0)
-MACHINE = {"driver": "999.1", "nvcc": "13.0.88", "power_limit_w": 700.0, "ecc": True}
+from tests.unit.way import MACHINE, Way, came_to
 
 
 @pytest.fixture
@@ -32,81 +27,6 @@ def repo(tmp_path: Path) -> Repo:
     made = Repo(tmp_path / "repo")
     made.write(source("C[0] = beta;"))
     return made
-
-
-def entry_of(case: Case, repo: Repo, **more: Any) -> BaselineEntry:
-    entry = synthetic.entry(case, 1e-3)
-    known = {
-        "commit": repo.git("rev-parse", "HEAD"),
-        "dirty": False,
-        "launch": str(case.launch),
-        "cublas_ratio": 0.5,
-    }
-    return dataclasses.replace(entry, info={**entry.info, **known, **more})
-
-
-@dataclasses.dataclass
-class Way:
-    """One case through the gate on a simulated GPU, where the working tree's kernel takes ``now`` seconds and
-    the base's ``then``; the first process may be unlucky by ``first``."""
-
-    repo: Repo
-    now: float = 1.03e-3
-    then: float = 1e-3
-    first: float = 0.0
-    bias: float = 0.0
-    cubin: str = synthetic.NEW
-    launch: str | None = None
-    policy: Policy = dataclasses.field(default_factory=Policy)
-    machine: dict[str, Any] = dataclasses.field(default_factory=lambda: dict(MACHINE))
-    entry: dict[str, Any] = dataclasses.field(default_factory=dict)
-    pairing: bool = True
-    fail: Callable[[Case, Case], None] = lambda base, case: None
-
-    def run(self) -> gate.Result:
-        case = self.repo.case()
-        device = SimulatedDevice(self._seconds, bias=self.bias, fail=self.fail)
-        self.device = device
-        entry = entry_of(case, self.repo, **self.entry)
-        baseline = Baseline("gpu", 5, MACHINE, {}, "", {case.id: entry})
-        against = Against(device, GPU, "cold", self.repo.root)
-        try:
-            pairing = against if self.pairing else None
-            timed = _Timed(self)
-            result = gate.run(timed, case, baseline, self.policy, None, lambda: self.machine, pairing)
-        finally:
-            against.close()
-        assert self.repo.git("worktree", "list").count("\n") == 0
-        if result.measurement is not None:
-            # What the run's JSON holds gives the same verdict, to the word.
-            info = json.loads(json.dumps(gate.extra_info(result)))
-            assert again(case, info, result.measurement.seconds) == result.verdict
-        return result
-
-    def _seconds(self, case: Case) -> float:
-        ours = case.kernel.source is not None and case.kernel.source.is_relative_to(self.repo.root)
-        return self.now if ours else self.then
-
-
-class _Timed:
-    """Times by the numbers of the path."""
-
-    def __init__(self, path: Way) -> None:
-        self.path, self.times, self.restarts = path, 0, 0
-
-    def time(self, case: Case, plan: Any) -> Measurement:
-        self.times += 1
-        unlucky = self.path.first if self.times == 1 else 0.0
-        m = synthetic.measurement(self.path.now * (1 + unlucky), cubin=self.path.cubin)
-        return dataclasses.replace(m, reference_seconds=(5.1e-4,))
-
-    def restart(self) -> None:
-        self.restarts += 1
-
-
-def came_to(path: Way) -> tuple[str, str]:
-    verdict = path.run().verdict
-    return str(verdict.kind), verdict.reason
 
 
 # The path
@@ -205,6 +125,8 @@ def test_device_that_cannot_pair_confirms_alone(repo: Repo) -> None:
         ("BASE_WRONG", ("REGRESSED", "SLOWER_CONFIRMED")),
         ("WRONG", ("WRONG", "OUTPUT")),
         ("HANG", ("CRASHED", "PAIR_CRASHED")),
+        ("WORKER_DIED", ("CRASHED", "PAIR_CRASHED")),
+        ("BASE_WORKER_DIED", ("REGRESSED", "SLOWER_CONFIRMED")),
     ],
 )
 def test_pair_that_fails(repo: Repo, code: str, expected: tuple[str, str]) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pynvml
 import pytest
 from _pytest.mark.expression import Expression
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.baselines.store import noise_floor
 from harness.judge import (
     CompareFail,
     Policy,
@@ -250,6 +252,26 @@ def test_green_means_within_the_threshold_or_faster(
     verdict = judge(TILED, m, entry(TILED, old, noise), policy)
     lost = 1 - old / m.median  # share of the GFLOPS
     assert verdict.failed(policy) == (lost > max(least, 3 * noise))
+
+
+def test_minimum_detectable_effect_is_found_by_both_looks_in_95_percent() -> None:
+    """Of simulated baselines and runs whose process medians are normal, whatever their spread."""
+    rng = np.random.default_rng(4)
+    for sigma in (0.0005, 0.01):
+        found, tried = 0, 4000
+        for _ in range(tried):
+            medians = 0.01 * (1 + sigma * rng.standard_normal(5))
+            stored = entry(TILED, float(np.median(medians)), noise_floor(list(medians)))
+            v = judge(TILED, measurement(0.01), stored, POLICY)
+            assert v.detectable is not None
+            looks = 0.01 * (1 + sigma * rng.standard_normal(2)) / (1 - v.detectable)
+            found += all(stored.median_s / look - 1 < -(v.threshold or 1) for look in looks)
+        assert found / tried == pytest.approx(0.95, abs=0.012)
+
+
+def test_a_quiet_case_detects_little_more_than_its_threshold() -> None:
+    assert verdict_on(0.01, noise=0.0003).detectable == pytest.approx(0.0104, abs=1e-4)
+    assert Verdict(VerdictKind.CRASHED, "HANG").detectable is None
 
 
 def test_figures_read_the_same_everywhere() -> None:

@@ -26,7 +26,7 @@ SMALL = "256x256x256"
 
 
 def made(stage: str = "tiled", config: str = "tile32-pad0", problem: str = SMALL, **more: object) -> Row:
-    plain = Row(stage, config, "f32", problem, 1234.5, 0.25, -0.002, 0.0003, "PASS", "WITHIN_THRESHOLD")
+    plain = Row(stage, config, "f32", problem, 1234.5, 0.25, -0.002, -0.001, 0.0003, 0.0104, "PASS")
     return replace(plain, **more)  # type: ignore[arg-type]
 
 
@@ -35,7 +35,7 @@ RED = made(
 )
 CRASHED = made(
     "naive", problem=CUBE.id, verdict="CRASHED", reason="ILLEGAL_ADDRESS", failed=True, gflops=None,
-    cublas_ratio=None, change=None, noise_floor=None,
+    cublas_ratio=None, change=None, per_clock=None, noise_floor=None, detectable=None,
 )  # fmt: skip
 ROWS = [made("cublas", ""), made(), made("naive"), RED, CRASHED]
 
@@ -64,9 +64,9 @@ def test_every_row_stands_under_its_problem_in_the_order_of_the_ladder() -> None
         ["!", "naive"],
         ["!", "register"],
     ]
-    assert " ".join(lines[3].split()) == "tiled f32 tile32-pad0 1,234 25.0 -0.2 % 0.03 % PASS"
-    assert " ".join(lines[6].split()) == "! naive f32 tile32-pad0 – – – – CRASHED ILLEGAL_ADDRESS"
-    assert lines[7].split()[-4:] == ["0.03", "%", "REGRESSED", "SLOWER_CONFIRMED"]
+    assert " ".join(lines[3].split()) == "tiled f32 tile32-pad0 1,234 25.0 -0.2 % -0.1 % 0.03 % 1.04 % PASS"
+    assert " ".join(lines[6].split()) == "! naive f32 tile32-pad0 – – – – – – CRASHED ILLEGAL_ADDRESS"
+    assert lines[7].split()[-4:] == ["1.04", "%", "REGRESSED", "SLOWER_CONFIRMED"]
 
 
 def test_dtypes_of_one_stage_do_not_mix() -> None:
@@ -117,13 +117,13 @@ def test_a_job_summary_says_red_first() -> None:
     assert "### Failed" in failed
     assert failed.count("\n| 4096x4096x4096 ") == 2
     assert (
-        f"| 4096x4096x4096 | register | f32 | {LONG} | 1,234 | 25.0 | -3.1 % | 0.03 % | "
+        f"| 4096x4096x4096 | register | f32 | {LONG} | 1,234 | 25.0 | -3.1 % | -0.1 % | 0.03 % | 1.04 % | "
         "**REGRESSED SLOWER_CONFIRMED** |" in failed
     )
     assert everything.count("\n| 256x256x256 ") == 3
     assert everything.count("\n| 4096x4096x4096 ") == 2
     columns = {line.count("|") for line in text.splitlines() if line.startswith("|")}
-    assert columns == {10}
+    assert columns == {12}
 
 
 def test_a_job_summary_is_green_only_where_something_was_judged() -> None:
