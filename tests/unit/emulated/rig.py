@@ -57,8 +57,12 @@ def execute(
     launches: int = 1,
     budget: int = 10_000,
     known: Array | None = None,
+    dynamic_shared: int = 0,
 ) -> tuple[Array, Report]:
-    """Runs rows of operands (lanes, 4) uint32, 32 lanes a block; results (lanes, 2) uint32 and the report."""
+    """Runs rows of operands (lanes, 4) uint32, so many lanes a block; results (lanes, 2) uint32 and the
+    report. Launch i of several has the rows i further up, results (launches, lanes, 2), and n + i.
+
+    ``known`` (lanes, 4) bool tells which operands the kernel may read."""
     machine = Machine(parse(text, "k"), "k.cu")
     operands = np.ascontiguousarray(operands, np.uint32)
     lanes = len(operands)
@@ -69,7 +73,8 @@ def execute(
         [np.int64(source.address(i)), np.int64(target.address(i)), np.int32(n + i)] for i in range(launches)
     ]
     grid = (lanes // threads, 1, 1)
-    report = machine.run(grid, (threads, 1, 1), 0, parameters, GlobalMemory([source, target]), budget)
+    memory = GlobalMemory([source, target])
+    report = machine.run(grid, (threads, 1, 1), dynamic_shared, parameters, memory, budget)
     out = [target.values(i) for i in range(launches)]
     return (out[0] if launches == 1 else np.stack(out)), report
 
@@ -84,3 +89,29 @@ def results(body: str, *columns: Sequence[int] | Array, wide: bool = False) -> A
     out, report = execute(kernel(body), operands)
     assert report.hazards == []
     return out.view(np.uint64)[:count, 0] if wide else out[:count, 0]
+
+
+def numbers(lanes: int) -> Array:
+    """Operands that differ: 4 · lane + column."""
+    return np.arange(4 * lanes, dtype=np.uint32).reshape(lanes, 4)
+
+
+def per_lane(body: str, inside: str = "", threads: int = 32, blocks: int = 1) -> list[int]:
+    """The first word that each lane leaves, of a body with nothing to report."""
+    out, report = execute(kernel(body, inside=inside), numbers(threads * blocks), threads)
+    assert report.hazards == []
+    return [int(v) for v in out[:, 0]]
+
+
+def hazards(
+    body: str, inside: str = "", threads: int = 32, blocks: int = 1, outside: str = "", **how: Any
+) -> list[str]:
+    """What is said of a body, as "check: message"."""
+    text = kernel(body, outside, inside)
+    _, report = execute(text, numbers(threads * blocks), threads, **how)
+    return [f"{hazard.check}: {hazard.message}" for hazard in report.hazards]
+
+
+def checks(body: str, inside: str = "", threads: int = 32, blocks: int = 1, **how: Any) -> list[str]:
+    """The names of what is said of a body, in order."""
+    return [said.split(":")[0] for said in hazards(body, inside, threads, blocks, **how)]
