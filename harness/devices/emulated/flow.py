@@ -221,14 +221,21 @@ class Flow:
 
     def _named(self, at: int, barrier: Barrier, lanes: Array) -> None:
         """A barrier with a number and a count: it opens where so many threads of the block have arrived."""
-        rows, threads = self._geometry.count, self._geometry.threads
-        number, count = (int(np.max(read())) for read in (barrier.number, barrier.count) if read)
-        arrived = self._arrived.setdefault(number, np.zeros(rows, np.int64))
-        arrived += lanes.reshape(rows, threads).sum(axis=1)
+        assert barrier.count is not None
+        numbers, counts = (full(read(), len(lanes)) for read in (barrier.number, barrier.count))
         if barrier.waits:
             self._park(at, lanes)
         else:
             self._go(at + 1, lanes)
+        # The number may be that of the thread's group.
+        for number in np.unique(numbers[lanes]):
+            here = lanes & (numbers == number)
+            self._meet(int(number), int(counts[here].max()), here)
+
+    def _meet(self, number: int, count: int, lanes: Array) -> None:
+        rows, threads = self._geometry.count, self._geometry.threads
+        arrived = self._arrived.setdefault(number, np.zeros(rows, np.int64))
+        arrived += lanes.reshape(rows, threads).sum(axis=1)
         complete = arrived >= count
         if not complete.any():
             return
@@ -237,8 +244,9 @@ class Flow:
         self._machine.shared.barrier(complete)
         for other in list(self._parked):
             same = self._blocks[other].barrier
-            if same and same.count is not None and int(np.max(same.number())) == number:
-                self._let_go(other, np.repeat(complete, threads) & self._parked[other])
+            if same and same.count is not None:
+                waiting = self._parked[other] & (full(same.number(), len(lanes)) == number)
+                self._let_go(other, np.repeat(complete, threads) & waiting)
 
     def _release(self, at: int) -> None:
         """Let go the blocks of threads that are complete at a barrier."""

@@ -40,7 +40,9 @@ def test_a_thread_that_misses_the_barrier_of_its_half() -> None:
     chosen = "shr.u32 %r15, %r1, 6;\nadd.u32 %r15, %r15, 1;\n"
     miss = "setp.eq.u32 %p1, %r1, 40;\n@%p1 bra $END;\nbar.sync %r15, 64;\n$END:"
     (said,) = hazards(chosen + miss, threads=128)
-    assert said.startswith("barrier: thread (0, 0, 0) of block (0, 0, 0) waits at a barrier that 63 of the 128")
+    assert said.startswith(
+        "barrier: thread (0, 0, 0) of block (0, 0, 0) waits at a barrier that 63 of the 128"
+    )
 
 
 def test_a_barrier_of_a_half_that_comes_twice() -> None:
