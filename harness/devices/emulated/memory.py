@@ -272,7 +272,7 @@ class GlobalMemory:
             bad = 0
         lane = self._lane(bad, mask)
         launch = int(self._geometry.launch[lane])
-        near = self._buffer(int(address[bad])) or self._nearest(int(address[bad]))
+        near = self._nearest(int(address[bad]), launch)
         where = near.explain(int(address[bad]), launch, width) if near else "no buffer is anywhere near"
         verb = "writes" if ".st" in f".{site.instruction.op}" or "st." in site.instruction.op[:3] else "reads"
         raise Trap("bounds", f"{verb} {width} bytes at 0x{int(address[bad]):x}, {where}", site, lane)
@@ -285,9 +285,14 @@ class GlobalMemory:
         number = (address >> _BUFFER) - 1
         return self.buffers[number] if 0 <= number < len(self.buffers) else None
 
-    def _nearest(self, address: int) -> Buffer | None:
+    def _nearest(self, address: int, launch: int) -> Buffer | None:
         """The buffer that an index has run out of, at either end."""
-        return min(self.buffers, key=lambda b: abs(address - b.base), default=None)
+
+        def distance(buffer: Buffer) -> int:
+            before = buffer.address(launch) - address
+            return max(before, -before - buffer.size)
+
+        return min(self.buffers, key=distance, default=None)
 
 
 class LocalMemory:
