@@ -299,7 +299,7 @@ class LocalMemory:
     """Memory of a thread's own: spilled registers and arrays that are indexed."""
 
     def __init__(self, size: int, lanes: int) -> None:
-        self._size = -(-size // 16) * 16
+        self._limit, self._size = size, -(-size // 16) * 16
         self.bytes = np.zeros(self._size * lanes, np.uint8)
         self._known = np.zeros(self._size * lanes, bool)
         self._row = np.arange(lanes, dtype=np.int64) * self._size
@@ -311,7 +311,7 @@ class LocalMemory:
         if mask is not None:
             address, rows = address[mask.index], rows[mask.index]
         for check, bad, what in (
-            ("bounds", (address < 0) | (address + width > self._size), "out of the bounds of local memory"),
+            ("bounds", (address < 0) | (address + width > self._limit), "out of the bounds of local memory"),
             ("misaligned", (address & (width - 1)) != 0, f"not aligned to {width} bytes"),
         ):
             if bad.any():
