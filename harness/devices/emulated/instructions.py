@@ -14,7 +14,7 @@ from harness.devices.emulated import arithmetic as arith
 from harness.devices.emulated.builder import SEEN, STORED, Builder, Run, join, split
 from harness.devices.emulated.hazards import Site, Trap
 from harness.devices.emulated.lanes import WARP, Array, Mask, full
-from harness.devices.emulated.memory import LOCAL, SHARED
+from harness.devices.emulated.memory import LOCAL, SHARED, divide
 from harness.devices.emulated.ptx import (
     Address,
     Instruction,
@@ -453,6 +453,9 @@ def _conversion(target: str, source: str, modes: list[str]) -> Any:
 # Memory
 
 
+_SPACE = LOCAL.bit_length() - 1  # address bits below the state space of a generic address
+
+
 def space_of(modifiers: list[str]) -> str:
     for space in ("global", "shared", "local", "param", "const"):
         if any(m == space or m.startswith(space + "_") for m in modifiers):
@@ -460,37 +463,58 @@ def space_of(modifiers: list[str]) -> str:
     return "generic"
 
 
+_SPACES = {LOCAL >> _SPACE: "local", SHARED >> _SPACE: "shared"}
+
+
+def _within(space: str, where: Array) -> Array:
+    """A generic address in its state space."""
+    return where if space == "global" else where & np.int64((1 << _SPACE) - 1)
+
+
 def accessors(b: Builder, modifiers: list[str], site: Site, address: Any, width: int) -> tuple[Any, Any]:
     """(load, store) of an instruction's state space: load(mask), store(values, mask)."""
     machine, space = b.machine, space_of(modifiers)
 
-    def memory(where: Any, mask: Mask | None) -> tuple[Any, Any]:
-        if space == "global":
-            return machine.memory, where
-        if space == "shared":
-            return machine.shared, where
-        if space == "local":
-            return machine.local, where
-        where = full(where, machine.lanes)
-        first = int(where[0] if mask is None else where[mask.index[0]])
-        if first & SHARED:
-            return machine.shared, where & np.int64(SHARED - 1)
-        if first & LOCAL:
-            return machine.local, where & np.int64(LOCAL - 1)
-        return machine.memory, where
+    def memory(name: str) -> Any:
+        return {"global": machine.memory, "shared": machine.shared, "local": machine.local}[name]
 
     if space == "const":
         return lambda mask: machine.constant.load(site, address(), width, mask, machine.lanes), None
     if space == "param":
         raise PtxError("not supported")
 
+    def spaces(where: Array, mask: Mask | None) -> list[tuple[Any, str, Mask | None]]:
+        """Of a generic address: the lanes of each state space, as places among the active ones, and mask."""
+        kinds = (where if mask is None else where[mask.index]) >> _SPACE
+        if (kinds == kinds[0]).all():
+            return [(slice(None), _SPACES.get(int(kinds[0]), "global"), mask)]
+        return [(at, _SPACES.get(int(kinds[at[0]]), "global"), part) for at, part in divide(kinds, mask)]
+
     def load(mask: Mask | None) -> Array:
-        of, where = memory(address(), mask)
-        return np.asarray(of.load(site, where, width, mask))
+        where = address()
+        if space != "generic":
+            return np.asarray(memory(space).load(site, where, width, mask))
+        where = full(where, machine.lanes)
+        of_spaces = [
+            (at, np.asarray(memory(name).load(site, _within(name, where), width, part)))
+            for at, name, part in spaces(where, mask)
+        ]
+        values = of_spaces[0][1]
+        if len(of_spaces) > 1:
+            active = machine.lanes if mask is None else len(mask.index)
+            values = np.empty((active, *values.shape[1:]), values.dtype)
+            for at, each in of_spaces:
+                values[at] = each
+        return values
 
     def store(values: Array, mask: Mask | None) -> None:
-        of, where = memory(address(), mask)
-        of.store(site, where, width, values, mask)
+        where = address()
+        if space != "generic":
+            memory(space).store(site, where, width, values, mask)
+            return
+        where = full(where, machine.lanes)
+        for at, name, part in spaces(where, mask):
+            memory(name).store(site, _within(name, where), width, values[at], part)
 
     return load, store
 

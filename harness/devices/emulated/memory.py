@@ -6,7 +6,7 @@ of launches has a copy of each buffer for every launch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,16 @@ def scatter(storage: Array, element: Array, width: int, values: Array) -> None:
         storage.view(UNSIGNED[width])[element] = values
     else:
         storage.view(np.uint32).reshape(-1, width // 4)[element] = values
+
+
+def divide(kinds: Array, mask: Mask | None) -> Iterator[tuple[Array, Mask]]:
+    """The lanes of each kind, ``kinds`` (n,) being those of the active ones: places among those, and mask."""
+    for kind in np.unique(kinds):
+        of_kind = kinds == kind
+        bits = of_kind if mask is None else np.zeros_like(mask.bits)
+        if mask is not None:
+            bits[mask.index[of_kind]] = True
+        yield np.flatnonzero(of_kind), Mask(bits)
 
 
 class Buffer:
@@ -205,7 +215,14 @@ class GlobalMemory:
         """Values of the active lanes: (n,) of the width, or (n, width / 4) of 32 bits for a vector.
 
         ``kind`` copy: on their way to shared memory."""
-        buffer, element, active = self._resolve(site, address, width, mask)
+        resolved = self._resolve(site, address, width, mask)
+        if resolved is None:
+            active = self._active(address, mask)
+            values = np.zeros((len(active), *(() if width <= 4 else (width // 4,))), UNSIGNED[min(width, 4)])
+            for at, part in divide(active >> _BUFFER, mask):
+                values[at] = self.load(site, address, width, part, kind)
+            return values
+        buffer, element, active = resolved
         unknown = buffer.unknown(element, width)
         if unknown is not None:
             i = int(np.argmax(unknown))
@@ -226,7 +243,12 @@ class GlobalMemory:
     def store(self, site: Site, address: Any, width: int, values: Array, mask: Mask | None) -> None:
         """Store values of the active lanes, shaped as ``load`` gives them."""
         assert self._geometry is not None
-        buffer, element, active = self._resolve(site, address, width, mask)
+        resolved = self._resolve(site, address, width, mask)
+        if resolved is None:
+            for at, part in divide(self._active(address, mask) >> _BUFFER, mask):
+                self.store(site, address, width, values[at], part)
+            return
+        buffer, element, active = resolved
         if not buffer.writable:
             what = f"writes the input {buffer.element(int(element[0]), width)}"
             raise Trap("bounds", what, site, self._lane(0, mask))
@@ -251,25 +273,29 @@ class GlobalMemory:
     def _lane(self, position: int, mask: Mask | None) -> int:
         return position if mask is None else int(mask.index[position])
 
+    def _active(self, address: Any, mask: Mask | None) -> Array:
+        """The addresses of the active lanes."""
+        assert self._geometry is not None
+        address = full(address, self._geometry.lanes)
+        return address if mask is None else np.asarray(address[mask.index])
+
     def _resolve(
         self, site: Site, address: Any, width: int, mask: Mask | None
-    ) -> tuple[Buffer, Array, Array]:
-        """The buffer, and of each active lane the storage element and the address."""
+    ) -> tuple[Buffer, Array, Array] | None:
+        """The buffer, and of each active lane the storage element and the address; None where the lanes
+        mean several buffers."""
         assert self._geometry is not None
-        index = None if mask is None else mask.index
-        address = full(address, self._geometry.lanes)
-        if index is not None:
-            address = address[index]
-        buffer = self._buffer(int(address[0]))
+        address = self._active(address, mask)
+        buffer, bad = self._buffer(int(address[0])), 0
         if buffer is not None:
-            element, bad = buffer.locate(address, index, width)
+            element, bad = buffer.locate(address, None if mask is None else mask.index, width)
             if bad < 0:
                 if width > 1 and (address & (width - 1)).any():
                     i = int(np.argmax((address & (width - 1)) != 0))
                     self._misaligned(site, address, i, width, mask)
                 return buffer, element, address
-        else:
-            bad = 0
+        if (address >> _BUFFER != int(address[0]) >> _BUFFER).any():
+            return None
         lane = self._lane(bad, mask)
         launch = int(self._geometry.launch[lane])
         near = self._nearest(int(address[bad]), launch)

@@ -251,3 +251,45 @@ def test_elements_that_no_thread_wrote() -> None:
     machine.run((1, 1, 1), (32, 1, 1), 0, parameters, GlobalMemory([x, y]), 100)
     assert y.unwritten(0, 1) == y.unwritten(1, 1) == (9, 0, 1)
     assert y.unwritten(1, 2) == (0, 1, 33)
+
+
+CHOOSE = "setp.lt.u32 %p1, %r1, 20;\nselp.b64 %rd7, %rd4, %rd6, %p1;\n"  # its row of X, or that of Y
+
+
+@pytest.mark.parametrize("load", ["ld.global.u32", "ld.u32"])
+def test_lanes_that_read_from_different_buffers(load: str) -> None:
+    body = f"st.global.u32 [%rd6], 5;\n{CHOOSE}{load} %r10, [%rd7];\nst.global.u32 [%rd6], %r10;"
+    assert per_lane(body) == [4 * t for t in range(20)] + [5] * 12
+    guarded = body.replace(f"{load} ", f"setp.ne.u32 %p2, %r1, 30;\n@%p2 {load} ")
+    assert per_lane(guarded) == [4 * t for t in range(20)] + [5] * 10 + [0, 5]
+
+
+def test_lanes_that_write_to_different_buffers() -> None:
+    """Where one of them is an input."""
+    (said,) = hazards(CHOOSE + "st.global.u32 [%rd7], %r10;")
+    assert re.match(r"bounds: thread \(0, 0, 0\) .* writes the input X\(0, 0\)", said)
+
+
+def test_a_lane_past_the_end_of_another_buffer_than_the_first_lane() -> None:
+    (said,) = hazards(CHOOSE + "ld.global.u32 %r10, [%rd7+60];")
+    assert re.match(r"bounds: thread \(25, 0, 0\).* 4 bytes past the end of Y \(256 bytes\)", said)
+
+
+def test_lanes_that_write_to_different_spaces() -> None:
+    """A generic address is that of a buffer for some lanes, of shared or local memory for others."""
+    body = """
+    setp.lt.u32 %p1, %r1, 8;
+    setp.lt.u32 %p2, %r1, 16;
+    mov.u64 %rd7, cells;
+    cvta.shared.u64 %rd7, %rd7;
+    mul.wide.u32 %rd8, %r1, 4;
+    add.s64 %rd7, %rd7, %rd8;
+    mov.u64 %rd8, mine;
+    cvta.local.u64 %rd8, %rd8;
+    selp.b64 %rd7, %rd7, %rd8, %p2;
+    selp.b64 %rd7, %rd6, %rd7, %p1;
+    st.u32 [%rd7], %r1;
+    ld.u32 %r10, [%rd7];
+    @!%p1 st.global.u32 [%rd6], %r10;
+"""
+    assert per_lane(body, LOCAL + "\n.shared .align 4 .b8 cells[128];") == list(range(32))
