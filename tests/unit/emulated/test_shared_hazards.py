@@ -1,0 +1,340 @@
+"""What is said of shared memory: bounds, words that nobody wrote, races to the byte, copies in flight."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.unit.emulated.rig import checks, hazards, per_lane
+
+CELLS = ".shared .align 16 .b8 cells[512];"
+OWN = "mov.u32 %r10, cells;\nshl.b32 %r11, %r1, 2;\nadd.u32 %r12, %r10, %r11;\n"  # %r12: the thread's word
+WRITE = OWN + "st.shared.u32 [%r12], %r1;\n"
+ALONE = "setp.ne.u32 %p1, %r4, 37;\n@%p1 bra $END;\n.loc 1 21 5\n{}\n$END:"  # thread 5 of block 1 alone
+WHO = r"thread \(5, 0, 0\) of block \(1, 0, 0\)"
+
+
+def other(thread: str) -> str:
+    """%r15 becomes the word of another thread, and %r13 where it lies."""
+    return f"{thread};\nshl.b32 %r13, %r13, 2;\nadd.u32 %r13, %r13, %r10;\n" + READ
+
+
+READ = "ld.shared.u32 %r15, [%r13];\n"
+NEIGHBOUR, FAR = other("xor.b32 %r13, %r1, 1"), other("xor.b32 %r13, %r1, 32")  # of the same warp, of another
+
+
+def of(body: str, threads: int = 64) -> list[str]:
+    return checks(body, CELLS, threads)
+
+
+# Bounds, alignment
+
+
+@pytest.mark.parametrize(
+    ("access", "said"),
+    [
+        ("ld.shared.u32 %r10, [cells+512]", r"bounds: {} .*, 0 bytes past the end of cells \(512 bytes\)"),
+        ("st.shared.u32 [cells+600], %r10", r"bounds: {} .*, 88 bytes past the end of cells \(512 bytes\)"),
+        ("ld.shared.u32 %r10, [cells+-4]", r"bounds: {} .*, 4 bytes before the start of cells"),
+        (
+            "st.shared.v4.u32 [cells+500], {{%r1, %r1, %r1, %r1}}",
+            r"bounds: {} .*16 bytes of shared memory, 0 b",
+        ),
+        ("ld.shared.u32 %r10, [more+16]", r"bounds: {} .*, 0 bytes past the end of more \(16 bytes\)"),
+        ("ld.shared.u32 %r10, [40]", r"bounds: {} .*, shared address 0x28 is of no variable"),
+        (
+            "st.shared.v2.u32 [cells+4], {{%r1, %r1}}",
+            r"misaligned: {} 8-byte access at shared memory cells\+4 ",
+        ),
+        (
+            "cp.async.cg.shared.global [cells+8], [%rd4], 16",
+            r"misaligned: {} 16-byte .* cells\+8 is not align",
+        ),
+        ("ld.shared.u32 %r10, [more+8]", r"uninit: {} reads shared memory more\+8, which no thread wrote"),
+    ],
+)
+def test_an_access_of_one_thread(access: str, said: str) -> None:
+    access = access.replace("{{", "{").replace("}}", "}")
+    (found,) = hazards(
+        ALONE.format(f"{access};"), CELLS + "\n.shared .align 4 .b8 more[16];", threads=32, blocks=2
+    )
+    where = r" at k\.cu:21 \(PTX line \d+: " + re.escape(access)
+    assert re.match(said.format(WHO) + ".*" + where, found)
+
+
+def test_dynamic_shared_memory_is_as_large_as_asked_for() -> None:
+    dynamic = ".extern .shared .align 16 .b8 cells[];"
+    body = OWN + "st.shared.u32 [%r12], %r1;"
+    assert checks(body, outside=dynamic, threads=64, dynamic_shared=256) == []
+    (said,) = hazards(body, outside=dynamic, threads=64, dynamic_shared=252)
+    assert re.match(r"bounds: thread \(63, 0, 0\) .* 0 bytes past the end of cells \(252 bytes\)", said)
+
+
+# What nobody wrote
+
+
+@pytest.mark.parametrize(
+    ("writes", "reads", "found"),
+    [
+        ("u32", "u32", []),
+        ("u16", "u16", []),
+        ("u16", "u32", ["uninit"]),
+        ("u8", "u16", ["uninit"]),
+        ("u8", "u8", []),
+    ],
+)
+def test_a_word_of_which_a_part_is_written(writes: str, reads: str, found: list[str]) -> None:
+    registers = {"u32": "%r1", "u16": "%rs1", "u8": "%rs1"}
+    body = (
+        f"{OWN}st.shared.{writes} [%r12], {registers[writes]};\nld.shared.{reads} {registers[reads]}, [%r12];"
+    )
+    assert of(body) == found
+
+
+def test_a_vector_of_which_a_word_is_unwritten() -> None:
+    body = "shl.b32 %r11, %r1, 4;\nmov.u32 %r10, cells;\nadd.u32 %r12, %r10, %r11;\n"
+    body += "st.shared.v2.u32 [%r12], {%r1, %r1};\nst.shared.u32 [%r12+12], %r1;\n"
+    whole = "ld.shared.v4.u32 {%r20, %r21, %r22, %r23}, [%r12];"
+    (said,) = hazards(body + whole, CELLS)
+    assert re.match(
+        r"uninit: thread \(0, 0, 0\) .* reads shared memory cells\+8, which no thread wrote", said
+    )
+    assert of(body + "st.shared.u32 [%r12+8], %r1;\n" + whole, 32) == []
+
+
+def test_what_one_block_wrote_another_did_not() -> None:
+    body = (
+        "setp.eq.u32 %p1, %r2, 1;\n@!%p1 st.shared.u32 [cells], 1;\nbar.sync 0;\nld.shared.u32 %r10, [cells];"
+    )
+    guarded = body.replace("@!%p1 st", "setp.ne.u32 %p2, %r1, 0;\nor.pred %p1, %p1, %p2;\n@!%p1 st")
+    (said,) = hazards(guarded, CELLS, blocks=3)
+    assert said.startswith("uninit: thread (0, 0, 0) of block (1, 0, 0) reads shared memory cells+0")
+
+
+# Races
+
+
+def test_a_race_between_a_write_and_a_read() -> None:
+    (said,) = hazards(f".loc 1 30 0\n{WRITE}.loc 1 31 0\n{FAR}", CELLS, threads=64)
+    expected = (
+        r"race: thread \(0, 0, 0\) of block \(0, 0, 0\) reads shared memory cells\+128, which thread 32 "
+    )
+    assert re.match(expected + r"wrote with no barrier between at k\.cu:31 \(PTX line \d+: ld\.shared", said)
+
+
+def test_a_race_between_a_read_and_a_write() -> None:
+    (said,) = hazards(
+        WRITE + "bar.sync 0;\n" + FAR + ".loc 1 40 0\nst.shared.u32 [%r12], 7;", CELLS, threads=64
+    )
+    assert re.match(
+        r"race: thread \(0, .* writes shared memory cells\+0, which thread 32 read with no ba", said
+    )
+    assert "k.cu:40" in said
+
+
+def test_a_race_between_two_writes() -> None:
+    second = NEIGHBOUR.replace(READ, "st.shared.u32 [%r13], 7;")
+    (said,) = hazards(WRITE + second, CELLS, threads=64)
+    assert re.match(
+        r"race: thread \(0, .* writes shared memory cells\+4, which thread 1 wrote with no ba", said
+    )
+
+
+def test_two_threads_that_write_one_word_with_one_instruction() -> None:
+    (said,) = hazards("shr.u32 %r10, %r1, 1;\nst.shared.u32 [cells], %r10;", CELLS)
+    assert re.match(
+        r"race: thread \(0, .* writes shared memory cells\+0, as thread 31 does with the same", said
+    )
+
+
+def test_a_race_tells_of_the_block_it_is_in() -> None:
+    one = "setp.ne.u32 %p1, %r2, 2;\n@%p1 bra $SKIP;\n" + FAR + "$SKIP:"
+    (said,) = hazards(WRITE + one, CELLS, threads=64, blocks=4)
+    assert said.startswith("race: thread (0, 0, 0) of block (2, 0, 0) reads shared memory cells+128")
+
+
+def test_a_read_after_several_readers_of_a_warp_and_of_others() -> None:
+    """A write races with any of the readers, not with the last one alone."""
+    start = "setp.ne.u32 %p1, %r1, 0;\n@!%p1 st.shared.u32 [cells], 1;\nbar.sync 0;\n"
+    everybody, nobody = "ld.shared.u32 %r20, [cells];\n", ""
+    half = "setp.lt.u32 %p2, %r1, 32;\n@!%p2 ld.shared.u32 %r20, [cells];\n"
+    write = "@!%p1 st.shared.u32 [cells], 2;"  # thread 0
+    assert of(start + everybody + write) == ["race"]
+    assert of(start + half + write) == ["race"]
+    assert of(start + everybody + "bar.warp.sync -1;\n" + write) == ["race"]  # the other warp
+    assert of(start + everybody + "bar.warp.sync -1;\n" + write, 32) == []
+    assert of(start + nobody + write) == []
+    assert of(start + "@!%p1 ld.shared.u32 %r20, [cells];\n" + write) == []  # its own read
+    assert of(start + half + "@!%p1 ld.shared.u32 %r20, [cells];\n" + write) == ["race"]
+
+
+def test_several_readers_are_no_race() -> None:
+    start = "setp.ne.u32 %p1, %r1, 0;\n@!%p1 st.shared.u32 [cells], 1;\nbar.sync 0;\n"
+    assert of(start + "ld.shared.u32 %r10, [cells];\n" * 2) == []
+
+
+def test_neighbouring_bytes_are_no_race() -> None:
+    byte = "mov.u32 %r10, cells;\nadd.u32 %r12, %r10, %r1;\n"
+    store, load = "st.shared.u8 [%r12], %rs1;\n", "ld.shared.u8 %rs2, [%r12];\n"
+    assert of(byte + store + load) == []
+    half = "add.u32 %r12, %r12, %r1;\nst.shared.u16 [%r12], %rs1;\n"
+    assert of(byte + half + "ld.shared.u8 %rs2, [%r12+1];\n") == []
+    assert of(byte + half + "xor.b32 %r13, %r12, 2;\nld.shared.u8 %rs2, [%r13+1];\n") == ["race"]
+    (said,) = hazards(byte + "and.b32 %r12, %r12, 0xFFFFFFFE;\n" + store, CELLS, threads=64)
+    assert re.match(r"race: thread \(0, .* writes shared memory cells\+0, as thread 1 does", said)
+    assert of(byte + store + "xor.b32 %r13, %r12, 32;\nld.shared.u8 %rs2, [%r13];\n") == ["race"]
+
+
+def test_writes_of_one_thread_are_no_race() -> None:
+    assert of(WRITE + WRITE + "ld.shared.u32 %r20, [%r12];\n" + WRITE) == []
+
+
+# Order
+
+
+@pytest.mark.parametrize(
+    "order", ["bar.sync 0", "bar.red.popc.u32 %r20, 0, %p1", "barrier.cta.sync.aligned 0"]
+)
+@pytest.mark.parametrize("read", [NEIGHBOUR, FAR])
+def test_a_barrier_orders_the_block(order: str, read: str) -> None:
+    assert of(f"{WRITE}{order};\n{read}") == []
+    assert of(f"{WRITE}{read}{order};\n") == ["race"]
+
+
+WARP_ORDER = ("bar.warp.sync -1", "shfl.sync.idx.b32 %r20, %r1, 0, 31, -1", "vote.sync.any.pred %p2, %p1, -1")
+
+
+@pytest.mark.parametrize("order", WARP_ORDER)
+def test_a_warp_level_barrier_orders_its_warp_alone(order: str) -> None:
+    assert of(f"{WRITE}{order};\n{NEIGHBOUR}") == []
+    assert of(f"{WRITE}{order};\n{FAR}") == ["race"]
+    assert of(f"{order};\n{WRITE}{NEIGHBOUR}") == ["race"]
+    write = "st.shared.u32 [%r12], 7;\n"  # where the neighbour has read
+    assert of(f"{WRITE}{order};\n{NEIGHBOUR}{order};\n{write}") == []
+    assert of(f"{WRITE}{order};\n{NEIGHBOUR}{write}") == ["race"]
+
+
+def test_a_warp_level_barrier_of_one_warp_orders_no_other() -> None:
+    first = "setp.ge.u32 %p1, %r1, 32;\n@%p1 bra $SKIP;\nbar.warp.sync -1;\n$SKIP:\n"
+    (said,) = hazards(WRITE + first + NEIGHBOUR, CELLS, threads=64)
+    assert said.startswith("race: thread (32, 0, 0)")
+
+
+def test_a_race_in_a_later_trip_of_a_loop() -> None:
+    """A barrier too few: a word is read in one trip and written in the next."""
+    body = """
+    mov.u32 %r20, 0;
+$HEAD:
+    st.shared.u32 [%r12], %r20;
+    bar.sync 0;
+    {}
+    {}
+    add.s32 %r20, %r20, 1;
+    setp.lt.s32 %p1, %r20, 3;
+    @%p1 bra $HEAD;
+"""
+    assert of(OWN + body.format(FAR, "bar.sync 0;")) == []
+    assert of(OWN + body.format(FAR, "")) == ["race"]
+
+
+# Asynchronous copies
+
+COPY = "cp.async.ca.shared.global [%r12], [%rd4], 4;\ncp.async.commit_group;\n"
+MINE, NEXT = "ld.shared.u32 %r15, [%r12];\n", NEIGHBOUR
+
+
+def test_what_a_copy_brings() -> None:
+    body = OWN + COPY + "cp.async.wait_group 0;\nbar.sync 0;\n" + FAR + "st.global.u32 [%rd6], %r15;"
+    assert per_lane(body, CELLS, 64) == [4 * (t ^ 32) for t in range(64)]
+
+
+@pytest.mark.parametrize(
+    ("wait", "read", "found"),
+    [
+        ("cp.async.wait_group 0;\nbar.sync 0;\n", NEXT, []),
+        ("cp.async.wait_all;\nbar.sync 0;\n", FAR, []),
+        ("cp.async.wait_group 0;\nbar.warp.sync -1;\n", NEXT, []),
+        ("cp.async.wait_group 0;\n", MINE, []),
+        ("cp.async.wait_group 0;\n", NEXT, ["race"]),  # no barrier
+        ("cp.async.wait_group 0;\nbar.warp.sync -1;\n", FAR, ["race"]),
+        ("", MINE, ["race"]),  # no wait
+        ("bar.sync 0;\n", MINE, ["race"]),
+        ("bar.sync 0;\ncp.async.wait_group 0;\n", NEXT, ["race"]),  # the wrong way round
+        ("cp.async.wait_group 1;\nbar.sync 0;\n", MINE, ["race"]),  # one group short
+    ],
+)
+def test_a_copy_is_waited_for(wait: str, read: str, found: list[str]) -> None:
+    assert of(OWN + COPY + wait + read) == found
+
+
+def test_a_copy_in_flight_says_whose_it_is() -> None:
+    (said,) = hazards(OWN + COPY + "bar.sync 0;\n.loc 1 50 0\n" + FAR, CELLS, threads=64)
+    expected = r"race: thread \(0, 0, 0\) of .* reads shared memory cells\+128, where an asynchronous "
+    assert re.match(expected + r"copy of thread 32 is in flight at k\.cu:50 \(PTX line \d+: ld\.shared", said)
+
+
+def test_a_copy_that_was_not_committed_is_of_the_next_group() -> None:
+    issue = COPY.splitlines()[0] + "\n"
+    assert of(OWN + issue + "cp.async.wait_group 0;\n" + MINE) == ["race"]
+    assert of(OWN + issue + "cp.async.wait_all;\n" + MINE) == []
+    assert of(OWN + issue + "cp.async.commit_group;\ncp.async.wait_group 0;\n" + MINE) == []
+
+
+STAGES = """
+    cp.async.ca.shared.global [%r12], [%rd4], 4;
+    cp.async.commit_group;
+    cp.async.ca.shared.global [%r12+256], [%rd4+4], 4;
+    cp.async.commit_group;
+    cp.async.wait_group {};
+    bar.sync 0;
+"""
+SECOND = FAR.replace("[%r13]", "[%r13+256]")
+
+
+def test_groups_end_in_their_order() -> None:
+    """Of two groups in flight the first one is done where one may still be."""
+    assert of(OWN + STAGES.format(1) + FAR) == []
+    assert of(OWN + STAGES.format(1) + SECOND) == ["race"]
+    assert of(OWN + STAGES.format(0) + FAR + SECOND) == []
+    assert of(OWN + STAGES.format(2) + FAR) == ["race"]
+
+
+def test_empty_groups_count() -> None:
+    empty = "cp.async.commit_group;\n"
+    assert of(OWN + COPY + empty + "cp.async.wait_group 1;\nbar.sync 0;\n" + FAR) == []
+    assert of(OWN + empty + COPY + "cp.async.wait_group 1;\nbar.sync 0;\n" + FAR) == ["race"]
+
+
+def test_only_the_lanes_that_wait_have_waited() -> None:
+    wait = "setp.lt.u32 %p1, %r1, 32;\n@%p1 cp.async.wait_group 0;\n"
+    (said,) = hazards(OWN + COPY + wait + MINE, CELLS, threads=64)
+    assert said.startswith("race: thread (32, 0, 0)")
+    assert of(OWN + COPY + wait + "@!%p1 cp.async.wait_group 0;\n" + MINE) == []
+
+
+def test_a_copy_over_what_others_still_read_or_write() -> None:
+    done = "cp.async.wait_all;\nbar.sync 0;\n"
+    copy_far = (
+        "xor.b32 %r14, %r11, 128;\nadd.u32 %r14, %r10, %r14;\ncp.async.ca.shared.global [%r14], [%rd4], 4;\n"
+    )
+    assert of(WRITE + copy_far + done) == ["race"]
+    assert of(WRITE + "bar.sync 0;\n" + MINE + copy_far + done) == ["race"]
+    assert of(WRITE + "bar.sync 0;\n" + MINE + "bar.sync 0;\n" + copy_far + done + MINE) == []
+    # A store into a copy in flight, by the thread itself.
+    assert of(OWN + COPY + "st.shared.u32 [%r12], 1;\n" + done) == ["race"]
+
+
+def test_zeros_in_place_of_what_a_copy_must_not_read() -> None:
+    """A source size of 0 reads nothing, so that its address may be anywhere."""
+    body = """
+    setp.lt.u32 %p1, %r1, 40;
+    selp.b32 %r20, 4, 0, %p1;
+    selp.b64 %rd7, %rd4, 0, %p1;
+    cp.async.ca.shared.global [%r12], [%rd7], 4, %r20;
+    cp.async.wait_all;
+    bar.sync 0;
+"""
+    assert per_lane(OWN + body + FAR + "st.global.u32 [%rd6], %r15;", CELLS, 64) == [
+        4 * (t ^ 32) if t ^ 32 < 40 else 0 for t in range(64)
+    ]
