@@ -471,6 +471,14 @@ def _within(space: str, where: Array) -> Array:
     return where if space == "global" else where & np.int64((1 << _SPACE) - 1)
 
 
+def _spaces(where: Array, mask: Mask | None) -> list[tuple[Any, str, Mask | None]]:
+    """Of a generic address: the lanes of each state space, as places among the active ones, and mask."""
+    kinds = (where if mask is None else where[mask.index]) >> _SPACE
+    if (kinds == kinds[0]).all():
+        return [(slice(None), _SPACES.get(int(kinds[0]), "global"), mask)]
+    return [(at, _SPACES.get(int(kinds[at[0]]), "global"), part) for at, part in divide(kinds, mask)]
+
+
 def accessors(b: Builder, modifiers: list[str], site: Site, address: Any, width: int) -> tuple[Any, Any]:
     """(load, store) of an instruction's state space: load(mask), store(values, mask)."""
     machine, space = b.machine, space_of(modifiers)
@@ -483,13 +491,6 @@ def accessors(b: Builder, modifiers: list[str], site: Site, address: Any, width:
     if space == "param":
         raise PtxError("not supported")
 
-    def spaces(where: Array, mask: Mask | None) -> list[tuple[Any, str, Mask | None]]:
-        """Of a generic address: the lanes of each state space, as places among the active ones, and mask."""
-        kinds = (where if mask is None else where[mask.index]) >> _SPACE
-        if (kinds == kinds[0]).all():
-            return [(slice(None), _SPACES.get(int(kinds[0]), "global"), mask)]
-        return [(at, _SPACES.get(int(kinds[at[0]]), "global"), part) for at, part in divide(kinds, mask)]
-
     def load(mask: Mask | None) -> Array:
         where = address()
         if space != "generic":
@@ -497,7 +498,7 @@ def accessors(b: Builder, modifiers: list[str], site: Site, address: Any, width:
         where = full(where, machine.lanes)
         of_spaces = [
             (at, np.asarray(memory(name).load(site, _within(name, where), width, part)))
-            for at, name, part in spaces(where, mask)
+            for at, name, part in _spaces(where, mask)
         ]
         values = of_spaces[0][1]
         if len(of_spaces) > 1:
@@ -513,7 +514,7 @@ def accessors(b: Builder, modifiers: list[str], site: Site, address: Any, width:
             memory(space).store(site, where, width, values, mask)
             return
         where = full(where, machine.lanes)
-        for at, name, part in spaces(where, mask):
+        for at, name, part in _spaces(where, mask):
             memory(name).store(site, _within(name, where), width, values[at], part)
 
     return load, store
@@ -622,20 +623,28 @@ def _atom(b: Builder, i: Instruction, site: Site) -> Run:
     put = b.write_active(i.operands[0], kind) if returns else None
     address = b.address(i.operands[int(returns)])
     sources = [b.read(o, kind) for o in i.operands[1 + int(returns) :]]
-    load, store = accessors(b, modifiers, site, address, 4)
-    machine, apply = b.machine, _ATOMIC[operation]
+    machine, apply, space = b.machine, _ATOMIC[operation], space_of(modifiers)
+    if space not in ("global", "shared", "generic"):
+        raise PtxError("not supported")
 
     def run(mask: Mask | None) -> None:
-        lanes = np.arange(machine.lanes) if mask is None else mask.index
+        where = full(address(), machine.lanes)
         operands = [full(read(), machine.lanes) for read in sources]
-        before = np.empty(len(lanes), np.uint32)
-        for at, lane in enumerate(lanes):
-            bits = np.zeros(machine.lanes, bool)
-            bits[lane] = True
-            alone = Mask(bits)
-            before[at : at + 1] = old = load(alone)
-            new = apply(old.view(SEEN[kind]), *(operand[lane : lane + 1] for operand in operands))
-            store(np.asarray(new).astype(SEEN[kind]).view(np.uint32), alone)
+        if mask is not None:
+            operands = [operand[mask.index] for operand in operands]
+
+        def change(at: int, old: Array) -> Array:
+            new = apply(old.view(SEEN[kind]), *(operand[at : at + 1] for operand in operands))
+            return np.asarray(new, SEEN[kind]).view(np.uint32)
+
+        target = space
+        if space == "generic":
+            (_, target, _), *others = _spaces(where, mask)
+            if others or target == "local":
+                lane = 0 if mask is None else int(mask.index[0])
+                raise Trap("unsupported", "an atomic on several state spaces, or on local memory", site, lane)
+            where = _within(target, where)
+        before = (machine.shared if target == "shared" else machine.memory).update(site, where, mask, change)
         if put:
             put(before, mask)
 
@@ -648,6 +657,7 @@ _ATOMIC: dict[str, Any] = {
     "max": np.maximum,
     "and": np.bitwise_and,
     "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
     "exch": lambda old, v: v,
     "cas": lambda old, compare, v: np.where(old == compare, v, old),
 }

@@ -6,7 +6,7 @@ of launches has a copy of each buffer for every launch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,10 @@ SLOT = 20  # address bits of a shared or constant variable, apart like the buffe
 LOCAL, SHARED = 1 << 61, 1 << 62  # generic addresses of local and of shared memory start there
 _BUFFER, _LAUNCH = 50, 40  # address bits: buffer above launch above offset
 UNSIGNED: dict[int, Any] = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32)}
+
+
+# A word of 32 bits, (1,), to what an atomic makes of it, for the lane at a place among the active ones.
+Change = Callable[[int, Array], Array]
 
 
 def gather(storage: Array, element: Array, width: int) -> Array:
@@ -34,6 +38,15 @@ def scatter(storage: Array, element: Array, width: int, values: Array) -> None:
         storage.view(UNSIGNED[width])[element] = values
     else:
         storage.view(np.uint32).reshape(-1, width // 4)[element] = values
+
+
+def update(storage: Array, element: Array, change: Change) -> Array:
+    """Words of 32 bits, changed one after another; what was there before, (n,) uint32."""
+    words, before = storage.view(np.uint32), np.empty(len(element), np.uint32)
+    for i, at in enumerate(element):
+        before[i] = words[at]
+        words[at : at + 1] = change(i, words[at : at + 1])
+    return before
 
 
 def divide(kinds: Array, mask: Mask | None) -> Iterator[tuple[Array, Mask]]:
@@ -157,7 +170,9 @@ class Buffer:
         return None if known.all() else ~known
 
     def mark(self, element: Array, width: int, writers: Array) -> tuple[int, int, int] | None:
-        """Notes who wrote; (position, writer, other writer) of the first write over another thread's."""
+        """Notes who wrote; (position, writer, other writer) of the first write over another thread's.
+
+        Writers of atomics are negative, and clash with none of their kind."""
         if self._writer is None:
             self._writer = np.zeros(len(self.bytes) // self.item, np.int64)
         clash = None
@@ -166,22 +181,23 @@ class Buffer:
             at = element * n + j if width >= self.item else element // (self.item // width)
             before = self._writer[at]
             self._writer[at] = writers
-            bad = ((before != 0) & (before != writers)) | (self._writer[at] != writers)
+            after = self._writer[at]
+            bad = _differ(before, writers) | _differ(after, writers)
             if clash is None and bad.any():
                 i = int(np.argmax(bad))
-                other = int(before[i]) if before[i] not in (0, writers[i]) else int(self._writer[at[i]])
-                clash = (i, int(writers[i]), other)
+                other = before[i] if _differ(before[i], writers[i]) else after[i]
+                clash = (i, abs(int(writers[i])), abs(int(other)))
             if self._known is not None:
                 self._known[at] = True
         return clash
 
-    def foreign(self, element: Array, width: int, blocks: Array, threads: int) -> int:
-        """The first element that another block wrote in this launch, or −1."""
+    def foreign(self, element: Array, width: int, blocks: Array, threads: int, atomic: bool) -> int:
+        """The first element that another block wrote in this launch, or −1; but by atomics, for an atomic."""
         if self._writer is None or width < self.item:
             return -1
         n = width // self.item
         writer = self._writer[element * n]
-        bad = (writer != 0) & ((writer - 1) // threads != blocks)
+        bad = (writer > 0 if atomic else writer != 0) & ((np.abs(writer) - 1) // threads != blocks)
         return int(np.argmax(bad)) if bad.any() else -1
 
     def unwritten(self, launch: int, columns: int) -> tuple[int, int, int] | None:
@@ -196,6 +212,11 @@ class Buffer:
             return None
         row, column = divmod(int(np.argmax(missing)), columns)
         return row, column, int(missing.sum())
+
+
+def _differ(one: Array, other: Array) -> Array:
+    """Writers of which one must not write over the other."""
+    return np.asarray((one != 0) & (np.abs(one) != np.abs(other)) & ((one > 0) | (other > 0)))
 
 
 class GlobalMemory:
@@ -223,37 +244,61 @@ class GlobalMemory:
                 values[at] = self.load(site, address, width, part, kind)
             return values
         buffer, element, active = resolved
-        unknown = buffer.unknown(element, width)
-        if unknown is not None:
-            i = int(np.argmax(unknown))
-            place = buffer.element(int(element[i]), width)
-            what = f"reads {place}, which holds nothing that the kernel may read"
-            self.report("uninit", what, site, self._lane(i, mask))
-        if buffer.writable and self._geometry is not None:
-            threads = self._geometry.threads
-            writer = self._geometry.writer if mask is None else self._geometry.writer[mask.index]
-            i = buffer.foreign(element, width, (writer - 1) // threads, threads)
-            if i >= 0:
-                place = buffer.element(int(element[i]), width)
-                what = f"reads {place}, which another block wrote in this launch"
-                self.report("race", what, site, self._lane(i, mask))
+        self._check_read(site, buffer, element, width, mask)
         site.count_global(kind, buffer.name, active, width, mask)
         return gather(buffer.bytes, element, width)
 
     def store(self, site: Site, address: Any, width: int, values: Array, mask: Mask | None) -> None:
         """Store values of the active lanes, shaped as ``load`` gives them."""
-        assert self._geometry is not None
         resolved = self._resolve(site, address, width, mask)
         if resolved is None:
             for at, part in divide(self._active(address, mask) >> _BUFFER, mask):
                 self.store(site, address, width, values[at], part)
             return
         buffer, element, active = resolved
+        self._check_write(site, buffer, element, width, mask)
+        site.count_global("store", buffer.name, active, width, mask)
+        scatter(buffer.bytes, element, width, values)
+
+    def update(self, site: Site, address: Any, mask: Mask | None, change: Change) -> Array:
+        """Atomic: each lane's word of 32 bits, one after another; what was there before, (n,) uint32."""
+        resolved = self._resolve(site, address, 4, mask)
+        if resolved is None:
+            raise Trap("unsupported", "an atomic of one warp on several buffers", site, self._lane(0, mask))
+        buffer, element, active = resolved
+        self._check_read(site, buffer, element, 4, mask, atomic=True)
+        self._check_write(site, buffer, element, 4, mask, atomic=True)
+        site.count_global("store", buffer.name, active, 4, mask)
+        return update(buffer.bytes, element, change)
+
+    def _check_read(
+        self, site: Site, buffer: Buffer, element: Array, width: int, mask: Mask | None, atomic: bool = False
+    ) -> None:
+        assert self._geometry is not None
+        unknown = buffer.unknown(element, width)
+        if unknown is not None:
+            i = int(np.argmax(unknown))
+            place = buffer.element(int(element[i]), width)
+            what = f"reads {place}, which holds nothing that the kernel may read"
+            self.report("uninit", what, site, self._lane(i, mask))
+        if buffer.writable:
+            threads = self._geometry.threads
+            writer = self._geometry.writer if mask is None else self._geometry.writer[mask.index]
+            i = buffer.foreign(element, width, (writer - 1) // threads, threads, atomic)
+            if i >= 0:
+                place = buffer.element(int(element[i]), width)
+                what = f"reads {place}, which another block wrote in this launch"
+                self.report("race", what, site, self._lane(i, mask))
+
+    def _check_write(
+        self, site: Site, buffer: Buffer, element: Array, width: int, mask: Mask | None, atomic: bool = False
+    ) -> None:
+        assert self._geometry is not None
         if not buffer.writable:
             what = f"writes the input {buffer.element(int(element[0]), width)}"
             raise Trap("bounds", what, site, self._lane(0, mask))
         writers = self._geometry.writer if mask is None else self._geometry.writer[mask.index]
-        if clash := buffer.mark(element, width, writers):
+        if clash := buffer.mark(element, width, -writers if atomic else writers):
             i, one, other = clash
             threads = self._geometry.threads
             blocks = [self._block((w - 1) // threads) for w in (one, other)]
@@ -262,8 +307,6 @@ class GlobalMemory:
                 f"writes {buffer.element(int(element[i]), width)}, which another thread of {whose} wrote too"
             )
             self.report("race", what, site, self._lane(i, mask))
-        site.count_global("store", buffer.name, active, width, mask)
-        scatter(buffer.bytes, element, width, values)
 
     def _block(self, number: int) -> tuple[int, int, int]:
         assert self._geometry is not None

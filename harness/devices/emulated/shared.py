@@ -1,9 +1,9 @@
 """Shared memory: values, bounds of the very variable, races between threads that no barrier orders.
 
 An epoch of a block is what lies between two of its barriers. Two accesses to a byte in one epoch, one of
-them a write, by two threads, are a race, unless both threads are of one warp and a warp-level
-synchronisation lies between. An asynchronous copy is a write that is pending from its issue until its
-thread has waited for it, and then a write of that thread at that moment.
+them a write, by two threads, are a race, unless both are atomic, or both threads are of one warp and a
+warp-level synchronisation lies between. An asynchronous copy is a write that is pending from its issue
+until its thread has waited for it, and then a write of that thread at that moment.
 
 Each instruction's accesses are kept as patterns: in a loop they come again, and nearly all of what is
 checked depends on nothing else. Accesses of an epoch are logged; only where the bytes of a write overlap
@@ -22,7 +22,7 @@ import numpy as np
 from harness.devices.emulated.counters import SharedAccess
 from harness.devices.emulated.hazards import Site, Trap
 from harness.devices.emulated.lanes import WARP, Array, Geometry, Mask, full
-from harness.devices.emulated.memory import SLOT, gather, scatter
+from harness.devices.emulated.memory import SLOT, Change, gather, scatter, update
 from harness.devices.emulated.ptx import Variable
 
 _SEVERAL_IN_WARP, _SEVERAL = -1, -2
@@ -47,6 +47,7 @@ class Pattern:
     name: str
     known: bool = False
     access: SharedAccess | None = None  # where counters are kept
+    atomic: bool = False
     clash: tuple[int, int] | None = field(default=None)
 
     @cached_property
@@ -111,6 +112,16 @@ class SharedMemory:
         self.check_write(site, pattern)
         scatter(self._bytes, pattern.element, width, values)
 
+    def update(self, site: Site, address: Any, mask: Mask | None, change: Change) -> Array:
+        """Atomic: each lane's word of 32 bits, one after another; what was there before, (n,) uint32."""
+        pattern = self._pattern(site, address, 4, mask)
+        pattern.atomic = True
+        site.count_shared("store", pattern)
+        if not pattern.known:
+            self._check_known(site, pattern)
+        self.check_write(site, pattern)
+        return update(self._bytes, pattern.element, change)
+
     def check_read(self, site: Site, pattern: Pattern) -> None:
         if not pattern.known:
             self._check_known(site, pattern)
@@ -122,7 +133,8 @@ class SharedMemory:
         _extend(self._reads, pattern)
 
     def check_write(self, site: Site, pattern: Pattern) -> None:
-        self._check_clash(site, pattern)
+        if not pattern.atomic:
+            self._check_clash(site, pattern)
         if self._copies.pending:
             self._check_pending(site, pattern, "writes")
         if _overlaps(self._writes, pattern) or _overlaps(self._reads, pattern):
@@ -324,34 +336,56 @@ class SharedMemory:
         raise Trap("bounds", f"accesses {width} bytes of shared memory, {where}", site, lane)
 
 
-class _Tags:
-    """For each cell who wrote it last and who read it since, as epoch, thread and step of the warp."""
+class _Marks:
+    """For each cell the last access of a kind: its epoch, thread or that there were several, the warp of the
+    last one and its step."""
 
     def __init__(self, cells: int) -> None:
-        self.write_epoch, self.read_epoch = np.full(cells, -1, np.int32), np.full(cells, -1, np.int32)
-        self.writer, self.reader = np.zeros(cells, np.int32), np.zeros(cells, np.int32)
-        self.write_step, self.read_step = np.zeros(cells, np.int32), np.zeros(cells, np.int32)
-        self.read_warp = np.zeros(cells, np.int32)
+        self.epoch, self.who = np.full(cells, -1, np.int32), np.zeros(cells, np.int32)
+        self.warp, self.step = np.zeros(cells, np.int32), np.zeros(cells, np.int32)
 
-    def set(self, write: bool, pattern: Pattern, epoch_of: Any, step: Array, geometry: Geometry) -> None:
-        if write:
-            cell, lane = pattern.cells
-            self.write_epoch[cell] = epoch_of(cell)
-            self.writer[cell] = lane % geometry.threads
-            self.write_step[cell] = step[lane // WARP]
-            return
+    def put(self, cell: Array, epoch: Array, who: Array, warp: Array, step: Array) -> None:
+        self.epoch[cell], self.who[cell], self.warp[cell], self.step[cell] = epoch, who, warp, step
+
+    def add(self, pattern: Pattern, epoch_of: Any, step: Array, geometry: Geometry) -> tuple[Array, Array]:
+        """More of a kind that may be several. The cells, and for which this is not the first of the epoch."""
         cell, who, warp = pattern.readers
         epoch = epoch_of(cell)
-        again = self.read_epoch[cell] == epoch
-        old, old_warp = self.reader[cell], self.read_warp[cell]
+        again = self.epoch[cell] == epoch
+        old, old_warp = self.who[cell], self.warp[cell]
         same = (old == who) & (who >= 0)
         in_warp = (old != _SEVERAL) & (who != _SEVERAL) & (old_warp == warp)
         merged = np.where(same, who, np.where(in_warp, _SEVERAL_IN_WARP, _SEVERAL))
-        self.reader[cell] = np.where(again, merged, who)
-        self.read_epoch[cell] = epoch
-        self.read_warp[cell] = warp
-        rows = cell // (len(self.reader) // geometry.count)
-        self.read_step[cell] = step[rows * (geometry.threads // WARP) + warp]
+        rows = cell // (len(self.who) // geometry.count)
+        steps = step[rows * (geometry.threads // WARP) + warp]
+        self.put(cell, epoch, np.where(again, merged, who), warp, steps)
+        return cell, again
+
+    def unordered(self, cell: Array, epoch: Array, thread: Array, now: Array) -> Array:
+        """Where another thread was in this epoch, and no step of the warp lies between."""
+        who = self.who[cell]
+        ordered = (who != _SEVERAL) & (self.warp[cell] == thread // WARP) & (self.step[cell] < now)
+        return np.asarray((self.epoch[cell] == epoch) & (who != thread) & ~ordered)
+
+
+class _Tags:
+    """For each cell who wrote it last and who read it since."""
+
+    def __init__(self, cells: int) -> None:
+        self.writes, self.reads = _Marks(cells), _Marks(cells)
+        self.atomic = np.zeros(cells, bool)  # whether all that the writes stand for was
+
+    def set(self, write: bool, pattern: Pattern, epoch_of: Any, step: Array, geometry: Geometry) -> None:
+        if not write:
+            self.reads.add(pattern, epoch_of, step, geometry)
+        elif pattern.atomic:
+            cell, again = self.writes.add(pattern, epoch_of, step, geometry)
+            self.atomic[cell] |= ~again
+        else:
+            cell, lane = pattern.cells
+            thread = lane % geometry.threads
+            self.writes.put(cell, epoch_of(cell), thread, thread // WARP, step[lane // WARP])
+            self.atomic[cell] = False
 
     def clash(
         self, pattern: Pattern, writes: bool, epoch_of: Any, step: Array, geometry: Geometry
@@ -359,23 +393,14 @@ class _Tags:
         """(cell, lane, other thread, whether that one wrote) of the first race, or None."""
         cell, lane = pattern.cells
         thread, now, epoch = lane % geometry.threads, step[lane // WARP], epoch_of(cell)
-        writer = self.writer[cell]
-        ordered = (writer // WARP == thread // WARP) & (self.write_step[cell] < now)
-        bad = (self.write_epoch[cell] == epoch) & (writer != thread) & ~ordered
-        if bad.any():
-            i = int(np.argmax(bad))
-            return int(cell[i]), int(lane[i]), int(writer[i]), True
-        if not writes:
-            return None
-        reader = self.reader[cell]
-        ordered = (
-            (reader != _SEVERAL) & (self.read_warp[cell] == thread // WARP) & (self.read_step[cell] < now)
-        )
-        bad = (self.read_epoch[cell] == epoch) & (reader != thread) & ~ordered
-        if not bad.any():
-            return None
-        i = int(np.argmax(bad))
-        return int(cell[i]), int(lane[i]), int(reader[i]), False
+        for marks in (self.writes, self.reads) if writes else (self.writes,):
+            bad = marks.unordered(cell, epoch, thread, now)
+            if pattern.atomic and marks is self.writes:
+                bad &= ~self.atomic[cell]
+            if bad.any():
+                i = int(np.argmax(bad))
+                return int(cell[i]), int(lane[i]), int(marks.who[cell[i]]), marks is self.writes
+        return None
 
 
 class _Copies:
