@@ -140,6 +140,9 @@ def _wmma_load(b: Builder, i: Instruction, site: Site) -> Run:
             whole[slice(None) if mask is None else mask.index] = values
             found.append(whole)
         held = np.concatenate(found, axis=1)
+        if words[2] == "c" and fragment.transposed:
+            # An accumulator is held by rows, however it lies in memory.
+            held = _Fragment("c", "row", words[6], words[-1]).encode(fragment.decode(held))
         # Half-precision fragments have twice the registers they need: the others repeat the first.
         registers.set(np.tile(held, (1, registers.count // held.shape[1])), mask)
 
