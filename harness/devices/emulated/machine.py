@@ -18,6 +18,8 @@ from harness.devices.emulated.memory import SLOT, ConstantMemory, GlobalMemory, 
 from harness.devices.emulated.ptx import Entry, Instruction, Name, PtxError, Register, size_of
 from harness.devices.emulated.shared import SharedMemory
 
+# What the functions of the table raise where operands are not those they expect.
+_NOT_KNOWN = (PtxError, LookupError, ValueError, TypeError, ArithmeticError, AssertionError, StopIteration)
 LANES = 8192  # that run together: enough that NumPy's work outweighs Python's, few enough for the caches
 _HAZARDS = 10  # kept of each check and launch
 
@@ -103,8 +105,7 @@ class Machine:
                 if end.op.startswith("bar"):
                     block.barrier = self._known(lambda b, i, s: Barrier.of(b, i), end, block.site)
                 if end.guard:
-                    name, block.negated = end.guard
-                    block.guard = self._guard(name)
+                    block.guard, block.negated = self._guard(end, block.site), end.guard[1]
                 if end.op.startswith("bra"):
                     assert isinstance(end.operands[-1], Name)
                     block.target = number[labels[end.operands[-1].text]]
@@ -113,8 +114,11 @@ class Machine:
         self.wide += [None] * len(self.registers)
         return blocks
 
-    def _guard(self, name: str) -> Callable[[], Any]:
-        return self._builder.read(Register(name), "pred")
+    def _guard(self, instruction: Instruction, site: Site) -> Callable[[], Any]:
+        assert instruction.guard is not None
+        register = Register(instruction.guard[0])
+        read: Callable[[], Any] = self._known(lambda b, i, s: b.read(register, "pred"), instruction, site)
+        return read
 
     def _closure(self, instruction: Instruction) -> Run:
         base = instruction.op.split(".")[0]
@@ -125,8 +129,7 @@ class Machine:
         run: Run = self._known(make, instruction, where)
         if instruction.guard is None:
             return run
-        name, negated = instruction.guard
-        guard = self._guard(name)
+        guard, negated = self._guard(instruction, where), instruction.guard[1]
 
         def guarded(mask: Mask | None) -> None:
             taken = ~guard() if negated else guard()
@@ -143,7 +146,7 @@ class Machine:
         """What a function of the table makes of an instruction, or a clear error."""
         try:
             return make(self._builder, instruction, site)
-        except (PtxError, KeyError, ValueError, IndexError, AssertionError) as error:
+        except _NOT_KNOWN as error:
             detail = f" ({error})" if isinstance(error, PtxError) else ""
             base = instruction.op.split(".")[0]
             raise PtxError(f"unknown form of {base}, {instruction.op}{detail}: {self._where(site)}") from None

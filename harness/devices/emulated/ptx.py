@@ -91,13 +91,14 @@ class Entry:
 
 _SIZES = {"pred": 1, "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2}
 _SIZES |= {"b32": 4, "u32": 4, "s32": 4, "f32": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16}
+_LARGEST = 1 << 20  # bytes of a variable: those of shared, local and constant memory are far smaller
 _LINE_DIRECTIVES = ("version", "target", "address_size", "file", "loc")
 
 
-def size_of(kind: str) -> int:
-    """Bytes of a fundamental type such as "f32". Raises PtxError for an unknown one."""
+def size_of(kind: str, line: int = 0) -> int:
+    """Bytes of a fundamental type such as "f32", of this line. Raises PtxError for an unknown one."""
     if kind not in _SIZES:
-        raise PtxError(f"unknown type .{kind}")
+        raise PtxError(f"PTX line {line}: unknown type .{kind}" if line else f"unknown type .{kind}")
     return _SIZES[kind]
 
 
@@ -211,6 +212,8 @@ class _Body:
             elif kind == "close":
                 self._scopes.pop()
                 if not self._scopes:
+                    if not self._entry.code:
+                        raise PtxError(f"PTX line {first}: entry {self._entry.name} has no instructions")
                     self._check_labels()
                     return self._entry
             elif kind == "label":
@@ -232,7 +235,7 @@ class _Body:
 
     def _directive(self, body: str, line: int) -> None:
         if match := re.match(r"\.reg\s+\.(\w+)\s+(.+)$", body, re.DOTALL):
-            size_of(match[1])
+            size_of(match[1], line)
             for item in match[2].split(","):
                 self._declare(item.strip(), match[1], line)
         elif variable := _variable(body, line):
@@ -258,7 +261,7 @@ class _Body:
         try:
             guard = (self._register(match[2]).name, bool(match[1])) if match[2] else None
             operands = tuple(self._operand(item) for item in _split_commas(match[4] or ""))
-        except (ValueError, struct.error):
+        except (ValueError, OverflowError, struct.error):
             raise PtxError(f"PTX line {line}: cannot read the operands of {text[:80]!r}") from None
         return Instruction(match[3], operands, guard, line, self._source, text)
 
@@ -331,7 +334,7 @@ def _parameters(text: str, line: int) -> list[tuple[str, str]]:
         )
         if not match or match[3]:
             raise PtxError(f"PTX line {line}: cannot read the parameter {item[:60]!r}")
-        size_of(match[1])
+        size_of(match[1], line)
         parameters.append((match[2], match[1]))
     return parameters
 
@@ -345,10 +348,17 @@ def _variable(body: str, line: int) -> Variable | None:
     )
     if not match:
         return None
-    unit = size_of(match[3])
+    unit = size_of(match[3], line)
     count = 1
     for extent in re.findall(r"\[(\d*)\]", match[5]):
         count *= int(extent or 0)
+    align = int(match[2] or unit)
+    if align < 1 or align & (align - 1):
+        raise PtxError(f"PTX line {line}: {match[4]} is aligned to {align} bytes, which is no power of two")
+    if unit * count > _LARGEST and match[1] != "global":
+        raise PtxError(
+            f"PTX line {line}: {match[4]} of {unit * count} bytes is more than .{match[1]} can hold"
+        )
     data = b""
     if match[6]:
         try:
@@ -356,4 +366,6 @@ def _variable(body: str, line: int) -> Variable | None:
             data = b"".join((v % (1 << 8 * unit)).to_bytes(unit, "little") for v in values)
         except ValueError:
             raise PtxError(f"PTX line {line}: cannot read the initial values of {match[4]}") from None
-    return Variable(match[4], match[1], unit * count, int(match[2] or unit), data)
+        if len(data) > unit * count:
+            raise PtxError(f"PTX line {line}: {match[4]} has more initial values than room")
+    return Variable(match[4], match[1], unit * count, align, data)
