@@ -356,12 +356,7 @@ class GlobalMemory:
 
     def _nearest(self, address: int, launch: int) -> Buffer | None:
         """The buffer that an index has run out of, at either end."""
-
-        def distance(buffer: Buffer) -> int:
-            before = buffer.address(launch) - address
-            return max(before, -before - buffer.size)
-
-        return min(self.buffers, key=distance, default=None)
+        return min(self.buffers, key=lambda b: abs(address - b.address(launch)), default=None)
 
 
 class LocalMemory:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.emulated.rig import checks, hazards, per_lane
 
+HALF = "setp.lt.u32 %p1, %r1, 32;\n"
 CELLS = ".shared .align 4 .b8 cells[512];"
 OWN = "mov.u32 %r10, cells;\nshl.b32 %r11, %r1, 2;\nadd.u32 %r12, %r10, %r11;\n"  # %r12: the thread's cell
 WRITE = OWN + "st.shared.u32 [%r12], %r1;\n"
@@ -49,6 +50,18 @@ def test_a_barrier_of_a_half_that_comes_twice() -> None:
     """The second meeting waits for as many again."""
     twice = WRITE + "bar.sync 1, 128;\n" + "ld.shared.u32 %r15, [%r12];\nbar.sync 1, 128;\n" + WRITE
     assert per_lane(twice + "bar.sync 1, 128;\n" + MIRROR, CELLS, 128) == [127 - t for t in range(128)]
+
+
+def test_a_thread_that_misses_the_second_meeting() -> None:
+    body = "bar.sync 1, 64;\nsetp.eq.u32 %p1, %r1, 5;\n@%p1 bra $END;\nbar.sync 1, 64;\n$END:"
+    assert checks(body, threads=64) == ["barrier"]
+
+
+def test_two_warps_that_arrive_for_each_other() -> None:
+    """Neither waits where it arrives."""
+    body = HALF + "@%p1 bra $A;\nbar.arrive 1, 64;\nbar.sync 2, 64;\nbra $END;\n"
+    body += "$A:\nbar.arrive 2, 64;\nbar.sync 1, 64;\n$END:"
+    assert checks(body, threads=64) == []
 
 
 PRODUCE = """
@@ -107,9 +120,6 @@ def test_each_block_reduces_its_own() -> None:
 def test_a_reduction_orders_as_a_barrier_does() -> None:
     body = WRITE + "setp.lt.u32 %p1, %r1, 9;\nbar.red.popc.u32 %r15, 0, %p1;\n" + MIRROR
     assert per_lane(body, CELLS, 128) == [127 - t for t in range(128)]
-
-
-HALF = "setp.lt.u32 %p1, %r1, 32;\n"
 
 
 def test_a_barrier_in_divergent_flow() -> None:

@@ -131,6 +131,15 @@ def test_a_guard_lets_some_lanes_through() -> None:
     assert per_lane(body) == [1 + 4 * t + 1 for t in range(10)] + [0] * 22
 
 
+def test_a_guard_within_a_branch() -> None:
+    """It lets none through that the branch has sent elsewhere."""
+    body = "setp.lt.s32 %p1, %r1, 10;\nsetp.lt.s32 %p2, %r1, 20;\nmov.u32 %r10, 7;\n@%p1 bra $END;\n"
+    assert (
+        per_lane(body + "@%p2 mov.u32 %r10, 1;\n$END:\n" + SAY.format("%r10"))
+        == [7] * 10 + [1] * 10 + [7] * 12
+    )
+
+
 def test_a_guard_keeps_an_access_from_its_address() -> None:
     """Lanes that are kept out would be past the end of X."""
     body = """

@@ -35,6 +35,7 @@ def one_lane(instruction: str, **how: str) -> str:
         ),
         ("ld.global.u32 %r10, [%rd4+-596]", r"reads 4 bytes at 0x\w+, 4 bytes before the start of X"),
         ("ld.global.v4.u32 {%r10, %r11, %r12, %r13}, [%rd4+432]", r"reads 16 bytes at 0x\w+, 0 bytes past"),
+        ("ld.global.u8 %r10, [%rd4+432]", r"reads 1 bytes at 0x\w+, 0 bytes past the end of X"),
         ("ld.global.u8 %r10, [%rd4+440]", r"reads 1 bytes at 0x\w+, 8 bytes past the end of X"),
         (
             "st.global.u32 [%rd6+216], %r10",
@@ -233,6 +234,14 @@ def test_an_index_that_overflows_over_a_sparse_matrix() -> None:
     assert hazard.check == "bounds"
     assert re.match(r"thread \(12, 0, 0\) of block \(0, 0, 0\) writes 4 bytes at ", hazard.message)
     assert f"{4 * (2**32 - 24 * PITCH)} bytes before the start of Z" in hazard.message
+
+
+def test_a_row_before_the_first_of_a_sparse_matrix() -> None:
+    """Rows 0, −8, −16 …"""
+    _, report = sparse(INDEX + "neg.s32 %r11, %r11;\n" + LONG + STORE, 57, 4, PITCH)
+    (hazard,) = report.hazards
+    assert re.match(r"thread \(4, 0, 0\) of block \(0, 0, 0\) writes 4 bytes at ", hazard.message)
+    assert f"{4 * 8 * PITCH} bytes before the start of Z" in hazard.message
 
 
 def test_columns_past_the_row_of_a_sparse_matrix() -> None:

@@ -181,6 +181,11 @@ def test_an_entry_without_instructions() -> None:
         parse(".visible .entry k()\n{\n$L:\n}\n", "k")
 
 
+def test_something_behind_the_last_entry() -> None:
+    with pytest.raises(PtxError, match=r"PTX line \d+: the text ends within 'add.s32 %r1'"):
+        parse(TEXT + "add.s32 %r1", "k")
+
+
 def test_an_entry_that_is_not_there() -> None:
     with pytest.raises(PtxError, match="the PTX has no entry other"):
         parse(TEXT, "other")

@@ -103,7 +103,10 @@ def test_a_vector_of_which_a_word_is_unwritten() -> None:
     assert of(body + "st.shared.u32 [%r12+8], %r1;\n" + whole, 32) == []
 
 
-def test_what_one_block_wrote_another_did_not() -> None:
+@pytest.mark.parametrize("lanes", [32, 8192])
+def test_what_one_block_wrote_another_did_not(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they run together or one after another."""
+    monkeypatch.setattr("harness.devices.emulated.machine.LANES", lanes)
     body = (
         "setp.eq.u32 %p1, %r2, 1;\n@!%p1 st.shared.u32 [cells], 1;\nbar.sync 0;\nld.shared.u32 %r10, [cells];"
     )
@@ -169,6 +172,17 @@ def test_a_read_after_several_readers_of_a_warp_and_of_others() -> None:
     assert of(start + half + "@!%p1 ld.shared.u32 %r20, [cells];\n" + write) == ["race"]
 
 
+def test_readers_of_one_warp_in_two_instructions() -> None:
+    start = (
+        "setp.ne.u32 %p1, %r1, 0;\n@!%p1 st.shared.u32 [cells], 1;\nbar.sync 0;\nsetp.lt.u32 %p2, %r1, 16;\n"
+    )
+    reads = "@%p2 ld.shared.u32 %r20, [cells];\n@!%p2 ld.shared.u32 %r20, [cells];\n"
+    write = "@!%p1 st.shared.u32 [cells], 2;"
+    assert of(start + reads + write, 32) == ["race"]
+    assert of(start + reads + "bar.warp.sync -1;\n" + write, 32) == []
+    assert of(start + reads + "bar.warp.sync -1;\n" + write, 64) == ["race"]
+
+
 def test_several_readers_are_no_race() -> None:
     start = "setp.ne.u32 %p1, %r1, 0;\n@!%p1 st.shared.u32 [cells], 1;\nbar.sync 0;\n"
     assert of(start + "ld.shared.u32 %r10, [cells];\n" * 2) == []
@@ -200,6 +214,16 @@ def test_writes_of_one_thread_are_no_race() -> None:
 def test_a_barrier_orders_the_block(order: str, read: str) -> None:
     assert of(f"{WRITE}{order};\n{read}") == []
     assert of(f"{WRITE}{read}{order};\n") == ["race"]
+
+
+def test_what_a_barrier_has_ordered_stays_so() -> None:
+    """Words written before it are read while a word between them is written."""
+    before = WRITE + "ld.shared.u32 %r20, [%r12];\n{}"
+    after = "setp.eq.u32 %p1, %r1, 0;\n@%p1 st.shared.u32 [cells+4], 9;\n"
+    after += "and.b32 %r13, %r13, 62;\nshl.b32 %r13, %r13, 2;\nadd.u32 %r13, %r13, %r10;\n" + READ
+    body = before + "xor.b32 %r13, %r1, 32;\n" + after
+    assert of(body.format("bar.sync 0;\n")) == []
+    assert set(of(body.format(""))) == {"race"}
 
 
 WARP_ORDER = ("bar.warp.sync -1", "shfl.sync.idx.b32 %r20, %r1, 0, 31, -1", "vote.sync.any.pred %p2, %p1, -1")

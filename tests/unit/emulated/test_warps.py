@@ -134,21 +134,33 @@ START = "setp.eq.u32 %p1, %r1, 0;\n@%p1 st.shared.u32 [cells], 0;\nbar.sync 0;\n
 
 
 def test_a_shared_counter() -> None:
-    body = START + "atom.shared.add.u32 %r20, [cells], 1;\nbar.sync 0;\nld.shared.u32 %r20, [cells];\n" + SAY
+    half = "setp.lt.u32 %p2, %r1, 32;\n@%p2 red.shared.add.u32 [cells], 2;\n"
+    half += "@!%p2 red.shared.add.u32 [cells], -2;\n"
+    body = (
+        START
+        + half
+        + "atom.shared.add.u32 %r20, [cells], 1;\nbar.sync 0;\nld.shared.u32 %r20, [cells];\n"
+        + SAY
+    )
     assert per_lane(body, CELLS, 64, blocks=2) == [64] * 128
+
+
+ADD, SET, BARRIER = "red.shared.add.u32 [cells], 1;\n", "@%p1 st.shared.u32 [cells], 0;\n", "bar.sync 0;\n"
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        START.replace("bar.sync 0;\n", "") + "atom.shared.add.u32 %r20, [cells], 1;",
-        START + "atom.shared.add.u32 %r20, [cells], 1;\nld.shared.u32 %r20, [cells];",
-        START + "ld.shared.u32 %r20, [cells];\natom.shared.add.u32 %r20, [cells], 1;",
-        START + "atom.shared.add.u32 %r20, [cells], 1;\n@%p1 st.shared.u32 [cells], 0;",
+        SET + ADD,
+        SET + BARRIER + ADD + "ld.shared.u32 %r20, [cells];",
+        SET + BARRIER + "ld.shared.u32 %r20, [cells];\n" + ADD,
+        SET + BARRIER + ADD + SET,
+        SET + BARRIER + SET + "@%p1 " + ADD + ADD,  # the thread that writes is the first to add
+        SET + BARRIER + ADD + ADD + BARRIER + SET + ADD,
     ],
 )
 def test_an_atomic_and_a_plain_access_race(body: str) -> None:
-    assert checks(body, CELLS, 64) == ["race"]
+    assert checks("setp.eq.u32 %p1, %r1, 0;\n" + body, CELLS, 64) == ["race"]
 
 
 def test_an_atomic_on_a_word_that_nobody_wrote() -> None:
