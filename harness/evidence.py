@@ -126,7 +126,7 @@ def again(case: Case, info: Mapping[str, Any], seconds: Sequence[float]) -> Verd
     if e["baseline"]:
         entry = BaselineEntry("", "", e["baseline"]["stats"], {"case": case.id, **e["baseline"]["info"]})
     paired = Paired(**e["paired"]) if e["paired"] else None
-    said = {name: tuple(e[name]) for name in ("differences", "decisive", "others")}
+    said = {name: tuple(e.get(name, ())) for name in ("differences", "decisive", "others")}
     evidence = Evidence(first or last, entry, e["stored"], last if first else None, paired, **said)
     return conclude(case, evidence, policy)
 
