@@ -1,31 +1,35 @@
 """All that decides a verdict, in one place: concluded from while it grows, stored, concluded from again.
 
-Pure. `gate.run` gathers the evidence; `python -m harness.evidence RUN.json` judges a run's JSON again.
+Pure. `gate.run` gathers the evidence; `python -m harness.evidence RUN.json` judges every case of a run's
+JSON again, by what the run recorded alone: kernels may have been renamed or removed since.
 """
 
 from __future__ import annotations
 
-import json
+import argparse
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from harness.baselines import BaselineEntry
+from harness.baselines.fields import BaselineError, need, read_json
 from harness.judge import (
     CONFIRMED,
     CompareFail,
     Paired,
     Policy,
     Verdict,
+    broken,
     confirm,
     judge,
     settle,
     shared,
     unpaired,
 )
-from harness.model import Case, Measurement, Resources
+from harness.model import F32, BlockShape, Case, Config, Kernel, Launch, Measurement, Resources
+from harness.suites import find_problem
 
 _MEASURED = (
     *("seconds", "sm_clock_mhz", "power_w", "temperature_c", "clock_event_reasons", "throttled"),
@@ -38,9 +42,10 @@ _STORED = ("median_s", "gflops", "noise_floor", "cubin_sha256", "l2", "duty", "s
 class Evidence:
     """``first`` what was measured, ``second`` what a fresh worker measured, ``paired`` what came of a pair;
     ``stored`` False where this GPU has no baseline; ``differences`` and ``decisive`` are those of `drift`,
-    ``others`` the processes that came to the GPU."""
+    ``others`` the processes that came to the GPU; ``error`` the code and text of what the device could not
+    do, and then ``first`` may be None."""
 
-    first: Measurement
+    first: Measurement | None = None
     entry: BaselineEntry | None = None
     stored: bool = True
     second: Measurement | None = None
@@ -48,6 +53,7 @@ class Evidence:
     differences: tuple[str, ...] = ()
     decisive: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    error: tuple[str, str] | None = None
 
     @property
     def path(self) -> str:
@@ -64,6 +70,8 @@ class Evidence:
 
 def conclude(case: Case, e: Evidence, policy: Policy) -> Verdict:
     """The verdict on all that is known so far."""
+    if e.error:
+        return broken(*e.error)
     verdict = confirmed(case, e, policy)
     if e.others:
         return shared(case, verdict, e.others)
@@ -76,6 +84,8 @@ def conclude(case: Case, e: Evidence, policy: Policy) -> Verdict:
 
 def confirmed(case: Case, e: Evidence, policy: Policy) -> Verdict:
     """The verdict without a pair: one is wanted where its reason is CONFIRMED."""
+    if e.first is None:
+        raise ValueError(f"{case.id} was not measured")
     verdict = judge(case, e.first, e.entry, policy, stored=e.stored)
     if e.second is None or e.entry is None:
         return verdict
@@ -95,15 +105,17 @@ def told(case: Case, e: Evidence, policy: Policy) -> dict[str, Any]:
     return {
         "policy": asdict(policy),
         "kernel_threshold": case.kernel.threshold,
+        "library": case.kernel.library,
         "launch": str(case.launch),
         "stored": e.stored,
         "baseline": entry,
-        "measured": _measured(last),
-        "first": _measured(e.first) | {"seconds": list(e.first.seconds)} if e.second else None,
+        "measured": _measured(last) if last else None,
+        "first": _measured(e.first) | {"seconds": list(e.first.seconds)} if e.first and e.second else None,
         "paired": e.paired and asdict(e.paired),
         "differences": list(e.differences),
         "decisive": list(e.decisive),
         "others": list(e.others),
+        "error": e.error and list(e.error),
     }
 
 
@@ -112,23 +124,50 @@ def _measured(m: Measurement) -> dict[str, Any]:
     return {name: getattr(m, name) for name in _MEASURED[1:]} | {"cubin_sha256": cubin}
 
 
-def again(case: Case, info: Mapping[str, Any], seconds: Sequence[float]) -> Verdict:
-    """The verdict from what `told` stored as ``evidence`` of a case, and the samples of its last measurement.
+def again(info: Mapping[str, Any], seconds: Sequence[float]) -> tuple[Verdict, Policy]:
+    """The verdict, and the policy it is under, from what a run stored of a case (`gate.extra_info`) and the
+    samples of its last measurement.
 
-    Raises KeyError where something is missing.
+    Raises KeyError, TypeError or ValueError where something is missing or is not what a run stores.
     """
     e = info["evidence"]
     checks = tuple(CompareFail(**check) for check in e["policy"]["compare_fail"])
     policy = Policy(**{**e["policy"], "compare_fail": checks})
-    last = _measurement({**e["measured"], "seconds": seconds})
+    last = _measurement({**e["measured"], "seconds": seconds}) if e["measured"] else None
     first = _measurement(e["first"]) if e["first"] else None
     entry = None
     if e["baseline"]:
-        entry = BaselineEntry("", "", e["baseline"]["stats"], {"case": case.id, **e["baseline"]["info"]})
+        entry = BaselineEntry("", "", e["baseline"]["stats"], {"case": info["case"], **e["baseline"]["info"]})
     paired = Paired(**e["paired"]) if e["paired"] else None
     said = {name: tuple(e.get(name, ())) for name in ("differences", "decisive", "others")}
-    evidence = Evidence(first or last, entry, e["stored"], last if first else None, paired, **said)
-    return conclude(case, evidence, policy)
+    error = (e["error"][0], e["error"][1]) if e.get("error") else None
+    second = last if first else None
+    evidence = Evidence(first or last, entry, e["stored"], second, paired, **said, error=error)
+    return conclude(_case(info), evidence, policy), policy
+
+
+_IN_THE_NAME = replace(F32, name="")  # a recorded variant names its dtype and config itself
+
+
+def _case(info: Mapping[str, Any]) -> Case:
+    """The case as far as a verdict depends on it: its id, problem, launch and threshold, as recorded."""
+    e, variant = info["evidence"], info["variant"]
+    launch = Launch.parse(e["launch"])
+    shape = BlockShape(launch.block[:2], (1, 1), None, launch.dynamic_shared, dynamic=True)
+    # Older runs do not tell; a library's call has no cubin.
+    library = e.get("library", not (e["measured"] and e["measured"]["cubin_sha256"]))
+    kernel = Kernel(
+        name=variant,
+        idea="",
+        source=None if library else Path(variant),
+        entry="",
+        dtypes=(),
+        configs=(),
+        shape=lambda config, dtype: shape,
+        grid=lambda shape, problem: launch.grid,
+        threshold=e["kernel_threshold"],
+    )
+    return Case(kernel, _IN_THE_NAME, Config(), find_problem(info["case"].removeprefix(f"{variant}-")))
 
 
 def _measurement(told: Mapping[str, Any]) -> Measurement:
@@ -142,34 +181,68 @@ def _measurement(told: Mapping[str, Any]) -> Measurement:
     )
 
 
-def main(files: Sequence[str]) -> int:
-    """Judges the cases of runs again: 0 where every verdict is as told, 1 where not, 2 for a bad file."""
-    from harness.cases import find_case
+# A whole run
 
-    differing = total = 0
-    for file in files:
-        try:
-            run = json.loads(Path(file).read_text(encoding="utf-8"))
-            capability = tuple(map(int, run["machine_info"]["capability"].split(".")))
-            for record in run["benchmarks"]:
-                info = record["extra_info"]
-                case = find_case(info["case"], capability)  # type: ignore[arg-type]
-                verdict = again(case, info, record["stats"]["data"])
-                total += 1
-                if (str(verdict.kind), verdict.reason) != (info["verdict"], info["verdict_reason"]):
-                    differing += 1
-                    said = f"{info['verdict']} {info['verdict_reason']}"
-                    print(f"{case.id}: {verdict.kind} {verdict.reason}, but the run said {said}")
-        except OSError as error:
-            print(f"error: {file}: cannot be read ({error.strerror})", file=sys.stderr)
-            return 2
-        except (KeyError, TypeError, ValueError) as error:
-            text = f"{type(error).__name__}: {error}"
-            print(f"error: {file}: not a run of this suite with its evidence ({text})", file=sys.stderr)
-            return 2
-    print(f"{total} cases judged again, {differing} otherwise than the run said")
-    return int(differing > 0 or not total)
+UNUSABLE = "gemm_unusable"  # beside pytest-benchmark's "benchmarks", which can hold only what has samples
+
+
+def recorded(document: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], Sequence[float]]]:
+    """What a run's JSON tells of each case that it judged, and the samples. Raises ValueError."""
+    for record in need(document, "benchmarks", list):
+        yield need(record, "extra_info", dict), need(need(record, "stats", dict), "data", list)
+    for info in document.get(UNUSABLE, ()):
+        yield info, need(info, "seconds", list)
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A case judged again; ``said`` and ``now`` are kind and reason, as the run had it and as it is."""
+
+    case: str
+    said: str
+    now: str
+    red: bool
+
+
+def replay(path: Path) -> list[Replayed]:
+    """Every case of a run judged again. Raises BaselineError for a file that does not tell enough."""
+    remedy = "only what `pytest --benchmark-json` of this suite wrote can be judged again"
+    document = read_json(path, remedy)
+    found, case = [], "?"
+    try:
+        for info, seconds in recorded(document):
+            case = need(info, "case", str)
+            need(info, "evidence", dict)
+            verdict, policy = again(info, seconds)
+            red = verdict.failed(policy)
+            # Older runs do not tell which were red.
+            words = [("red" if was else "green") for was in (info.get("red", red), red)]
+            said = f"{info['verdict']} {info['verdict_reason']}, {words[0]}"
+            found.append(Replayed(case, said, f"{verdict.kind} {verdict.reason}, {words[1]}", red))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise BaselineError(f"{path}: {case}: {what}; {remedy}") from None
+    if not found:
+        raise BaselineError(f"{path}: no judged case in it; {remedy}")
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Judges the cases of runs again: 0 where every verdict is as told, 1 where not, 2 for a bad file."""
+    parser = argparse.ArgumentParser(prog="python -m harness.evidence", description=main.__doc__)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN.json", help="what --benchmark-json wrote")
+    try:
+        cases = [case for run in parser.parse_args(arguments).runs for case in replay(run)]
+    except BaselineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    differing = [case for case in cases if case.now != case.said]
+    for case in differing:
+        print(f"{case.case}: {case.now}, but the run said {case.said}")
+    red = sum(case.red for case in cases)
+    print(f"{len(cases)} cases judged again ({red} red), {len(differing)} otherwise than the run said")
+    return int(bool(differing))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -33,22 +33,23 @@ class PairsWithBaseline(Protocol):
 
 @dataclass(frozen=True)
 class Result:
-    """A case, its verdict and what that rests on: no evidence where nothing could be measured."""
+    """A case, its verdict and what that rests on."""
 
     case: Case
     verdict: Verdict
-    evidence: Evidence | None = None
+    evidence: Evidence = field(default_factory=Evidence)
     policy: Policy = field(default_factory=Policy)
 
     @property
     def measurement(self) -> Measurement | None:
-        """The last one: of a confirmed suspicion, the confirming one."""
-        return (self.evidence.second or self.evidence.first) if self.evidence else None
+        """The last one: of a confirmed suspicion, the confirming one; None where the device failed."""
+        return None if self.evidence.error else self.evidence.second or self.evidence.first
 
     @property
     def first_median(self) -> float | None:
         """Median seconds of the measurement that a fresh worker was to confirm."""
-        return self.evidence.first.median if self.evidence and self.evidence.second else None
+        e = self.evidence
+        return e.first.median if e.first and e.second and e.first.seconds else None
 
     @property
     def cublas_ratio(self) -> float | None:
@@ -100,9 +101,10 @@ def run(
     where ``against`` can. ``now`` gives this run's machine_info, to say what is not as it was; ``busy`` tells
     who else is on the GPU.
     """
+    entry = baseline.entry(case.id) if baseline else None
+    evidence = Evidence(entry=entry, stored=baseline is not None)
     try:
-        entry = baseline.entry(case.id) if baseline else None
-        evidence = Evidence(device.time(case, plan), entry, baseline is not None)
+        evidence = replace(evidence, first=device.time(case, plan))
         evidence = replace(evidence, others=tuple(busy()))
         verdict = conclude(case, evidence, policy)
         if verdict.kind is not VerdictKind.REGRESSED or entry is None or baseline is None:
@@ -123,20 +125,30 @@ def run(
         evidence = replace(evidence, others=tuple(busy()))
         return Result(case, conclude(case, evidence, policy), evidence, policy)
     except DeviceError as error:
-        if error.code == "WRONG":
-            return Result(case, Verdict(VerdictKind.WRONG, "OUTPUT", message=str(error)))
-        return Result(case, Verdict(VerdictKind.CRASHED, error.code, message=str(error)))
+        evidence = replace(evidence, error=(error.code, str(error)))
+        return Result(case, conclude(case, evidence, policy), evidence, policy)
 
 
 def extra_info(result: Result) -> dict[str, Any]:
-    """What goes into pytest-benchmark's JSON beside the samples. Raises ValueError without a measurement."""
+    """What goes into the run's JSON: all that was seen and came of it, and the evidence to judge it again.
+
+    What is usable is stored beside its samples; of all else the samples, few or none, are among it.
+    """
     m, v, case = result.measurement, result.verdict, result.case
-    if m is None or result.evidence is None:
-        raise ValueError(f"{case.id} was not measured")
     info: dict[str, Any] = {
         "case": case.id,
         "variant": case.variant,
         "flops": case.problem.flops,
+        "verdict": str(v.kind),
+        "verdict_reason": v.reason,
+        "red": v.failed(result.policy),
+        "path": result.evidence.path,
+        "launch": str(case.launch),
+        "evidence": told(case, result.evidence, result.policy),
+    }
+    if m is None or not result.usable:
+        return info | {"message": v.message, "seconds": list(m.seconds) if m else []}
+    info |= {
         "gflops": case.problem.gflops(m.median),
         "median_s": m.median,
         "spread": m.spread,
@@ -149,15 +161,11 @@ def extra_info(result: Result) -> dict[str, Any]:
         "throttled": m.throttled,
         "l2": m.l2,
         "duty": m.duty,
-        "verdict": str(v.kind),
-        "verdict_reason": v.reason,
         "change": v.change,
         "flop_per_clock": _per_clock(case, m),
         "change_per_clock": v.per_clock,
         "threshold": v.threshold,
         "noise_floor": v.noise_floor,
-        "path": result.evidence.path,
-        "launch": str(case.launch),
         **m.extra,
     }
     if m.resources is not None:
@@ -171,7 +179,6 @@ def extra_info(result: Result) -> dict[str, Any]:
         info["first_median_s"] = result.first_median
     if "sustained_s" in m.extra:
         info["sustained_gflops"] = case.problem.gflops(m.extra["sustained_s"])
-    info["evidence"] = told(case, result.evidence, result.policy)
     return info
 
 

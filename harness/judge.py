@@ -228,6 +228,13 @@ def _clock(m: Measurement, entry: BaselineEntry | None) -> str | None:
     return "alike" if abs(off) <= CLOCK_TOLERANCE else "lower" if off < 0 else "higher"
 
 
+def broken(code: str, text: str) -> Verdict:
+    """The verdict where the device gave up, by the code of its error: WRONG, or CRASHED for all else."""
+    if code == "WRONG":
+        return Verdict(VerdictKind.WRONG, "OUTPUT", message=text)
+    return Verdict(VerdictKind.CRASHED, code, message=text)
+
+
 def shared(case: Case, verdict: Verdict, others: Sequence[str]) -> Verdict:
     """The verdict where other processes were on the GPU: its times say nothing."""
     text = f"{case.id}: the GPU was shared with {'; '.join(others)}; stop that and run it again"

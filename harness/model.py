@@ -5,6 +5,7 @@ Nothing here touches CUDA, a file or a clock; every other module speaks in these
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -165,6 +166,9 @@ class BlockShape:
     vectors: tuple[tuple[str, int, int], ...] = ()
 
 
+_LAUNCH = re.compile(r"grid (\d+)x(\d+)x(\d+), block (\d+)x(\d+)x(\d+), (\d+) bytes dynamic")
+
+
 @dataclass(frozen=True)
 class Launch:
     """Grid and block dimensions, and the dynamic shared memory in bytes."""
@@ -176,6 +180,15 @@ class Launch:
     def __str__(self) -> str:
         grid, block = ("x".join(map(str, size)) for size in (self.grid, self.block))
         return f"grid {grid}, block {block}, {self.dynamic_shared} bytes dynamic"
+
+    @classmethod
+    def parse(cls, text: str) -> Launch:
+        """The launch that ``str`` wrote so. Raises ValueError."""
+        match = _LAUNCH.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r} is no launch")
+        x, y, z, i, j, k, shared = map(int, match.groups())
+        return cls((x, y, z), (i, j, k), shared)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import pytest
 
 from harness import provenance
 from harness.devices import DeviceError
+from harness.evidence import UNUSABLE
 from harness.gate import Result, SampleClock, extra_info, run
 from harness.model import Case
 from harness.session import KEY, Session
@@ -36,20 +37,31 @@ class GateFixture:
         stored = s.baseline if s.judging else None
         result = run(s.gpu, case, stored, s.policy, s.plan, lambda: machine_info(s), s.against, s.busy)
         s.results.append(result)
-        if result.usable:
-            self._record(result)
+        self._record(result)
         if result.verdict.failed(s.policy):
             pytest.fail(f"{result.verdict.kind}: {result.verdict.message}", pytrace=False)
 
     def _record(self, result: Result) -> None:
-        assert result.measurement is not None
-        seconds = result.measurement.seconds
         benchmark = self._benchmark
         benchmark.group = result.case.problem.id
         benchmark.params = {"timed_case": result.case.id}  # a Case's repr names this machine's paths
         benchmark.extra_info.update(extra_info(result))
+        if result.measurement is None or not result.usable:
+            # To pytest-benchmark it is one that raised: kept out of its table and of its "benchmarks".
+            with contextlib.suppress(_UnusableError):
+                benchmark.pedantic(_no_samples, rounds=1, iterations=1)
+            return
+        seconds = result.measurement.seconds
         DEVICE_CLOCK.load(seconds)
         benchmark.pedantic(DEVICE_CLOCK.tick, rounds=len(seconds), iterations=1)
+
+
+class _UnusableError(Exception):
+    """There are no samples that a statistic could be of."""
+
+
+def _no_samples() -> None:
+    raise _UnusableError
 
 
 @pytest.fixture
@@ -80,6 +92,11 @@ def machine_info(session: Session) -> dict[str, Any]:
     with contextlib.suppress(DeviceError):  # A case has said so already; the samples are worth keeping.
         facts = session.gpu.facts()
     return {**session.gpu.info.as_dict(), **provenance.software_versions(), **facts}
+
+
+def pytest_benchmark_update_json(benchmarks: list[Any], output_json: dict[str, Any]) -> None:
+    """What crashed, was wrong or gave too few samples is told, too, but is no benchmark to compare with."""
+    output_json[UNUSABLE] = [dict(bench.extra_info) for bench in benchmarks if bench.has_error]
 
 
 def pytest_benchmark_update_commit_info(commit_info: dict[str, Any]) -> None:

@@ -68,10 +68,10 @@ class Way:
         finally:
             against.close()
         assert self.repo.git("worktree", "list").count("\n") == 0
-        if result.measurement is not None:
-            # What the run's JSON holds gives the same verdict, to the word.
-            info = json.loads(json.dumps(gate.extra_info(result)))
-            assert again(case, info, result.measurement.seconds) == result.verdict
+        seconds = result.measurement.seconds if result.measurement else ()
+        # What the run's JSON holds gives the same verdict, to the word.
+        info = json.loads(json.dumps(gate.extra_info(result)))
+        assert again(info, seconds) == (result.verdict, self.policy)
         return result
 
     def _seconds(self, case: Case) -> float:

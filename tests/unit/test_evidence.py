@@ -1,0 +1,233 @@
+"""Runs judged again from their JSON alone: recorded ones, tampered ones, and cases that have no samples."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.devices import DeviceError
+from harness.evidence import UNUSABLE, main, replay
+from harness.model import Case, Measurement
+from tests.unit.recorded_run import FOLDER
+from tests.unit.replay import ReplayDevice
+from tests.unit.rig import CASES, OURS, Rig, named
+
+CRASHED, WRONG, FEW, NONE = CASES[:4]
+Document = dict[str, Any]
+
+
+def unpacked(file: Path) -> Document:
+    document: Document = json.loads(gzip.decompress(file.read_bytes()))
+    return document
+
+
+def written(folder: Path, document: Any) -> Path:
+    file = folder / "run.json"
+    file.write_text(json.dumps(document))
+    return file
+
+
+# Recorded runs
+
+
+@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.json.gz")), ids=lambda file: file.name)
+def test_recorded_run_is_judged_as_it_was(file: Path, tmp_path: Path) -> None:
+    document = unpacked(file)
+    path = written(tmp_path, document)
+    assert main([str(path)]) == 0
+    told = [r["extra_info"] for r in document["benchmarks"]] + document[UNUSABLE]
+    found = replay(path)
+    assert [(c.case, c.now.split(",")[0]) for c in found] == [
+        (info["case"], f"{info['verdict']} {info['verdict_reason']}") for info in told
+    ]
+    assert sum(c.red for c in found) == sum(info["verdict"] not in ("PASS", "IMPROVED") for info in told)
+
+
+def test_whole_run_of_an_h200_is_recorded() -> None:
+    document = unpacked(FOLDER / "gpu_full_5fc7664.json.gz")
+    assert document["machine_info"]["name"] == "NVIDIA H200"
+    assert len(document["benchmarks"]) == 308
+    assert {r["extra_info"]["verdict"] for r in document["benchmarks"]} == {"PASS", "IMPROVED", "AMBIGUOUS"}
+
+
+def _verdict(record: Document) -> None:
+    record["extra_info"]["verdict"] = "REGRESSED"
+
+
+def _reason(record: Document) -> None:
+    record["extra_info"]["verdict_reason"] = "FASTER"
+
+
+def _colour(record: Document) -> None:
+    record["extra_info"]["red"] = True
+
+
+def _samples(record: Document) -> None:
+    record["stats"]["data"] = [1.1 * s for s in record["stats"]["data"]]
+
+
+def _baseline(record: Document) -> None:
+    record["extra_info"]["evidence"]["baseline"]["info"]["median_s"] *= 1.1
+
+
+def _policy(record: Document) -> None:
+    record["extra_info"]["evidence"]["policy"]["min_change"] = 1e-9
+    record["extra_info"]["evidence"]["policy"]["noise_factor"] = 0.0
+
+
+@pytest.mark.parametrize(
+    "alter", [_verdict, _reason, _colour, _samples, _baseline, _policy], ids=lambda alter: alter.__name__
+)
+def test_altered_record_is_seen(
+    alter: Callable[[Document], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = unpacked(FOLDER / "gpu_full_5fc7664.json.gz")
+    record = next(r for r in document["benchmarks"] if r["extra_info"]["verdict"] == "PASS")
+    alter(record)
+    assert main([str(written(tmp_path, document))]) == 1
+    line, last = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"{record['extra_info']['case']}: ")
+    assert "but the run said " in line
+    assert last.endswith(", 1 otherwise than the run said")
+
+
+def test_kernel_that_is_no_more_is_judged_all_the_same(tmp_path: Path) -> None:
+    document = unpacked(FOLDER / "gpu_full_5fc7664.json.gz")
+    for record in document["benchmarks"]:
+        info = record["extra_info"]
+        assert info["case"].startswith(info["variant"])
+        info["case"] = "gone-" + info["case"]
+        info["variant"] = "gone-" + info["variant"]
+    path = written(tmp_path, document)
+    assert main([str(path)]) == 0
+    assert {case.case[:5] for case in replay(path)} == {"gone-"}
+
+
+# What has no samples to speak of
+
+
+class _Failing(ReplayDevice):
+    """One case crashes, one is wrong; of one there are three samples, of one none."""
+
+    def time(self, case: Case, plan: Any) -> Measurement:
+        if case.id == CRASHED:
+            raise DeviceError("HANG", f"{case.id}: no answer in 60 s")
+        if case.id == WRONG:
+            raise DeviceError("WRONG", f"{case.id}: C[0, 0] is 1, not 2")
+        m = super().time(case, plan)
+        return dataclasses.replace(m, seconds=m.seconds[: {FEW: 3, NONE: 0}.get(case.id, len(m.seconds))])
+
+
+@pytest.mark.parametrize("mode", [(), ("--baseline-run",), ("--allow-no-baseline", "--allow-drift")], ids=str)
+def test_case_without_samples_is_told_and_judged_again(
+    rig: Rig, mode: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = rig.run(*OURS, *mode, device=_Failing(3))
+    assert outcome.failures.keys() == named(CRASHED, WRONG, FEW, NONE)
+    unusable = {info["case"]: info for info in outcome.json[UNUSABLE]}
+    assert {case: (i["verdict"], i["verdict_reason"], len(i["seconds"])) for case, i in unusable.items()} == {
+        CRASHED: ("CRASHED", "HANG", 0),
+        WRONG: ("WRONG", "OUTPUT", 0),
+        FEW: ("AMBIGUOUS", "TOO_FEW_SAMPLES", 3),
+        NONE: ("AMBIGUOUS", "TOO_FEW_SAMPLES", 0),
+    }
+    assert f"CRASHED: {unusable[CRASHED]['message']}" in outcome.failures[f"test_performance[{CRASHED}]"]
+    assert outcome.timed.keys() == set(CASES) - unusable.keys()
+
+    file = rig.root / "out.json"
+    assert main([str(file)]) == 0
+    assert (
+        capsys.readouterr().out == f"{len(CASES)} cases judged again (4 red), 0 otherwise than the run said\n"
+    )
+    for verdict in ("PASS", "AMBIGUOUS"):
+        document = outcome.json
+        next(i for i in document[UNUSABLE] if i["case"] == CRASHED)["verdict"] = verdict
+        assert main([str(written(rig.root, document))]) == 1
+
+
+def test_run_in_which_all_crashed_has_its_json(rig: Rig) -> None:
+    kernel, _, _ = CRASHED.partition("-")
+    outcome = rig.run("--kernel", kernel, "-k", f"[{CRASHED}]", device=_Failing(3))
+    assert outcome.status == 1
+    assert outcome.timed == {}
+    (info,) = outcome.json[UNUSABLE]
+    assert info["evidence"]["error"] == ["HANG", f"{CRASHED}: no answer in 60 s"]
+    assert [case.now for case in replay(rig.root / "out.json")] == ["CRASHED HANG, red"]
+
+
+def test_pytest_benchmark_compares_such_runs(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> None:
+    rig.run(*OURS, device=_Failing(3))
+    command = [
+        sys.executable,
+        "-m",
+        "pytest_benchmark",
+        "compare",
+        f"{rig.root}/out.json",
+        "--columns=median",
+    ]
+    folder = tmp_path_factory.mktemp("elsewhere")
+    table = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+    shown = {case for case in CASES if f"[{case}] " in table}
+    assert shown == set(CASES) - {CRASHED, WRONG, FEW, NONE}
+
+
+# What is no such run
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("no json", "not JSON, cut short or damaged"),
+        ("[]", "holds no JSON object"),
+        ("{}", "benchmarks is missing"),
+        ('{"benchmarks": []}', "no judged case in it"),
+        ('{"benchmarks": [{"stats": {"data": []}}]}', "extra_info is missing"),
+        ('{"benchmarks": [{"extra_info": {}, "stats": {"data": [1]}}]}', "case is missing"),
+        (
+            '{"benchmarks": [{"extra_info": {"case": "a-1x1x1"}, "stats": {"data": [1]}}]}',
+            "a-1x1x1: evidence is missing",
+        ),
+        (
+            '{"benchmarks": [], "gemm_unusable": [{"case": "a", "evidence": {}, "seconds": []}]}',
+            "a: 'policy' is missing",
+        ),
+        ('{"benchmarks": [], "gemm_unusable": 3}', "not iterable"),
+    ],
+)
+def test_file_that_cannot_be_judged_again_is_no_pass(
+    tmp_path: Path, text: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.json"
+    file.write_text(text)
+    assert main([str(file)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith(f"error: {file}: ")
+    assert says in err
+
+
+def test_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "none.json")]) == 2
+    assert "none.json: cannot be read (No such file or directory)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("part", ["policy", "launch", "stored", "baseline", "measured"])
+def test_evidence_that_lacks_a_part_or_is_not_what_it_was(
+    part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = unpacked(FOLDER / "gpu_full_5fc7664.json.gz")
+    evidence = document["benchmarks"][0]["extra_info"]["evidence"]
+    kept = evidence.pop(part)
+    assert main([str(written(tmp_path, document))]) == 2
+    assert f"'{part}' is missing" in capsys.readouterr().err
+    evidence[part] = [kept]
+    assert main([str(written(tmp_path, document))]) in ((0,) if part == "stored" else (2,))
