@@ -16,7 +16,7 @@ import pytest
 from pytest_benchmark.utils import PercentageRegressionCheck
 
 from harness import baselines, cases, provenance
-from harness.baselines import BaselineError
+from harness.baselines import BaselineError, history
 from harness.devices import DeviceError, NoDevice, open_cuda, open_emulated
 from harness.devices.cuda.protocol import Plan
 from harness.drift import settings
@@ -421,6 +421,8 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         terminalreporter.write_line(check_table(checked, terminalreporter._tw.hasmarkup))
     rows = [row(r.case, r.verdict, r.cublas_ratio, session.policy) for r in session.results]
     notes = _notes(session)
+    if rows and session.baseline and session.judging:
+        notes += filter(None, [history.note(Path(str(config.rootpath)) / "baselines", session.slug)])
     if rows:
         terminalreporter.section("ladder")
         writer = terminalreporter._tw

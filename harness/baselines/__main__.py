@@ -1,14 +1,15 @@
-"""``python -m harness.baselines``: merge fresh runs, prune what is gone, show what is stored, hold one run
-against another.
+"""``python -m harness.baselines``: merge fresh runs, prune what is gone, show what is stored and what moved
+over its history, hold one run against another.
 
 Exit status: 0 done, 1 refused or declined and nothing written, or runs that disagree, 2 a wrong command line.
+What moved over the history is shown, never a failure.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from harness.baselines import (
@@ -21,10 +22,12 @@ from harness.baselines import (
     load_run,
     merge_runs,
     prune,
+    store,
     stored,
     write,
 )
 from harness.baselines.agree import agreement, summary
+from harness.baselines.history import lost, moves
 from harness.cases import find_case
 from harness.judge import Policy, detectable, gflops_text, noise_text, percent_text, share_text
 
@@ -37,7 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     merging.add_argument("--yes", action="store_true", help="write without asking")
     pruning = commands.add_parser("prune", help="drop the cases that the suite no longer has")
     showing = commands.add_parser("show", help="print what is stored")
-    for command in (merging, pruning, showing):
+    history = commands.add_parser("history", help="which cases moved over the numbered baselines, and when")
+    history.add_argument("--gpu", metavar="SLUG", help="only this GPU, such as nvidia-h200")
+    history.add_argument(
+        "-k", dest="part", default="", metavar="TEXT", help="only cases with this in their [id]"
+    )
+    for command in (merging, pruning, showing, history):
         command.add_argument("--root", type=Path, default=Path("baselines"), help="default: baselines")
     agreeing = commands.add_parser("agree", help="do two runs, or baselines, of the same binaries agree?")
     agreeing.add_argument("files", nargs=2, type=Path, metavar="FILE.json")
@@ -47,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _agree(*given.files)
         if given.command == "merge":
             return _merge(given.runs, given.root, given.yes)
+        if given.command == "history":
+            return _history(given.root, given.gpu, given.part)
         return _prune(given.root) if given.command == "prune" else _show(given.root)
     except BaselineError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -136,6 +146,42 @@ def _detectable(baseline: Baseline, entry: BaselineEntry) -> float | None:
     except ValueError:
         return None
     return detectable(Policy().threshold(case, entry.noise_floor), entry.noise_floor)
+
+
+def _history(root: Path, gpu: str | None, part: str) -> int:
+    slugs = [baseline.slug for baseline in _some(root)]
+    if gpu and gpu not in slugs:
+        raise BaselineError(f"{root}: no baseline of {gpu!r} in it; there are: {', '.join(slugs)}")
+    for slug in [gpu] if gpu else slugs:
+        files = store.history(root, slug)
+        cases = [case for case in files[-1].case_ids if part in f"[{case}]"]
+        if not cases:
+            raise BaselineError(f"{files[-1].path}: no case whose id has {part!r}")
+        if len(files) < 2:
+            print(f"{files[-1].path}: the only baseline; what moved is seen from the second on")
+            continue
+        print("\n".join(_moved(files, cases)))
+    return 0
+
+
+def _moved(files: Sequence[Baseline], cases: Collection[str]) -> list[str]:
+    try:
+        found = moves(files, cases)
+    except ImportError as error:
+        raise BaselineError(f"{error}: `pip install --group test` installs what this needs") from None
+    rows = [("case", "moved at", "commit", "GFLOPS before", "after", "change")]
+    for move in found:
+        before, after = map(gflops_text, move.gflops)
+        rows.append((move.case, move.file, move.commit, before, after, percent_text(move.change, 2)))
+    moved, slower = {move.case for move in found}, lost(found)
+    names = [file.path.name for file in files if file.path]
+    lines = _aligned(rows) if found else []
+    lines.append(f"{len(moved)} of {len(cases)} cases moved from {names[0]} to {names[-1]}")
+    lines += [
+        f"slower than it once was: {case}, {percent_text(change, 2)} of its best level"
+        for case, change in sorted(slower.items(), key=lambda item: item[1])
+    ]
+    return lines
 
 
 def _agree(first: Path, second: Path) -> int:

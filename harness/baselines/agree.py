@@ -17,6 +17,11 @@ LIMITS = {CUDA_CORES: 0.003, TENSOR_CORES: 0.01}  # relative, of cases that last
 LEAST = 100e-6
 
 
+def kind_of(case: str) -> str:
+    """By the dtype, the second part of an id: FP32 is for CUDA cores, all else for tensor cores."""
+    return CUDA_CORES if case.split("-")[1:2] == ["f32"] else TENSOR_CORES
+
+
 @dataclass(frozen=True)
 class Agreement:
     """One case in both files: its median seconds in either."""
@@ -26,8 +31,7 @@ class Agreement:
 
     @property
     def kind(self) -> str:
-        """By the dtype, the second part of the id: FP32 is for CUDA cores, all else for tensor cores."""
-        return CUDA_CORES if self.case.split("-")[1] == "f32" else TENSOR_CORES
+        return kind_of(self.case)
 
     @property
     def change(self) -> float:

@@ -147,6 +147,14 @@ def current(root: Path, slug: str) -> Path | None:
     return files[-1][1] if files else None
 
 
+def history(root: Path, slug: str) -> list[Baseline]:
+    """All baselines of a GPU model, oldest first. Raises BaselineError for one that cannot be trusted."""
+    found = [load(path) for _, path in _numbered(root / slug)]
+    for baseline in found:
+        baseline.require_gpu(slug, slug)
+    return found
+
+
 def stored(root: Path) -> list[Baseline]:
     """The current baseline of every GPU model. Raises BaselineError for one that cannot be trusted."""
     folders = sorted(path.name for path in root.iterdir()) if root.is_dir() else []

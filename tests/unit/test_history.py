@@ -1,0 +1,219 @@
+"""Histories of baselines, made up: what moved is found where it moved, and noise is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.baselines import Baseline, load, store, write
+from harness.baselines.__main__ import main
+from harness.baselines.history import Move, lost, moves
+from harness.model import Case, Problem
+from tests.unit import synthetic
+from tests.unit.replay import ReplayDevice
+from tests.unit.rig import CASES, OURS, Rig
+
+TILED, NAIVE, WMMA = (synthetic.case(name) for name in ("tiled", "naive", "wmma"))
+OTHERS = [synthetic.case("tiled", problem=Problem(64 + n, 512, 512)) for n in range(300)]
+NOISE = 0.001
+
+
+def entry(case: Case, seconds: float, **more: Any) -> Any:
+    made = synthetic.entry(case, seconds, noise=NOISE)
+    return dataclasses.replace(made, info={**made.info, "commit": "c" * 40, "dirty": False, **more})
+
+
+def history(medians: Mapping[Case, Sequence[float]], **more: Any) -> list[Baseline]:
+    """Files 0001 and on, with these medians of these cases."""
+    return [
+        Baseline(
+            *(synthetic.SLUG, 5, {}, {}, ""),
+            {case.id: entry(case, seconds[i], **more) for case, seconds in medians.items()},
+            Path(f"{i + 1:04}_2026-11-02.json"),
+        )
+        for i in range(len(next(iter(medians.values()))))
+    ]
+
+
+def noisy(levels: Sequence[float], seed: int = 0) -> list[float]:
+    """About 10 ms, each level off by normal noise of NOISE."""
+    return list(0.01 * np.exp(np.array(levels) + np.random.default_rng(seed).normal(0, NOISE, len(levels))))
+
+
+def where(found: Sequence[Move]) -> list[tuple[str, str]]:
+    return [(move.case, move.file[:4]) for move in found]
+
+
+@pytest.mark.parametrize("at", range(1, 8))
+@pytest.mark.parametrize("case", [TILED, WMMA], ids=["CUDA cores", "tensor cores"])
+def test_step_of_one_percent_is_found_at_its_file(case: Case, at: int) -> None:
+    medians = {other: noisy([0.0] * 8, seed) for seed, other in enumerate(OTHERS)}
+    medians[case] = noisy([0.0] * at + [0.01] * (8 - at), seed=at)
+    (move,) = moves(history(medians))
+    assert where([move]) == [(case.id, f"{at + 1:04}")]
+    assert move.change == pytest.approx(medians[case][0] / medians[case][-1] - 1, abs=4 * NOISE)
+    assert move.commit == "c" * 12
+    assert lost([move]).keys() == {case.id}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_is_not_flagged(seed: int) -> None:
+    medians = {case: noisy([0.0] * 10, 1000 * seed + n) for n, case in enumerate([*OTHERS, TILED, NAIVE])}
+    assert moves(history(medians)) == []
+
+
+@pytest.mark.parametrize("case", [TILED, WMMA], ids=["CUDA cores", "tensor cores"])
+def test_creep_is_shown(case: Case) -> None:
+    """Six times 0.3 %: no step is beyond the gate's threshold."""
+    found = moves(history({case: noisy([0.003 * n for n in range(7)])}))
+    assert found
+    assert lost(found)[case.id] < -0.008
+    assert all(move.change < 0 for move in found)
+
+
+def test_what_came_back_is_two_moves_and_nothing_lost() -> None:
+    found = moves(history({TILED: noisy([0, 0, 0, 0.02, 0.02, 0.02, 0, 0])}))
+    assert where(found) == [(TILED.id, "0004"), (TILED.id, "0007")]
+    assert lost(found) == {}
+    assert lost(found[:1]).keys() == {TILED.id}
+    assert lost(moves(history({TILED: noisy([0, 0, -0.05, -0.05])}))) == {}
+
+
+def test_noise_floor_of_a_case_counts() -> None:
+    levels = {TILED: [0.01, 0.01, 0.01, 0.0101, 0.0101, 0.0101]}
+    assert len(moves(history(levels))) == 1
+    assert moves(history(levels, noise_floor=0.02)) == []
+
+
+def test_case_that_refreshes_took_over_was_measured_once() -> None:
+    """Five measurements outweigh a sixth that is 0.27 % slower; one that four files copied does not."""
+    copied = {TILED: [0.01] * 5 + [0.010027]}
+    fresh = {TILED: [0.01 * (1 + 1e-6 * n) for n in range(5)] + [0.010027]}
+    assert moves(history(copied, noise_floor=1e-4)) == []
+    assert where(moves(history(fresh, noise_floor=1e-4))) == [(TILED.id, "0006")]
+
+
+@pytest.mark.parametrize("change", [{"l2": "warm"}, {"duty": 0.1}])
+def test_what_was_timed_otherwise_is_not_compared(change: dict[str, Any]) -> None:
+    old, new = history({TILED: [0.01] * 3}), history({TILED: [0.02] * 3}, **change)
+    assert moves([*old, *new]) == []
+
+
+def test_one_file_carries_no_change() -> None:
+    assert moves(history({TILED: [0.01]})) == []
+
+
+# The command
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Three files on a disk: TILED lost 2 % at the third, made of fresh runs like any."""
+    for number, seconds in enumerate((0.01, 0.01, 0.0102)):
+        runs = synthetic.five_runs([TILED], seconds) if number else synthetic.five_runs([TILED, NAIVE])
+        previous = store.current(tmp_path / "baselines", synthetic.SLUG)
+        made = synthetic.merged(tmp_path, runs, load(previous) if previous else None)
+        write(made, tmp_path / "baselines" / synthetic.SLUG)
+    return tmp_path / "baselines"
+
+
+def test_command_says_what_moved_where_and_by_how_much(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["history", "--root", str(root)]) == 0
+    head, row, count, slower = capsys.readouterr().out.splitlines()
+    assert head.split()[:3] == ["case", "moved", "at"]
+    assert row.split()[:3] == [TILED.id, "0003_2026-11-02.json", "0123456789ab"]
+    assert row.endswith("-1.96 %")
+    assert count == "1 of 2 cases moved from 0001_2026-11-02.json to 0003_2026-11-02.json"
+    assert slower == f"slower than it once was: {TILED.id}, -1.96 % of its best level"
+
+
+def test_command_of_chosen_cases(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["history", "--root", str(root), "--gpu", synthetic.SLUG]
+    assert main([*command, "-k", f"[{NAIVE.id}]"]) == 0
+    assert capsys.readouterr().out.startswith("0 of 1 cases moved from 0001")
+    assert main([*command, "-k", "nothing"]) == 1
+    assert "no case whose id has 'nothing'" in capsys.readouterr().err
+
+
+def test_bad_input_is_one_line(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["history", "--root", str(root), "--gpu", "nvidia-none"]) == 1
+    assert f"no baseline of 'nvidia-none' in it; there are: {synthetic.SLUG}\n" in capsys.readouterr().err
+    assert main(["history", "--root", str(root / "none")]) == 1
+    assert "no baseline in it" in capsys.readouterr().err
+    first = min((root / synthetic.SLUG).iterdir())
+    first.write_text("{}")
+    assert main(["history", "--root", str(root)]) == 1
+    assert capsys.readouterr().err.startswith(f"error: {first}: not a baseline of this suite")
+
+
+def test_history_of_one_file_is_a_line(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, *rest = sorted((root / synthetic.SLUG).iterdir())
+    for path in rest:
+        path.unlink()
+    assert main(["history", "--root", str(root)]) == 0
+    assert capsys.readouterr().out == f"{first}: the only baseline; what moved is seen from the second on\n"
+
+
+def test_without_ruptures_the_command_says_what_installs_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ruptures", None)
+    assert main(["history", "--root", str(root)]) == 1
+    assert "`pip install --group test` installs what this needs" in capsys.readouterr().err
+
+
+# The gate's line
+
+
+def slower_since(rig: Rig, factor: float) -> None:
+    """Another baseline file, in which everything takes ``factor`` times as long."""
+    (path,) = rig.baselines.iterdir()
+    old = load(path)
+    entries = {}
+    for case, e in old.entries.items():
+        rate = {"gflops": e.gflops / factor, "run_medians": [factor * s for s in e.info["run_medians"]]}
+        stats = {name: factor * v if isinstance(v, float) else v for name, v in e.stats.items()}
+        info = {**e.info, **rate, "median_s": factor * e.median_s}
+        entries[case] = dataclasses.replace(e, stats=stats | {"ops": e.stats["ops"] / factor}, info=info)
+    write(dataclasses.replace(old, entries=entries), rig.baselines)
+
+
+def test_gate_tells_of_what_became_slower_and_blocks_nothing(rig: Rig) -> None:
+    slower_since(rig, 1.1)
+    outcome = rig.run(*OURS, device=ReplayDevice(3))
+    assert outcome.status == 0
+    count = len(load(min(rig.baselines.iterdir())).entries)
+    line = (
+        f"history: {count} cases slower than they once were, since 0002; python -m harness.baselines history"
+    )
+    assert outcome.text.count("history: ") == 1
+    assert line in outcome.text
+
+
+def test_gate_is_silent_of_gains_and_where_nothing_can_be_said(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "history: " not in rig.run(*OURS, device=ReplayDevice(3)).text
+    slower_since(rig, 1.1)
+    assert "history: " not in rig.run(*OURS, "--baseline-run", device=ReplayDevice(3)).text
+    monkeypatch.setitem(sys.modules, "ruptures", None)
+    outcome = rig.run(*OURS, device=ReplayDevice(3))
+    assert "history: " not in outcome.text
+    assert outcome.passed >= {f"test_performance[{case}]" for case in CASES}
+
+
+def test_gate_tells_of_an_old_file_that_cannot_be_read(rig: Rig) -> None:
+    slower_since(rig, 0.999)
+    min(rig.baselines.iterdir()).write_text("no json")
+    outcome = rig.run(*OURS, device=ReplayDevice(3))
+    assert outcome.status == 0
+    assert "history: " in outcome.text
+    assert "not JSON, cut short or damaged" in outcome.text
