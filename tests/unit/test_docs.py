@@ -1,9 +1,12 @@
-"""What the documentation names is there."""
+"""What the documentation names is there, and what users meet is in the documentation."""
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,3 +22,18 @@ def test_files_and_folders_of_the_architecture_exist() -> None:
     ]
     there += ["harness", "kernels", "baselines"]
     assert [n for n in sorted(names) if not any(f"/{p}".endswith(f"/{n.rstrip('/')}") for p in there)] == []
+
+
+def _codes(file: str) -> set[str]:
+    """The words in capitals that a module holds as texts: kinds of verdicts, reasons, codes of errors."""
+    tree = ast.parse((ROOT / "harness" / file).read_text(encoding="utf-8"))
+    texts = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return {text for text in texts if re.fullmatch(r"[A-Z][A-Z0-9_]{2,}[A-Z]", text)}
+
+
+@pytest.mark.parametrize("file", ["judge.py", *(f"devices/cuda/{name}.py" for name in ("client", "worker"))])
+def test_every_verdict_reason_and_error_is_explained(file: str) -> None:
+    codes = _codes(file)
+    assert len(codes) >= 4
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert sorted(codes - set(re.findall(r"[A-Z][A-Z0-9_]+", text))) == []
