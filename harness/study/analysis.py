@@ -29,6 +29,8 @@ class Cell:
 
     ``planted`` and ``measured`` are relative changes of the time: by the counter of the planted cycles, and
     by the mean over the first look's blocks, since whether there is another depends on what was seen.
+    ``against_stored`` are those of the gate's measurements against the stored baseline, ``mhz``
+    the SM clock over the launches with the planted cycles.
     ``found`` is True where a method calls it slower, ``open`` where the paired comparison decides nothing.
     """
 
@@ -38,6 +40,8 @@ class Cell:
     planted: float
     measured: float
     seconds: float
+    mhz: float
+    against_stored: tuple[float, ...]
     found: Mapping[str, bool]
     open: Mapping[str, bool]
     cost: Mapping[str, float]
@@ -60,6 +64,7 @@ def _cell(record: Mapping[str, Any], stored: Mapping[str, Any], capability: tupl
         GATE_FIRST: gate_verdict(case, stored, runs[:1]).kind is VerdictKind.REGRESSED,
     }
     first = runs[0]["gpu_seconds"]
+    base = statistics.median_low(stored["medians"])
     cost = {GATE: sum(run["gpu_seconds"] for run in runs), GATE_FIRST: first}
     undecided = {}
     for margin, name in PAIRED.items():
@@ -84,6 +89,8 @@ def _cell(record: Mapping[str, Any], stored: Mapping[str, Any], capability: tupl
         planted=record["true"] if record["true"] is not None else math.nan,
         measured=math.expm1(statistics.fmean(looks[0]["log_ratios"])),
         seconds=statistics.median(seconds(a)),
+        mhz=statistics.median([f for f in b_mhz if f] or [math.nan]),
+        against_stored=tuple(statistics.median(seconds(run["samples"])) / base - 1 for run in runs),
         found=found,
         open=undecided,
         cost=cost,

@@ -12,7 +12,7 @@ import pytest
 from harness.devices import DeviceError
 from harness.devices.cuda.protocol import Plan
 from harness.model import Case, Measurement, Resources
-from harness.study import analysis, document, methods, plot, trials
+from harness.study import analysis, document, methods, plot, shortfalls, trials
 from harness.study.__main__ import main
 from harness.study.raw import StudyError, append, read, resume
 from tests.unit.simulated import SimulatedDevice
@@ -277,6 +277,31 @@ def test_the_page_is_made_of_the_samples_and_goes_stale_with_them(
     main(report)
     append(stored, [dict(read(stored)[1][0], trial=7)])
     assert main([*report, "--check"]) == 1
+
+
+def test_the_page_says_where_a_study_falls_short(judged: Any) -> None:
+    def told(change: Any) -> str:
+        study = document.Study(judged[0], [change(cell) for cell in judged[1]], 0, "")
+        return "\n".join(shortfalls.paragraphs(study, *study.groups.values()))
+
+    def gate(cell: Any, says: bool, **more: Any) -> Any:
+        return dataclasses.replace(cell, found={**cell.found, analysis.GATE: says}, **more)
+
+    def alarm(cell: Any) -> Any:
+        here = (cell.size, cell.case, cell.trial) == (0.0, SHORT, 1)
+        return gate(cell, True, against_stored=(0.08, 0.07)) if here else cell
+
+    def on_tensor_cores_half(cell: Any) -> Any:
+        return dataclasses.replace(cell, measured=cell.planted / 2) if "wmma" in cell.case else cell
+
+    said = told(alarm)
+    assert f"{SHORT}, in trial 1 two workers were slower than the stored median by 8.0 % and 7.0 %" in said
+    assert "DRIFTED" in said
+    assert "false alarm of the gate" not in told(lambda cell: cell)
+    assert "**The gate and 1 %.**" in told(lambda cell: gate(cell, False))
+    assert "**The gate and 1 %.**" not in told(lambda cell: gate(cell, cell.size > 0))
+    assert "0.50 on tensor cores" in told(on_tensor_cores_half)
+    assert "up to 50 % smaller" in told(on_tensor_cores_half)
 
 
 def test_a_report_of_nothing_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
