@@ -65,6 +65,13 @@ def test_every_job_ends_and_leaves_no_credentials(path: Path, job: dict[str, Any
             assert step["with"]["persist-credentials"] is False
 
 
+def test_the_gpu_job_has_the_commits_that_baselines_were_measured_at() -> None:
+    """A clone of the last commit alone leaves nothing to pair a suspected regression with."""
+    (job,) = load(next(path for path in FILES if path.stem == "gpu"))["jobs"].values()
+    (checkout,) = (step for step in job["steps"] if step.get("uses", "").startswith("actions/checkout"))
+    assert checkout["with"]["fetch-depth"] == 0
+
+
 @pytest.mark.parametrize(("path", "job"), GPU_JOBS)
 def test_gpu_jobs_read_only_and_run_no_code_of_a_fork(path: Path, job: dict[str, Any]) -> None:
     assert triggers(load(path)) <= {"push", "schedule", "workflow_dispatch"}
