@@ -43,6 +43,7 @@ def _measurement(bench: dict[str, Any]) -> dict[str, Any]:
                 "discarded",
                 "throttled",
                 "l2",
+                "duty",
             )
         },
     }
