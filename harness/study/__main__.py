@@ -23,7 +23,7 @@ from harness.cases import find_case
 from harness.devices import DeviceError, NoDevice, open_cuda
 from harness.paired.commit import ROOT
 from harness.study import trials
-from harness.study.raw import StudyError, append, read, resume
+from harness.study.raw import StudyError, append, read, resume, summary
 
 DOCS = ROOT / "docs"
 TRIALS = 40
@@ -52,6 +52,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--trials", type=int, default=TRIALS, metavar="N", help=f"of each case and size (default {TRIALS})")
     add("--budget", type=float, metavar="S", help="begin no trial that would end later than this")
     add("--sizes", type=_sizes, default=trials.SIZES, metavar="PCT,…", help="only these; 0 is an A/A pair")
+    add(
+        "--summaries",
+        action="store_true",
+        help="a new file keeps five numbers of the samples, not all: small, "
+        "but nothing for other tools' rules",
+    )
     add("-k", default="", metavar="TEXT", help="only cases whose id contains this")
     add("--allow-busy", action="store_true", help="time even while other processes use the GPU")
     add("--time-limit", type=float, default=60.0, metavar="S", help="seconds until a kernel counts as hung")
@@ -96,7 +102,7 @@ def _trials(given: argparse.Namespace, device: Any, ids: Sequence[str], began: f
     failed = device.prepare([find_case(text, device.info.capability) for text in trials.CASES])
     if failed:
         raise StudyError("; ".join(line.splitlines()[0] for line in failed.values()))
-    head, records = resume(given.file) if given.file.exists() else _begun(given.file, device)
+    head, records = resume(given.file) if given.file.exists() else _begun(given, device)
     if head["machine_info"]["name"] != device.info.name:
         raise StudyError(
             f"{given.file} was measured on {head['machine_info']['name']}, this is {device.info.name}"
@@ -114,7 +120,7 @@ def _trials(given: argparse.Namespace, device: Any, ids: Sequence[str], began: f
             print(f"the budget of {given.budget:g} s is used up: {len(lacking) - at} trials are lacking")
             return 1
         found = trials.trial(device, head["baseline"], number, cells)
-        append(given.file, found)
+        append(given.file, [summary(r) for r in found] if head.get("summaries") else found)
         took = time.monotonic() - start
         longest = max(longest, took)
         print(_progress(at + 1, len(lacking), found, took, time.monotonic() - began), flush=True)
@@ -122,17 +128,19 @@ def _trials(given: argparse.Namespace, device: Any, ids: Sequence[str], began: f
     return 0
 
 
-def _begun(file: Path, device: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _begun(given: argparse.Namespace, device: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A new file, with its head."""
     start = time.monotonic()
-    about = {
+    about: dict[str, Any] = {
         "datetime": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine_info": {**device.info.as_dict(), **provenance.software_versions()},
     }
+    if given.summaries:
+        about["summaries"] = True
     head = trials.head(device, trials.CASES, about)
-    append(file, [head])
+    append(given.file, [head])
     print(f"baseline of {trials.BASELINE_RUNS} fresh workers in {time.monotonic() - start:.0f} s", flush=True)
-    return read(file)
+    return read(given.file)
 
 
 def _progress(done: int, of: int, records: Sequence[dict[str, Any]], took: float, elapsed: float) -> str:

@@ -51,13 +51,16 @@ def cells(head: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> list
     """A cell of every record that did not fail."""
     major, minor = map(int, head["machine_info"]["capability"].split("."))
     return [
-        _cell(record, head["baseline"][record["case"]], (major, minor))
+        _cell(record, head["baseline"][record["case"]], (major, minor), whole=not head.get("summaries"))
         for record in records
         if "error" not in record and record["looks"][0]["blocks"]
     ]
 
 
-def _cell(record: Mapping[str, Any], stored: Mapping[str, Any], capability: tuple[int, int]) -> Cell:
+def _cell(
+    record: Mapping[str, Any], stored: Mapping[str, Any], capability: tuple[int, int], *, whole: bool
+) -> Cell:
+    """``whole`` where all samples are there: other tools' rules need them."""
     case, runs, looks = find_case(record["case"], capability), record["gate"], judged(record["looks"])
     found = {
         GATE: gate_verdict(case, stored, runs).kind is VerdictKind.REGRESSED,
@@ -75,10 +78,11 @@ def _cell(record: Mapping[str, Any], stored: Mapping[str, Any], capability: tupl
     blocks = [block for look in record["looks"] for block in look["blocks"]]
     a, b, a_mhz, b_mhz = ([x for block in blocks for x in block[part]] for part in range(4))
     everything = sum(look["gpu_seconds"] for look in looks)
-    for prefix, spent, old, new, old_mhz, new_mhz in (
+    sets = (
         (RUNS, first, stored["samples"], runs[0]["samples"], stored["clocks"], runs[0]["clocks"]),
         (TURNS, everything, a, b, a_mhz, b_mhz),
-    ):
+    )
+    for prefix, spent, old, new, old_mhz, new_mhz in sets if whole else ():
         said = others(seconds(old), seconds(new), _mhz(old_mhz), _mhz(new_mhz))
         found |= {prefix + name: word == "SLOW" for name, word in said.items()}
         cost |= dict.fromkeys((prefix + name for name in said), spent)

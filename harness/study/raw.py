@@ -2,7 +2,8 @@
 
 Lines of JSON in gzip members, one member for each write: a file that ends within one is whole up to there.
 The first line is the head: what was studied, on what, and the stored baseline. Durations are in tenths of a
-nanosecond, clocks in MHz.
+nanosecond, clocks in MHz. Where the head says ``summaries``, what is kept of the samples gives their medians,
+which are all that our own verdicts look at.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import statistics
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +37,35 @@ def seconds(numbers: Iterable[int]) -> tuple[float, ...]:
 def clocks(mhz: Iterable[float]) -> list[int]:
     """Rounded to 1 MHz, 0.05 %; 0 where it is not known."""
     return [round(f) if f == f else 0 for f in mhz]
+
+
+def summary(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record with the samples of a gate's measurement as least, quartiles and greatest (Tukey's five
+    numbers), those of a block and the clocks as their medians: every median stays."""
+    told = dict(record)
+    if "gate" in record:
+        told["gate"] = [
+            {**run, "samples": five_numbers(run["samples"]), "clocks": _median(run["clocks"])}
+            for run in record["gate"]
+        ]
+    if "looks" in record:
+        told["looks"] = [
+            {**look, "blocks": [[_median(part) for part in block] for block in look["blocks"]]}
+            for look in record["looks"]
+        ]
+    return told
+
+
+def five_numbers(numbers: Sequence[int]) -> list[int]:
+    """Least, lower quartile, median, upper quartile and greatest; as they are where they are that few."""
+    if len(numbers) <= 5:
+        return list(numbers)
+    low, middle, high = statistics.quantiles(numbers, n=4, method="inclusive")
+    return [min(numbers), *map(round, (low, middle, high)), max(numbers)]
+
+
+def _median(numbers: Sequence[int]) -> list[int]:
+    return [round(statistics.median(numbers))] if numbers else []
 
 
 def append(path: Path, records: Sequence[Mapping[str, Any]]) -> None:

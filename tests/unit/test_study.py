@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import random
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from harness.devices.cuda.protocol import Plan
 from harness.model import Case, Measurement, Resources
 from harness.study import analysis, document, methods, plot, shortfalls, trials
 from harness.study.__main__ import main
-from harness.study.raw import StudyError, append, read, resume
+from harness.study.raw import StudyError, append, five_numbers, read, resume
 from tests.unit.simulated import SimulatedDevice
 
 SECONDS = dict(zip(trials.CASES, (1e-5, 2e-5, 9e-5, 1.1e-4, 3.4e-4, 1.7e-4, 3e-3, 2e-2), strict=True))
@@ -187,6 +189,32 @@ def test_another_gpu_or_another_binary_is_refused(measure: Any) -> None:
     status, said = measure("--trials", "2", "-k", SHORT, on=Rebuilt(seconds=lambda case: SECONDS[case.id]))
     assert status == 2
     assert "another binary" in said
+
+
+def test_summaries_are_judged_alike_and_are_small(tmp_path: Path) -> None:
+    told = {}
+    for name, more in (("all", ()), ("few", ("--summaries",))):
+        file, gpu = tmp_path / f"{name}.jsonl.gz", device(spread=0.002)
+        # The second run is not told again: the file knows.
+        for trials_, more_ in (("2", more), ("3", ())):
+            assert main(["measure", str(file), "--trials", trials_, *more_], lambda _: gpu) == 0  # noqa: B023
+        told[name] = (file.stat().st_size, analysis.cells(*read(file)))
+    assert told["few"][0] < told["all"][0] / 5
+    methods_ = [analysis.GATE, analysis.GATE_FIRST, *analysis.PAIRED.values()]
+    for few, every in zip(told["few"][1], told["all"][1], strict=True):
+        assert list(few.found) == methods_  # and nothing of the tools that need all samples
+        assert few.found == {name: every.found[name] for name in methods_}
+        assert (few.open, few.cost) == (every.open, {name: every.cost[name] for name in methods_})
+        assert few.measured == pytest.approx(every.measured, abs=1e-5)
+        assert few.planted == every.planted
+
+
+@pytest.mark.parametrize("count", [1, 4, 5, 6, 7, 100, 101])
+def test_five_numbers_keep_the_median(count: int) -> None:
+    numbers = random.Random(count).sample(range(10**6), count)
+    kept = five_numbers(numbers)
+    assert statistics.median(kept) == pytest.approx(statistics.median(numbers), abs=0.5)
+    assert (min(kept), max(kept), len(kept)) == (min(numbers), max(numbers), min(5, count))
 
 
 # Judging
