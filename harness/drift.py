@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from harness.baselines import Baseline, BaselineEntry
 
 _SETTINGS = {
+    "board": "board",
+    "vbios": "VBIOS",
     "driver": "driver",
     "cuda_driver": "CUDA of the driver",
     "nvcc": "nvcc",
@@ -27,8 +29,8 @@ _SETTINGS = {
     "mig": "MIG",
 }
 # Of those, what may change how many cycles a kernel takes; the others change the clock alone, which is seen.
-_DECISIVE = ("driver", "cuda_driver", "nvcc", "max_memory_clock_mhz", "ecc", "mig")
-_OF_A_CASE = ("driver", "nvcc", "power_limit_w", "ecc", "mig")  # told by a case's own provenance
+_DECISIVE = ("board", "driver", "cuda_driver", "nvcc", "max_memory_clock_mhz", "ecc", "mig")
+_OF_A_CASE = ("board", "driver", "nvcc", "power_limit_w", "ecc", "mig")  # told by a case's own provenance
 _DEGREES = 10.0
 
 

@@ -252,7 +252,7 @@ def _choose_baseline(config: pytest.Config, session: Session) -> None:
             )
         return
     root = Path(str(config.rootpath)) / "baselines"
-    path = baselines.current(root, session.slug)
+    path = baselines.current(root, session.slug, session.gpu.info.board)
     if isinstance(wanted, str):
         found = (
             [Path(wanted)]
@@ -300,12 +300,16 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         return [f"gpu: none ({session.no_gpu}){emulated}", f"suite: {config.option.suite}"]
     i = session.gpu.info
     path = session.baseline_path
-    shown = path.relative_to(config.rootpath) if path and path.is_relative_to(config.rootpath) else path
+    inside = path and path.is_relative_to(config.rootpath)
+    shown = str(path.relative_to(config.rootpath) if path and inside else path or "none")
+    if session.baseline and session.baseline.board != i.board:
+        shown = f"{shown}, of {'another' if session.baseline.board else 'an unknown'} board of this model"
+    board = f", board {i.board}" if i.board else ""
     return [
-        f"gpu: {i.name}, {i.memory_mib} MiB, compute capability {'.'.join(map(str, i.capability))}, "
+        f"gpu: {i.name}{board}, {i.memory_mib} MiB, compute capability {'.'.join(map(str, i.capability))}, "
         f"power limit {i.power_limit_w or '?'} W, max SM clock {i.max_sm_clock_mhz or '?'} MHz",
         f"driver: {i.driver}, CUDA {i.cuda_driver}, nvcc {provenance.nvcc_version()}",
-        f"suite: {config.option.suite}, baseline: {shown or 'none'}",
+        f"suite: {config.option.suite}, baseline: {shown}",
     ]
 
 
@@ -422,7 +426,8 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
     rows = [row(r.case, r.verdict, r.cublas_ratio, session.policy) for r in session.results]
     notes = _notes(session)
     if rows and session.baseline and session.judging:
-        notes += filter(None, [history.note(Path(str(config.rootpath)) / "baselines", session.slug)])
+        root = Path(str(config.rootpath)) / "baselines"
+        notes += filter(None, [history.note(root, session.slug, session.gpu.info.board)])
     if rows:
         terminalreporter.section("ladder")
         writer = terminalreporter._tw
@@ -463,6 +468,12 @@ def _notes(session: Session) -> list[str]:
         machine = {**session.gpu.info.as_dict(), **provenance.software_versions()}
         if unlike := settings(session.baseline.machine_info, machine):
             notes.append(f"not as when the baseline was measured: {', '.join(unlike)}")
+        entries = [e for r in session.results if (e := session.baseline.entry(r.case.id))]
+        if strange := sum(e.board not in (None, session.gpu.info.board) for e in entries):
+            notes.append(
+                f"{strange} of {len(entries)} cases were compared with figures of another board, which may "
+                "lie some per cent off; `nox -s baseline` measures this one"
+            )
     if session.policy.allow_orphans and (orphans := _orphans(session)):
         notes.append(f"{len(orphans)} orphans in the baseline: {', '.join(orphans)}")
     notes += [text for result in session.results if (text := _sustained(result))]

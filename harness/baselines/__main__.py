@@ -27,7 +27,7 @@ from harness.baselines import (
     write,
 )
 from harness.baselines.agree import agreement, summary
-from harness.baselines.history import lost, moves
+from harness.baselines.history import lost, moves, of_boards
 from harness.cases import find_case
 from harness.judge import Policy, detectable, gflops_text, noise_text, percent_text, share_text
 
@@ -65,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _merge(files: Sequence[Path], root: Path, yes: bool) -> int:
     runs = [load_run(file) for file in files]
-    path = current(root, gpu_slug(runs[0].machine_info["name"]))
+    machine = runs[0].machine_info
+    path = current(root, gpu_slug(machine["name"]), machine.get("board"))
     previous = load(path) if path else None
     merged = merge_runs(runs, previous)
     print("\n".join(comparison(previous, merged)))
@@ -99,7 +100,10 @@ def comparison(old: Baseline | None, new: Baseline) -> list[str]:
         )
     lines = _aligned(rows)
     if old and (untouched := len(new.entries) - len(fresh)):
-        lines.append(f"{untouched} other cases stay as they are")
+        strange = sum(e.board not in (None, new.board) for e in new.entries.values())
+        lines.append(
+            f"{untouched} other cases stay as they are" + f", {strange} of another board" * bool(strange)
+        )
     return lines
 
 
@@ -107,7 +111,8 @@ def _prune(root: Path) -> int:
     from harness.legality import GpuLimits
     from harness.suites import SUITES
 
-    for baseline in _some(root):
+    of_models = [of_boards(store.history(root, newest.slug)) for newest in _some(root)]
+    for baseline in (files[-1] for boards in of_models for files in boards.values()):
         major, minor = map(int, baseline.machine_info["capability"].split("."))
         live = {case.id for case in SUITES["full"].timed_cases(GpuLimits.of((major, minor)))}
         gone = [case for case in baseline.case_ids if case not in live]
@@ -126,9 +131,11 @@ def _prune(root: Path) -> int:
 def _show(root: Path) -> int:
     for baseline in _some(root):
         machine, commit = baseline.machine_info, baseline.commit_info["id"][:12]
+        board = f", board {baseline.board}" if baseline.board else ""
         print(
-            f"{baseline.path}: {machine['name']}, driver {machine['driver']}, CUDA {machine['cuda_driver']}, "
-            f"nvcc {machine['nvcc']}, commit {commit}, {baseline.runs} runs, {baseline.datetime[:10]}"
+            f"{baseline.path}: {machine['name']}{board}, driver {machine['driver']}, "
+            f"CUDA {machine['cuda_driver']}, nvcc {machine['nvcc']}, commit {commit}, "
+            f"{baseline.runs} runs, {baseline.datetime[:10]}"
         )
         rows = [("case", "GFLOPS", "% of cuBLAS", "noise", "MDE")]
         for e in baseline.entries.values():
@@ -153,14 +160,16 @@ def _history(root: Path, gpu: str | None, part: str) -> int:
     if gpu and gpu not in slugs:
         raise BaselineError(f"{root}: no baseline of {gpu!r} in it; there are: {', '.join(slugs)}")
     for slug in [gpu] if gpu else slugs:
-        files = store.history(root, slug)
-        cases = [case for case in files[-1].case_ids if part in f"[{case}]"]
-        if not cases:
-            raise BaselineError(f"{files[-1].path}: no case whose id has {part!r}")
-        if len(files) < 2:
-            print(f"{files[-1].path}: the only baseline; what moved is seen from the second on")
-            continue
-        print("\n".join(_moved(files, cases)))
+        every = store.history(root, slug)
+        if not any(part in f"[{case}]" for case in every[-1].case_ids):
+            raise BaselineError(f"{every[-1].path}: no case whose id has {part!r}")
+        for board, files in of_boards(every).items():
+            if len(files) < 2:
+                only = f"the only baseline of board {board}" if board else "the only baseline"
+                print(f"{files[-1].path}: {only}; what moved is seen from the second on")
+                continue
+            cases = [case for case in files[-1].case_ids if part in f"[{case}]"]
+            print("\n".join(_moved(files, cases)))
     return 0
 
 
@@ -176,7 +185,8 @@ def _moved(files: Sequence[Baseline], cases: Collection[str]) -> list[str]:
     moved, slower = {move.case for move in found}, lost(found)
     names = [file.path.name for file in files if file.path]
     lines = _aligned(rows) if found else []
-    lines.append(f"{len(moved)} of {len(cases)} cases moved from {names[0]} to {names[-1]}")
+    board = f" on board {files[-1].board}" if files[-1].board else ""
+    lines.append(f"{len(moved)} of {len(cases)} cases moved from {names[0]} to {names[-1]}{board}")
     lines += [
         f"slower than it once was: {case}, {percent_text(change, 2)} of its best level"
         for case, change in sorted(slower.items(), key=lambda item: item[1])

@@ -12,7 +12,7 @@ from typing import Any
 # What is kept of machine_info: a list of what may be told, so that nothing else ever is.
 _MACHINE = (
     *("name", "memory_mib", "capability", "driver", "cuda_driver", "nvcc", "power_limit_w", "ecc", "mig"),
-    *("max_sm_clock_mhz", "max_memory_clock_mhz", "applications_sm_clock_mhz"),
+    *("max_sm_clock_mhz", "max_memory_clock_mhz", "applications_sm_clock_mhz", "board", "vbios"),
     *("python", "pycuda", "numpy", "pytest", "pytest_benchmark", "nvmath_python", "cublas"),
 )
 _MACHINE_NEEDED = ("name", "capability", "driver", "cuda_driver", "nvcc")

@@ -36,8 +36,8 @@ class Move:
 
 
 def moves(files: Sequence[Baseline], cases: Collection[str] | None = None) -> list[Move]:
-    """The moves of these of the newest baseline's cases, or all, by file. ``files`` are of one GPU model,
-    oldest first.
+    """The moves of these of the newest baseline's cases, or all, by file. ``files`` are of one board, or
+    at least one GPU model, oldest first.
 
     A case has a level in each stretch between two change points: the mean of its log medians. The stretches
     are those that PELT (Killick, Fearnhead and Eckley, 2012) finds least costly, a stretch costing the sum of
@@ -77,12 +77,16 @@ def moves(files: Sequence[Baseline], cases: Collection[str] | None = None) -> li
 def measured(files: Sequence[Baseline], case: str) -> list[tuple[str, BaselineEntry]]:
     """What the files say of a case, with their names; not those that took it over from the one before.
 
-    Only the latest that timed it as it is timed now, as to L2 and duty cycle: others are not comparable.
+    Only those on the board of the newest, and the latest that timed it as it is timed now, as to L2 and duty
+    cycle: others are not comparable.
     """
     found: list[tuple[str, BaselineEntry]] = []
+    newest = files[-1].entry(case)
     for file in files:
         entry = file.entry(case)
-        if entry is None or (found and entry == found[-1][1]):
+        if entry is None or newest is None or (found and entry == found[-1][1]):
+            continue
+        if entry.board != newest.board:
             continue
         if found and (entry.l2, entry.duty) != (found[-1][1].l2, found[-1][1].duty):
             found = []
@@ -104,10 +108,16 @@ def lost(found: Sequence[Move]) -> dict[str, float]:
     return {case: change for case, change in changes.items() if change < -LIMITS[kind_of(case)] / 2}
 
 
-def note(root: Path, slug: str) -> str:
-    """One line where cases of a GPU have become slower over its history, else nothing; it never raises."""
+def of_boards(files: Sequence[Baseline]) -> dict[str | None, list[Baseline]]:
+    """The files of each board, that of the newest file last."""
+    boards = dict.fromkeys(file.board for file in reversed(files))
+    return {board: [file for file in files if file.board == board] for board in reversed(boards)}
+
+
+def note(root: Path, slug: str, board: str | None) -> str:
+    """One line where cases of a board have become slower over its history, else nothing; it never raises."""
     try:
-        found = moves(store.history(root, slug))
+        found = moves(of_boards(store.history(root, slug)).get(board, []))
     except ImportError:
         return ""
     except BaselineError as error:

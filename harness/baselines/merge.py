@@ -31,7 +31,7 @@ _COPIED = (
     *("case", "variant", "flops", "l2", "duty", "clock_event_reasons"),
     *("registers", "shared_bytes", "local_bytes", "cubin_sha256", "launch"),
 )
-_SET = ("driver", "nvcc", "power_limit_w", "ecc", "mig")
+_SET = ("board", "driver", "nvcc", "power_limit_w", "ecc", "mig")
 _OBSERVED = ("cublas_ratio", "sm_clock_mhz", "power_w", "temperature_c")
 
 

@@ -81,6 +81,11 @@ class BaselineEntry:
         return str(self.info.get("commit", "unknown"))
 
     @property
+    def board(self) -> str | None:
+        """The board that it was measured on; None where that is not told."""
+        return self.info.get("board")
+
+    @property
     def dirty(self) -> bool:
         """Whether the tree had changes on top of that commit."""
         return bool(self.info.get("dirty", True))
@@ -113,6 +118,11 @@ class Baseline:
     path: Path | None = None
 
     @property
+    def board(self) -> str | None:
+        """Which board of the model; None in a baseline that does not tell."""
+        return self.machine_info.get("board")
+
+    @property
     def case_ids(self) -> tuple[str, ...]:
         return tuple(self.entries)
 
@@ -141,10 +151,19 @@ def gpu_slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unnamed-gpu"
 
 
-def current(root: Path, slug: str) -> Path | None:
-    """The newest baseline of a GPU model, or None."""
-    files = _numbered(root / slug)
-    return files[-1][1] if files else None
+def current(root: Path, slug: str, board: str | None = None) -> Path | None:
+    """The newest baseline of this board, else the newest of the GPU model, or None.
+
+    One newer than that of this board that cannot be read is given instead: it may be the one.
+    """
+    files = [path for _, path in reversed(_numbered(root / slug))]
+    for path in files if board else ():
+        try:
+            if machine_of(read_json(path, _RESTORE)).get("board") == board:
+                return path
+        except (BaselineError, ValueError):
+            return path
+    return files[0] if files else None
 
 
 def history(root: Path, slug: str) -> list[Baseline]:

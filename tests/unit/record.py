@@ -54,7 +54,7 @@ def main(files: list[str]) -> None:
     machine = runs[0]["machine_info"]
     smoke = {case.id for case in SUITES["smoke"].timed_cases(GpuLimits.of((9, 0)))}
     recording = {
-        "gpu": {name: machine[name] for name in GpuInfo.__dataclass_fields__},
+        "gpu": {name: machine.get(name) for name in GpuInfo.__dataclass_fields__},
         "commit": runs[0]["commit_info"]["id"],
         "runs": [
             {

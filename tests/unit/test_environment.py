@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 from collections.abc import Callable
@@ -48,6 +49,8 @@ class MadeUpNvml:
             "nvmlDeviceGetApplicationsClock": lambda gpu, kind: 900,
             "nvmlDeviceGetEccMode": lambda gpu: (1, 1),
             "nvmlDeviceGetMigMode": lambda gpu: (0, 0),
+            "nvmlDeviceGetUUID": lambda gpu: f"GPU-{gpu}",
+            "nvmlDeviceGetVbiosVersion": lambda gpu: b"96.00",
             "nvmlDeviceGetComputeRunningProcesses": lambda gpu: self.processes,
             "nvmlSystemGetProcessName": lambda pid: b"/usr/bin/train",
             "nvmlDeviceGetCurrentClocksEventReasons": lambda gpu: 0x04,
@@ -103,13 +106,16 @@ def test_facts_of_a_gpu(nvml: Callable[..., MadeUpNvml]) -> None:
         "applications_sm_clock_mhz": 900,
         "ecc": True,
         "mig": False,
+        "board": hashlib.sha256(b"GPU-0").hexdigest()[:8],  # not the UUID itself
+        "vbios": "96.00",
     }
 
 
 def test_what_a_board_does_not_tell_is_none(nvml: Callable[..., MadeUpNvml]) -> None:
-    nvml("nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetEccMode", "nvmlDeviceGetMigMode")
+    asked = ("EnforcedPowerLimit", "EccMode", "MigMode", "UUID", "VbiosVersion")
+    nvml(*(f"nvmlDeviceGet{name}" for name in asked))
     info = Gpu().info()
-    assert (info.power_limit_w, info.ecc, info.mig) == (None, None, None)
+    assert (info.power_limit_w, info.ecc, info.mig, info.board, info.vbios) == (None,) * 5
 
 
 def test_gpu_that_does_not_tell_its_name_is_no_gpu(nvml: Callable[..., MadeUpNvml]) -> None:

@@ -6,6 +6,7 @@ NVML needs no CUDA context, so the parent process may ask without touching the d
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -31,7 +32,10 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class GpuInfo:
-    """Provenance of a measurement. No host name, no serial number, no user."""
+    """Provenance of a measurement. No host name, no serial number, no user.
+
+    ``board`` tells boards of a model apart, since they differ: eight digits of the SHA-256 of NVML's UUID.
+    """
 
     name: str
     memory_mib: int
@@ -44,6 +48,8 @@ class GpuInfo:
     applications_sm_clock_mhz: int | None
     ecc: bool | None
     mig: bool | None
+    board: str | None = None
+    vbios: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "capability": ".".join(map(str, self.capability))}
@@ -93,6 +99,7 @@ class Gpu:
         limit = _maybe(nvml.nvmlDeviceGetEnforcedPowerLimit, h)
         ecc = _maybe(nvml.nvmlDeviceGetEccMode, h)
         mig = _maybe(nvml.nvmlDeviceGetMigMode, h)
+        uuid, vbios = _maybe(nvml.nvmlDeviceGetUUID, h), _maybe(nvml.nvmlDeviceGetVbiosVersion, h)
         return GpuInfo(
             name=_text(nvml.nvmlDeviceGetName(h)),
             memory_mib=int(nvml.nvmlDeviceGetMemoryInfo(h).total) >> 20,
@@ -105,6 +112,8 @@ class Gpu:
             applications_sm_clock_mhz=_maybe(nvml.nvmlDeviceGetApplicationsClock, h, nvml.NVML_CLOCK_SM),
             ecc=None if ecc is None else bool(ecc[0]),
             mig=None if mig is None else bool(mig[0]),
+            board=None if uuid is None else hashlib.sha256(_text(uuid).encode()).hexdigest()[:8],
+            vbios=None if vbios is None else _text(vbios),
         )
 
     def look(self) -> Telemetry:
