@@ -26,7 +26,7 @@ from harness.baselines import (
     stored,
     write,
 )
-from harness.baselines.agree import agreement, summary
+from harness.baselines.agree import agreement, boards, summary
 from harness.baselines.history import lost, moves, of_boards
 from harness.cases import find_case
 from harness.judge import Policy, detectable, gflops_text, noise_text, percent_text, share_text
@@ -112,7 +112,7 @@ def _prune(root: Path) -> int:
     from harness.suites import SUITES
 
     of_models = [of_boards(store.history(root, newest.slug)) for newest in _some(root)]
-    for baseline in (files[-1] for boards in of_models for files in boards.values()):
+    for baseline in (files[-1] for of_board in of_models for files in of_board.values()):
         major, minor = map(int, baseline.machine_info["capability"].split("."))
         live = {case.id for case in SUITES["full"].timed_cases(GpuLimits.of((major, minor)))}
         gone = [case for case in baseline.case_ids if case not in live]
@@ -204,7 +204,7 @@ def _agree(first: Path, second: Path) -> int:
     ]
     if len(rows) > 1:
         print("\n".join(_aligned(rows)))
-    print("\n".join(summary(found)))
+    print("\n".join([*summary(found), boards(first, second)]))
     return int(len(rows) > 1)
 
 

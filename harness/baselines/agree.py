@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness.baselines.fields import BaselineError
+from harness.baselines.fields import BaselineError, read_json
 from harness.baselines.merge import load_run
 from harness.baselines.store import load
 
@@ -48,8 +48,9 @@ class Agreement:
 
 
 def agreement(first: Path, second: Path) -> list[Agreement]:
-    """The cases of both files, of a run or a baseline, that are the same binary launched alike; the largest
-    change first. A measurement that a baseline took over from the other is none of its own, and left out.
+    """The cases of both files, of a run or a baseline, that are the same binary launched and timed alike; the
+    largest change first. A measurement that a baseline took over from the other is none of its own, and left
+    out; a launch that either does not tell is taken to be the other's.
 
     Raises BaselineError where there is no such case, or the GPU model differs.
     """
@@ -59,30 +60,50 @@ def agreement(first: Path, second: Path) -> list[Agreement]:
     found = [
         Agreement(case, (one[case][0], other[case][0]))
         for case in one
-        if case in other and one[case][1] == other[case][1] and one[case][0] != other[case][0]
+        if case in other and _alike(one[case][1], other[case][1]) and one[case][0] != other[case][0]
     ]
     if not found:
         raise BaselineError(f"{first} and {second} have no case of the same binary that each has measured")
     return sorted(found, key=lambda a: -abs(a.change))
 
 
-def _medians(path: Path) -> tuple[dict[str, tuple[float, Any]], Mapping[str, Any]]:
+_Medians = tuple[dict[str, tuple[float, dict[str, Any]]], Mapping[str, Any]]
+
+
+def _medians(path: Path) -> _Medians:
     """Median seconds and what was run, by case, and the machine; of a baseline, the median of its runs."""
-    try:
-        run = load_run(path)
-    except BaselineError:
+    if "gemm_baseline" in read_json(path, "give what --benchmark-json wrote, or a baseline"):
         baseline = load(path)
         found = {
-            case: (median(entry.info.get("run_medians") or [entry.median_s]), _what(entry.info))
+            case: (
+                median(entry.info.get("run_medians") or [entry.median_s]),
+                _what(entry.info, baseline.machine_info),
+            )
             for case, entry in baseline.entries.items()
         }
         return found, baseline.machine_info
+    run = load_run(path)
     records = run.records.items()
-    return {c: (r["stats"]["median"], _what(r["extra_info"])) for c, r in records}, run.machine_info
+    machine = run.machine_info
+    return {c: (r["stats"]["median"], _what(r["extra_info"], machine)) for c, r in records}, machine
 
 
-def _what(info: Mapping[str, Any]) -> tuple[Any, ...]:
-    return info.get("cubin_sha256"), info.get("launch"), info["l2"]
+def _what(info: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
+    """The binary, which of a library is its version, and how it is launched and timed."""
+    binary = info.get("cubin_sha256") or machine.get("cublas")
+    return {"binary": binary, "launch": info.get("launch"), "l2": info["l2"], "duty": info.get("duty", 1.0)}
+
+
+def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return all(
+        one[name] == other[name] or (name == "launch" and None in (one[name], other[name])) for name in one
+    )
+
+
+def boards(first: Path, second: Path) -> str:
+    """``boards 4173df1b and unknown``: of which board either file is."""
+    told = [str(_medians(path)[1].get("board") or "unknown") for path in (first, second)]
+    return f"boards {told[0]} and {told[1]}"
 
 
 def summary(found: Sequence[Agreement]) -> list[str]:

@@ -94,8 +94,9 @@ def replaced(readme: str, section: str) -> str:
 def _provenance(baseline: Baseline) -> str:
     machine, commit = baseline.machine_info, baseline.commit_info
     changed = " with changes" if commit["dirty"] else ""
+    board = f" (board {baseline.board})" if baseline.board else ""
     return (
-        f"{machine['name']}, M = N = K = {SHOWN.m}, the best config of each stage. "
+        f"{machine['name']}{board}, M = N = K = {SHOWN.m}, the best config of each stage. "
         f"Driver {machine['driver']}, CUDA {machine['cuda_driver']}, nvcc {machine['nvcc']}; "
         f"commit {commit['id'][:12]}{changed}, {baseline.datetime[:10]}, {baseline.runs} fresh runs."
     )

@@ -8,7 +8,8 @@ import pytest
 
 from harness.baselines import BaselineError
 from harness.baselines.__main__ import main
-from harness.baselines.agree import Agreement, agreement, summary
+from harness.baselines.agree import Agreement, agreement, boards, summary
+from tests.unit import synthetic
 
 STORED = sorted((Path(__file__).parents[2] / "baselines" / "nvidia-h200").glob("*.json"))
 SIMT, TENSOR = "tiled-f32-tile32-pad0-1024x1024x1024", "wmma-bf16-tile128x128x32-warp64x32-1024x1024x1024"
@@ -63,3 +64,36 @@ def test_command_is_red_where_they_disagree(capsys: pytest.CaptureFixture[str], 
     assert sum(a.case in said for a in found) == sum(not a.agrees for a in found)
     assert main(["agree", str(STORED[0]), str(tmp_path / "none.json")]) == 1
     assert "cannot be read" in capsys.readouterr().err
+
+
+def test_only_what_is_timed_alike_is_compared(tmp_path: Path) -> None:
+    """A launch that an old file does not tell is no difference; another duty cycle or binary is."""
+    cases = [synthetic.case(name) for name in ("tiled", "naive", "rectangular", "register", "cublas")]
+    files = []
+    for number in (0, 1):
+        cubins = {case: None if case.kernel.source is None else synthetic.NEW for case in cases}
+        seconds = 0.01 + 1e-5 * number
+        run = synthetic.run(number, {c: synthetic.measurement(seconds, cubin=cubins[c]) for c in cases})
+        for bench in run["benchmarks"]:
+            bench["extra_info"] |= {"duty": 1.0, "launch": "grid 1x1x1"}
+        files.append(run)
+    of = [bench["extra_info"] for bench in files[1]["benchmarks"]]
+    of[1]["launch"] = "grid 2x1x1"
+    of[2]["duty"] = 0.25
+    of[3]["cubin_sha256"] = "c" * 64
+    del files[0]["benchmarks"][0]["extra_info"]["launch"]
+    files[1]["machine_info"] |= {"cublas": "13.1.0", "board": "0a0a0a0a"}
+    paths = synthetic.saved(tmp_path / "runs", files)
+    assert [a.case for a in agreement(*paths)] == [cases[0].id]
+    files[0]["machine_info"] |= {"cublas": "13.1.0"}
+    paths = synthetic.saved(tmp_path / "runs", files)
+    assert {a.case for a in agreement(*paths)} == {cases[0].id, cases[4].id}
+    assert boards(*paths) == "boards unknown and 0a0a0a0a"
+
+
+def test_a_run_that_no_baseline_may_rest_on_is_refused_as_a_run(tmp_path: Path) -> None:
+    run = synthetic.run(0, {synthetic.case(): synthetic.measurement()})
+    run["benchmarks"][0]["extra_info"]["verdict"] = "AMBIGUOUS"
+    (path,) = synthetic.saved(tmp_path / "runs", [run])
+    with pytest.raises(BaselineError, match=r"run_1.json: .* AMBIGUOUS .* run it again"):
+        agreement(path, path)
