@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -123,9 +124,18 @@ class Rate:
         high = float(stats.beta.isf(tail, k + 1, n - k)) if k < n else 1.0
         return low, high
 
-    def __str__(self) -> str:
+    def text(self, digits: int = 1) -> str:
+        """In percent, with its limits."""
         low, high = (100 * end for end in self.limits)
-        return f"{100 * self.share:.1f} ({low:.1f}–{high:.1f})"
+        return f"{100 * self.share:.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
+
+    __str__ = text
+
+
+def trials_to_show(limit: float, count: int = 0) -> int:
+    """The fewest trials with which ``count`` findings show a rate of at most ``limit``, by Rate's limits."""
+    enough = range(count + 1, 10**9)
+    return enough[bisect_left(enough, True, key=lambda trials: Rate(count, trials).limits[1] <= limit)]
 
 
 def rate(chosen: Sequence[Cell], method: str) -> Rate | None:

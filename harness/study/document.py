@@ -5,64 +5,25 @@ from __future__ import annotations
 import hashlib
 import statistics
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from harness.report.markdown import table_text
-from harness.study import plot, trials
-from harness.study.analysis import CONFIDENCE, GATE, PAIRED, Cell, cells, mean, rate, undecided
-from harness.study.raw import StudyError, read
-from harness.study.shortfalls import FALSE_ALARMS, paragraphs
+from harness.study import boards, plot, trials
+from harness.study.analysis import CONFIDENCE, GATE, PAIRED, Rate, mean, rate, undecided
+from harness.study.raw import StudyError
+from harness.study.shortfalls import FALSE_ALARMS, SECONDS, needed, paragraphs
+from harness.study.studies import LONG, Study, load, models, same
 
-LONG = 100e-6  # seconds: what the targets speak of
 _TEXT, _PLOT, _FOLDER = "detection.md", "detection.svg", "detection"
-
-
-@dataclass(frozen=True)
-class Study:
-    """One file of samples, judged."""
-
-    head: Mapping[str, Any]
-    cells: Sequence[Cell]
-    failed: int
-    digest: str
-
-    @property
-    def methods(self) -> list[str]:
-        return list(self.cells[0].found)
-
-    @property
-    def cases(self) -> list[str]:
-        """Their ids, the shortest first."""
-        return list(dict.fromkeys(cell.case for cell in sorted(self.cells, key=lambda cell: cell.seconds)))
-
-    @property
-    def sizes(self) -> list[float]:
-        return sorted({cell.size for cell in self.cells})
-
-    @property
-    def groups(self) -> dict[str, list[str]]:
-        """The cases over LONG, and the others, by what they are called."""
-        times = {
-            case: statistics.median(c.seconds for c in self.cells if c.case == case) for case in self.cases
-        }
-        return {
-            f"cases over {1e6 * LONG:.0f} µs": [case for case in self.cases if times[case] > LONG],
-            f"cases of {1e6 * LONG:.0f} µs and less": [case for case in self.cases if times[case] <= LONG],
-        }
-
-    def of(self, size: float, cases: Collection[str]) -> list[Cell]:
-        return [cell for cell in self.cells if cell.size == size and cell.case in cases]
 
 
 def report(files: Sequence[Path], docs: Path, check: bool) -> int:
     """Writes both, or with ``check`` says whether they are stale: then 1. Raises StudyError."""
-    chosen = list(files) or sorted((docs / _FOLDER).glob("*.jsonl.gz"))
+    chosen = list(files) or list((docs / _FOLDER).glob("*.jsonl.gz"))
     if not chosen:
         raise StudyError(f"{docs / _FOLDER}: no samples in it; measure them with `nox -s study -- measure`")
-    studies = [_study(file) for file in chosen]
+    studies = load(chosen)
     made = text(studies)
     mark = hashlib.sha256(made.encode()).hexdigest()
     if check:
@@ -78,7 +39,7 @@ def report(files: Sequence[Path], docs: Path, check: bool) -> int:
             print(f"{docs / name} is stale: `nox -s study -- report` makes it anew", file=sys.stderr)
         return int(bool(stale))
     (docs / _TEXT).write_text(made, encoding="utf-8")
-    first = studies[0]
+    first = next((study for study in studies if not study.alone), studies[0])
     panels = {title: [c for c in first.cells if c.case in cases] for title, cases in first.groups.items()}
     plot.draw(panels, docs / _PLOT, mark)
     print(f"wrote {docs / _TEXT} and {docs / _PLOT}")
@@ -89,31 +50,21 @@ def _now(path: Path) -> str:
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
-def _study(file: Path) -> Study:
-    head, records = read(file)
-    try:
-        judged = cells(head, records)
-    except ImportError as error:
-        raise StudyError(
-            f"the other tools' own code is not installed ({error}); `pip install --group study`"
-        ) from None
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise StudyError(f"{file}: not what `measure` writes ({type(error).__name__}: {error})") from None
-    if not judged:
-        raise StudyError(f"{file}: no trial in it; `nox -s study -- measure {file}` adds them")
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    return Study(head, judged, len(records) - len(judged), digest)
-
-
 def text(studies: Sequence[Study]) -> str:
     """The page."""
+    found = models(studies)
     times = [
-        statistics.median(c.seconds for c in s.cells if c.case == case) for s in studies for case in s.cases
+        statistics.median(c.seconds for c in s.cells if c.case == case)
+        for model in found
+        for s in model.studies
+        for case in s.cases
     ]
     least, most = 1e6 * min(times), 1e3 * max(times)
     parts = [_HEAD.format(confidence=100 * CONFIDENCE, error=100 * trials.ERROR, least=least, most=most)]
-    for study in studies:
-        parts += _section(study)
+    for model in found:
+        for study in model.studies:
+            parts += _section(study, model.files)
+        parts += boards.section(model)
     return "\n\n".join(parts) + "\n"
 
 
@@ -147,20 +98,27 @@ within; it took no further look for that margin's sake, and what is found there 
 ![Detection against size](detection.svg)"""
 
 
-def _section(study: Study) -> list[str]:
-    machine, cases = study.head["machine_info"], study.cases
+def _section(study: Study, files: Sequence[Study]) -> list[str]:
+    """``files`` are all of its GPU model: the A/A trials of all count."""
+    cases = study.cases
     least = min(len(study.of(size, [case])) for size in study.sizes for case in cases)
     parts = [
-        f"## {machine['name']}, {study.head['datetime'][:10]}",
-        f"Driver {machine['driver']}, CUDA {machine['cuda_driver']}, nvcc {machine['nvcc']}, power limit "
-        f"{machine['power_limit_w']} W. {len(cases)} cases, {len(study.cells)} trials of a case and size, "
-        f"at least {least} of each; {study.failed} failed. Samples: SHA-256 `{study.digest[:16]}`.",
+        f"## {study.gpu}, {study.date}",
+        f"{boards.machine(study)}. {len(cases)} cases, {len(study.cells)} trials of a case and size, at "
+        f"least {least} of each; {study.failed} failed. Samples: `{study.name}`, SHA-256 "
+        f"`{study.digest[:16]}`.{study.note}",
     ]
     for title, group in study.groups.items():
         if group:
             parts += [f"### {title.capitalize()}", _rates(study, group)]
-    parts += ["### Targets", "\n".join(_targets(study))]
-    if why := paragraphs(study, *study.groups.values()):
+    parts += ["### Targets"]
+    if len(files) > 1:
+        parts.append(
+            f"The A/A trials are those of all {len(files)} files of this GPU model: {len(same(files))}, "
+            f"{len(same([study]))} of them of this file."
+        )
+    parts += ["\n".join(_targets(study, files))]
+    if why := paragraphs(study, files):
         parts += ["### What falls short, and why", *why]
     parts += ["### GPU seconds of a trial", _costs(study)]
     return [*parts, "### Case by case", _by_case(study)]
@@ -180,7 +138,7 @@ def _rates(study: Study, cases: Collection[str]) -> str:
     return table_text(heads, "l" + "r" * (len(heads) - 1), rows)
 
 
-def _targets(study: Study) -> Iterator[str]:
+def _targets(study: Study, files: Sequence[Study]) -> Iterator[str]:
     """What was aimed at, and what came of it."""
     long = next(iter(study.groups.values()))
     fine, usual = PAIRED[min(PAIRED)], PAIRED[max(PAIRED)]
@@ -191,22 +149,30 @@ def _targets(study: Study) -> Iterator[str]:
                 f"- {100 * size:g} % found in ≥ {100 * aim:g} % of trials, cases over {1e6 * LONG:.0f} µs: "
                 f"{method}: {found}: {'met' if short <= 0 else f'missed by {short:.1f} points'}"
             )
+    everything = same(files)
     for method in (GATE, fine, usual):
-        if found := rate(study.of(0.0, study.cases), method):
-            word = "met" if found.limits[1] <= FALSE_ALARMS else "none seen, but the limits need more trials"
-            if (over := found.share - FALSE_ALARMS) > 0:
-                word = f"missed by {100 * over:.1f} points"
+        if found := rate(everything, method):
             yield (
                 f"- false alarms in ≤ {100 * FALSE_ALARMS:g} % of A/A trials: {method}: {found.count} of "
-                f"{found.trials}, {found}: {word}"
+                f"{found.trials}, {found.text(2)}: {outcome(found)}"
             )
     for method in (GATE, fine, usual):
-        if spent := [c.cost[method] for c in study.of(0.0, study.cases)]:
-            share = sum(s <= 1 for s in spent) / len(spent)
+        if spent := [cell.cost[method] for cell in everything]:
+            share = sum(s <= SECONDS for s in spent) / len(spent)
             yield (
-                f"- ≤ 1 s of GPU a case, A/A: {method}: {statistics.fmean(spent):.2f} s on average, "
-                f"{100 * share:.0f} % of trials within 1 s, at most {max(spent):.2f} s"
+                f"- ≤ {SECONDS:g} s of GPU a case, A/A: {method}: {statistics.fmean(spent):.2f} s on "
+                f"average, {100 * share:.0f} % of trials within {SECONDS:g} s, at most {max(spent):.2f} s"
             )
+
+
+def outcome(alarms: Rate) -> str:
+    """What came of the target for false alarms."""
+    shown = 100 * alarms.limits[1]
+    if alarms.limits[1] <= FALSE_ALARMS:
+        return f"met, at most {shown:.2f} % shown"
+    if alarms.share > FALSE_ALARMS:
+        return f"missed by {100 * (alarms.share - FALSE_ALARMS):.2f} points"
+    return f"at most {shown:.2f} % shown; {100 * FALSE_ALARMS:g} % needs {needed(alarms.count)}"
 
 
 def _costs(study: Study) -> str:

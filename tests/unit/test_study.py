@@ -14,9 +14,10 @@ import pytest
 from harness.devices import DeviceError
 from harness.devices.cuda.protocol import Plan
 from harness.model import Case, Measurement, Resources
-from harness.study import analysis, document, methods, plot, shortfalls, trials
+from harness.study import analysis, methods, plot, shortfalls, trials
 from harness.study.__main__ import main
 from harness.study.raw import StudyError, append, five_numbers, read, resume
+from harness.study.studies import Study
 from tests.unit.simulated import SimulatedDevice
 
 SECONDS = dict(zip(trials.CASES, (1e-5, 2e-5, 9e-5, 1.1e-4, 3.4e-4, 1.7e-4, 3e-3, 2e-2), strict=True))
@@ -309,8 +310,8 @@ def test_the_page_is_made_of_the_samples_and_goes_stale_with_them(
 
 def test_the_page_says_where_a_study_falls_short(judged: Any) -> None:
     def told(change: Any) -> str:
-        study = document.Study(judged[0], [change(cell) for cell in judged[1]], 0, "")
-        return "\n".join(shortfalls.paragraphs(study, *study.groups.values()))
+        study = Study("s.jsonl.gz", judged[0], [change(cell) for cell in judged[1]], 0, "")
+        return "\n".join(shortfalls.paragraphs(study, [study]))
 
     def gate(cell: Any, says: bool, **more: Any) -> Any:
         return dataclasses.replace(cell, found={**cell.found, analysis.GATE: says}, **more)
@@ -342,7 +343,7 @@ def test_a_report_of_nothing_is_an_error(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_plot_is_drawn(judged: Any, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    study = document.Study(judged[0], judged[1], 0, "f" * 64)
+    study = Study("s.jsonl.gz", judged[0], judged[1], 0, "f" * 64)
     groups = {title: [c for c in study.cells if c.case in cases] for title, cases in study.groups.items()}
     for name in ("a.svg", "b.svg"):
         plot.draw(groups, tmp_path / name, "0123")

@@ -1,0 +1,135 @@
+"""Files of samples, judged, and which of them tell of the same GPU model."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from harness.study.analysis import Cell, cells
+from harness.study.raw import StudyError, read
+
+LONG = 100e-6  # seconds: what the targets speak of
+# What a reader has to know of a file and its samples do not say, by the beginning of its digest.
+NOTES = {
+    "22c1e91bbb42c853": "Measured before kernels declared a duty cycle: launches on tensor cores are back to "
+    "back here, and in later files have rests between, which count as GPU seconds.",
+}
+
+
+@dataclass(frozen=True)
+class Study:
+    """One file of samples, judged."""
+
+    name: str
+    head: Mapping[str, Any]
+    cells: Sequence[Cell]
+    failed: int
+    digest: str
+
+    @property
+    def gpu(self) -> str:
+        return str(self.head["machine_info"]["name"])
+
+    @property
+    def board(self) -> str:
+        """Which board it was; a file that does not say is taken for a board of its own, by its name."""
+        return str(self.head["machine_info"].get("board") or self.name)
+
+    @property
+    def date(self) -> str:
+        return str(self.head["datetime"])[:10]
+
+    @property
+    def note(self) -> str:
+        return f" {NOTES[self.digest[:16]]}" if self.digest[:16] in NOTES else ""
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is of A/A trials alone, and of summaries: nothing planted, no other tool asked."""
+        return self.sizes == [0.0] and bool(self.head.get("summaries"))
+
+    @property
+    def methods(self) -> list[str]:
+        return list(self.cells[0].found)
+
+    @property
+    def cases(self) -> list[str]:
+        """Their ids, the shortest first."""
+        return list(dict.fromkeys(cell.case for cell in sorted(self.cells, key=lambda cell: cell.seconds)))
+
+    @property
+    def sizes(self) -> list[float]:
+        return sorted({cell.size for cell in self.cells})
+
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """The cases over LONG, and the others, by what they are called."""
+        times = {
+            case: statistics.median(c.seconds for c in self.cells if c.case == case) for case in self.cases
+        }
+        return {
+            f"cases over {1e6 * LONG:.0f} µs": [case for case in self.cases if times[case] > LONG],
+            f"cases of {1e6 * LONG:.0f} µs and less": [case for case in self.cases if times[case] <= LONG],
+        }
+
+    def of(self, size: float, cases: Collection[str]) -> list[Cell]:
+        return [cell for cell in self.cells if cell.size == size and cell.case in cases]
+
+
+def same(studies: Iterable[Study]) -> list[Cell]:
+    """All their A/A trials."""
+    return [cell for study in studies for cell in study.cells if cell.size == 0.0]
+
+
+def load(files: Iterable[Path]) -> list[Study]:
+    """The files, judged, in the order of their names. Raises StudyError, also of two that share trials."""
+    studies = [_study(file) for file in sorted(files, key=lambda file: (file.name, file))]
+    for one, other in combinations(studies, 2):
+        if one.head == other.head:
+            raise StudyError(
+                f"{one.name} and {other.name} are of one measurement, and would count twice; remove one"
+            )
+    return studies
+
+
+def _study(file: Path) -> Study:
+    head, records = read(file)
+    try:
+        judged = cells(head, records)
+    except ImportError as error:
+        raise StudyError(
+            f"the other tools' own code is not installed ({error}); `pip install --group study`"
+        ) from None
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise StudyError(f"{file}: not what `measure` writes ({type(error).__name__}: {error})") from None
+    if not judged:
+        raise StudyError(f"{file}: no trial in it; `nox -s study -- measure {file}` adds them")
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    return Study(file.name, head, judged, len(records) - len(judged), digest)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A GPU model: the studies told in whole, and those of A/A trials alone, on other boards of it."""
+
+    studies: Sequence[Study]
+    boards: Sequence[Study]
+
+    @property
+    def files(self) -> list[Study]:
+        return [*self.studies, *self.boards]
+
+
+def models(studies: Sequence[Study]) -> list[Model]:
+    """In the order of their first files. Where all is A/A alone, the first file is told in whole."""
+    found = []
+    for gpu in dict.fromkeys(study.gpu for study in studies):
+        files = [study for study in studies if study.gpu == gpu]
+        whole = [study for study in files if not study.alone] or files[:1]
+        found.append(Model(whole, [study for study in files if study not in whole]))
+    return found
