@@ -107,6 +107,9 @@ def _trials(given: argparse.Namespace, device: Any, ids: Sequence[str], began: f
         raise StudyError(
             f"{given.file} was measured on {head['machine_info']['name']}, this is {device.info.name}"
         )
+    then, now = head["machine_info"].get("board"), device.info.board
+    if None not in (then, now) and then != now:
+        raise StudyError(f"{given.file} was measured on board {then}, this is {now}; give another file")
     done = {(r["trial"], r["case"], r["size"]) for r in records}
     lacking = []
     for number in range(given.trials):

@@ -174,13 +174,24 @@ def test_a_gpu_in_use_is_refused(measure: Any, file: Path) -> None:
     assert not file.exists()
 
 
-def test_another_gpu_or_another_binary_is_refused(measure: Any) -> None:
+def test_another_gpu_board_or_binary_is_refused(
+    measure: Any, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     measure("--trials", "1", "-k", SHORT)
     other = device()
     other.info = dataclasses.replace(other.info, name="NVIDIA A100")
     status, said = measure("--trials", "2", "-k", SHORT, on=other)
     assert status == 2
     assert "was measured on NVIDIA H200, this is NVIDIA A100" in said
+
+    first, other = device(), device()
+    for number, gpu in enumerate((first, other)):
+        gpu.info = dataclasses.replace(gpu.info, board=f"board{number}")
+    elsewhere = str(file.with_name("board.jsonl.gz"))
+    assert main(["measure", elsewhere, "--trials", "1", "-k", SHORT], lambda _: first) == 0
+    assert main(["measure", elsewhere, "--trials", "2", "-k", SHORT], lambda _: first) == 0
+    assert main(["measure", elsewhere, "--trials", "3", "-k", SHORT], lambda _: other) == 2
+    assert "was measured on board board0, this is board1; give another file" in capsys.readouterr().err
 
     class Rebuilt(SimulatedDevice):
         def time(self, case: Case, plan: Plan) -> Measurement:
