@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,7 +83,7 @@ def test_no_count_can_change_unseen() -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    shutil.copy(store.path_of(), tmp_path)
+    shutil.copytree(files.ROOT, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 
@@ -198,6 +200,42 @@ def test_a_planted_fault_is_red(
         assert text in finding
 
 
+class Nvcc:
+    """Makes a PTX with a load of shared memory more, ``times`` times, and then the usual one."""
+
+    def __init__(self, times: int) -> None:
+        self.times, self.compiled = times, 0
+        self._real = toolchain.compile_ptx
+
+    def compile_ptx(self, *variant: Any, anew: bool = False, **how: Any) -> str:
+        self.compiled += 1
+        ptx = self._real(*variant, **how)
+        load = re.search(r"^\tld\.shared\.f32 .*;$", ptx, re.MULTILINE)
+        assert load
+        return ptx if self.compiled > self.times else ptx.replace(load[0], f"{load[0]}\n{load[0]}", 1)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(("times", "red", "compiled"), [(0, False, 1), (3, False, 4), (99, True, 16)])
+def test_another_ptx_of_the_same_code_is_no_finding(
+    times: int, red: bool, compiled: int, check: CounterCheck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvcc = Nvcc(times)
+    monkeypatch.setattr(toolchain, "compile_ptx", nvcc.compile_ptx)
+    check.device.lines = lambda case: {}  # type: ignore[method-assign]
+    finding = check.finding(entry("tiled-f32-tile16-pad0"))
+    assert ("shared loads: " in finding) is red
+    assert nvcc.compiled == compiled
+
+
+@pytest.mark.compile
+def test_other_code_is_not_compiled_again(
+    check: CounterCheck, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check.device, "compile_anew", lambda case: pytest.fail("compiled again"))
+    assert check.finding(planted("tiled-f32-tile32-pad0", tmp_path, (SECOND_BARRIER, "")))
+
+
 @pytest.mark.compile
 def test_what_cannot_be_compiled_or_is_stopped_is_red(check: CounterCheck, tmp_path: Path) -> None:
     broken = planted("naive-f32-block32x32", tmp_path, ("float sum = 0.0f;", "float sum = nothing;"))
@@ -252,8 +290,6 @@ class TestRefresh:
 
 
 def test_without_stored_counts_the_command_says_so(root: Path) -> None:
-    for folder in files.ROOT.glob("nvcc-*"):
-        shutil.copytree(folder, root / folder.name)
     __main__.require_stored(root)
     store.path_of(root).unlink()
     with pytest.raises(StoreError, match=r"no counts are stored in .*counters\.json"):
