@@ -225,17 +225,14 @@ def compile_ptx(
     arch: str,
     lines: bool = False,
     nvcc: Nvcc | None = None,
-    anew: bool = False,
 ) -> str:
     """The PTX of a kernel, for one architecture ("sm_90a"). Raises as ``compile_cubin`` does.
 
     With ``lines`` it names the lines of the .cu file, and can differ by a few instructions from what runs.
-    What is compiled ``anew`` can be another PTX of the same cubin: nvcc 13.0 makes now one, now another of
-    some kernels, by where its memory happens to lie.
     """
     virtual = arch.replace("sm_", "compute_")
     mode = ("-ptx", f"-arch={virtual}", *(("-lineinfo",) if lines else ()))
-    return _compile(kernel, config, dtype, mode, nvcc, anew)[0].decode()
+    return _compile(kernel, config, dtype, mode, nvcc)[0].decode()
 
 
 def compile_all(
@@ -264,15 +261,9 @@ def cache_dir() -> Path:
 
 
 def _compile(
-    kernel: Kernel,
-    config: Config,
-    dtype: DType,
-    mode: tuple[str, ...],
-    nvcc: Nvcc | None = None,
-    anew: bool = False,
+    kernel: Kernel, config: Config, dtype: DType, mode: tuple[str, ...], nvcc: Nvcc | None = None
 ) -> tuple[bytes, str]:
-    """nvcc's output file and log, from the cache where source, options and compiler are the same, unless
-    they are to be made ``anew``."""
+    """nvcc's output file and log, from the cache where source, options and compiler are the same."""
     if kernel.source is None:
         raise ValueError(f"{kernel.name} is a library call: there is nothing to compile")
     nvcc = nvcc or find_nvcc()
@@ -285,10 +276,10 @@ def _compile(
     more = [os.environ.get(f"NVCC_{end}_FLAGS", "") for end in ("PREPEND", "APPEND")]
     key = [nvcc.version, more, options, kernel.source.name, source.decode(errors="replace")]
     entry = cache_entry(key)
-    if not anew and (cached := load_entry(entry)):
+    if cached := load_entry(entry):
         return cached
     with _alone(entry):
-        if anew or (cached := load_entry(entry)) is None:
+        if (cached := load_entry(entry)) is None:
             what = f"{kernel.name} {dtype} {config.label}".rstrip()
             cached = _run_nvcc(nvcc, kernel.source.name, source, options, what)
             store_entry(entry, *cached)

@@ -99,20 +99,13 @@ class EmulatedDevice:
             )
         return Outputs(c.values(i), tuple(found), complete=not report.stopped)
 
-    def compile_anew(self, case: Case) -> None:
-        """Has nvcc make the PTX of a case again, which may come out as another."""
-        self._machines.clear()
-        self._machine(case, anew=True)
-
-    def _machine(self, case: Case, anew: bool = False) -> Machine:
+    def _machine(self, case: Case) -> Machine:
         kernel = case.kernel
         # The source is part of the key: an edited kernel is another one.
         key = (kernel.source, kernel.entry, case.config, case.dtype.name)
         if key not in self._machines:
             try:
-                ptx = toolchain.compile_ptx(
-                    kernel, case.config, case.dtype, self.arch, nvcc=self._nvcc, anew=anew
-                )
+                ptx = toolchain.compile_ptx(kernel, case.config, case.dtype, self.arch, nvcc=self._nvcc)
                 assert kernel.source is not None
                 entry = parse(ptx, kernel.entry)
                 lines = cache(partial(self._lines, case, entry)) if self._by_source else dict
