@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.legality import GpuLimits, refusals
 from harness.model import Case, Kernel, Problem
-from harness.suites import SPARSE, SUITES, TALL, find_config, find_kernel, find_problem, find_suite, illegal
+from harness.suites import (
+    SPARSE,
+    SUITES,
+    TALL,
+    WHOLE,
+    find_config,
+    find_kernel,
+    find_problem,
+    find_suite,
+    illegal,
+)
 from kernels import LADDER
 
 
@@ -52,11 +62,13 @@ def select(
 
 def emulated(selection: Selection, more: bool) -> Selection:
     """What of a selection an interpreter can verify: not a library call, which has no PTX. With ``more`` each
-    variant also where 32 bits do not hold an index, and of a stage's configs only the first on TALL, which
-    would take a sixth of the time."""
+    variant also where 32 bits do not hold an index, of a stage's configs only the first on TALL, which would
+    take a sixth of the time, and WHOLE with half its sums."""
     verify = [case for case in selection.verify if not case.kernel.library]
     if more:
         verify = [case for case in verify if case.problem != TALL or case.config == case.kernel.configs[0]]
+        half = replace(WHOLE, k=WHOLE.k // 2)
+        verify = [replace(case, problem=half) if case.problem == WHOLE else case for case in verify]
     return Selection((*verify, *(_on(verify, [SPARSE]) if more else ())), selection.timed)
 
 

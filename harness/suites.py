@@ -14,9 +14,10 @@ from kernels import LADDER
 # Never square, M, N and K all different: a square problem does not see two of them exchanged. Small, for
 # the reference is computed on the host; some K over four tiles of 32, for fewer do not see a lost sum.
 TALL = Problem(2085, 137, 9, beta=-1)  # more than eight of the highest tiles, a band of warp_tiled
+WHOLE = Problem(256, 384, 128)  # whole tiles, aligned: nothing but fast paths
 VERIFIED_SMOKE: tuple[Problem, ...] = (
     Problem(1, 1, 1),
-    Problem(256, 384, 128),  # whole tiles, aligned: nothing but fast paths
+    WHOLE,
     Problem(127, 131, 137, alpha=-1, beta=3),  # primes: every edge, nothing aligned
     Problem(37, 29, 0, beta=2),  # nothing to add up: C is scaled
     Problem(264, 132, 77, alpha=2, beta=1, lda=80, ldb=140, ldc=136),  # aligned, but K ends within a vector
