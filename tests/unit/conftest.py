@@ -9,6 +9,7 @@ import pytest
 
 from harness.baselines import load_run, merge_runs, write
 from tests.unit.replay import ReplayDevice
+from tests.unit.repo import Repo, source
 from tests.unit.rig import RECORDED, Rig
 
 
@@ -37,3 +38,11 @@ def rig(empty_rig: Rig, recorded_baseline: Path) -> Rig:
     empty_rig.baselines.mkdir(parents=True)
     shutil.copy(recorded_baseline, empty_rig.baselines)
     return empty_rig
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repo:
+    """Its one commit is the baseline's; the working tree has changed the kernel."""
+    made = Repo(tmp_path / "repo")
+    made.write(source("C[0] = beta;"))
+    return made

@@ -12,35 +12,16 @@ from typing import Any
 import pytest
 
 from harness import baselines, evidence, gate
-from harness.judge import Policy, Verdict, VerdictKind, judge
+from harness.judge import Policy, VerdictKind, judge
 from harness.model import Case, Measurement
 from tests.unit import synthetic
 from tests.unit.replay import ReplayDevice, slowed
 from tests.unit.repo import PARAMETERS, Repo, declarations, source
 from tests.unit.rig import CASES, OURS, SLOW, Rig, named
-from tests.unit.way import MACHINE, Way
+from tests.unit.way import MACHINE, Way, came_to, verdict_of
 
 TRAIN = "pid 7 (train, 9 MiB)"
 POWER_CAP, THERMAL, BRAKE = 0x04, 0x20, 0x80
-
-
-@pytest.fixture
-def repo(tmp_path: Path) -> Repo:
-    """Its one commit is the baseline's; the working tree has changed the kernel."""
-    made = Repo(tmp_path / "repo")
-    made.write(source("C[0] = beta;"))
-    return made
-
-
-def verdict_of(way: Way) -> Verdict:
-    verdict = way.run().verdict
-    assert "\n" not in verdict.message
-    return verdict
-
-
-def came_to(way: Way) -> tuple[str, str]:
-    verdict = verdict_of(way)
-    return str(verdict.kind), verdict.reason
 
 
 # Another process on the GPU

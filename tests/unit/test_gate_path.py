@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,15 +18,6 @@ from harness.model import Case
 from tests.unit import synthetic
 from tests.unit.repo import Repo, source
 from tests.unit.way import MACHINE, Way, came_to
-
-
-@pytest.fixture
-def repo(tmp_path: Path) -> Repo:
-    """Its one commit is the baseline's; the working tree has changed the kernel."""
-    made = Repo(tmp_path / "repo")
-    made.write(source("C[0] = beta;"))
-    return made
-
 
 # The path
 

@@ -10,7 +10,7 @@ from typing import Any
 from harness import gate
 from harness.baselines import Baseline, BaselineEntry
 from harness.evidence import again
-from harness.judge import Policy
+from harness.judge import Policy, Verdict
 from harness.model import Case, Measurement
 from harness.paired.against import Against
 from tests.unit import synthetic
@@ -95,6 +95,13 @@ class _Timed:
         self.restarts += 1
 
 
-def came_to(path: Way) -> tuple[str, str]:
-    verdict = path.run().verdict
+def verdict_of(way: Way) -> Verdict:
+    """The verdict, whose message is one line."""
+    verdict = way.run().verdict
+    assert "\n" not in verdict.message
+    return verdict
+
+
+def came_to(way: Way) -> tuple[str, str]:
+    verdict = verdict_of(way)
     return str(verdict.kind), verdict.reason
