@@ -159,8 +159,7 @@ def _judged(timing: _Timing, pairs: Sequence[Pair], rule: Rule, salt: str) -> li
             errors[case] = error
             return None
         looks[case].append(added)
-        seen = total(looks[case])
-        return added.log_ratios, seen.resolution if seen.blocks else 0.0
+        return added.log_ratios, total(looks[case]).resolution
 
     found = decide(list(by_id), more, rule)
     return [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from harness.paired.commit import Commit, Tree
@@ -55,18 +56,10 @@ def _record(row: Row) -> dict[str, Any]:
             "clock_event_reasons": samples.reasons,
             "gpu_seconds": _round(samples.gpu_seconds, 3),
             "looks": [list(look.log_ratios) for look in row.looks],
-            "resolutions": _resolutions(row),
+            # What the timer could tell apart by the end of each look.
+            "resolutions": [seen.resolution for seen in accumulate(row.looks)],
         }
     return record
-
-
-def _resolutions(row: Row) -> list[float]:
-    """What the timer could tell apart by the end of each look."""
-    seen, found = None, []
-    for look in row.looks:
-        seen = look if seen is None else seen + look
-        found.append(seen.resolution if seen.blocks else 0.0)
-    return found
 
 
 def cycles_change(row: Row) -> float | None:

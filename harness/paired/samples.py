@@ -67,7 +67,10 @@ class PairedSamples:
     @property
     def resolution(self) -> float:
         """Half of what the timer cannot tell apart, over the median: half the smallest gap between samples,
-        or, where none differ, half of the 0.5 µs that CUDA promises of events (cudaEventElapsedTime)."""
+        or, where none differ, half of the 0.5 µs that CUDA promises of events (cudaEventElapsedTime). 0
+        without a block."""
+        if not self.blocks:
+            return 0.0
         seen = sorted({s for block in self.blocks for s in (*block.a, *block.b)})
         gaps: list[float] = [high - low for low, high in pairwise(seen) if high - low > _SAME]
         return min(gaps, default=_EVENT_RESOLUTION) / 2 / self.median("a")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from random import Random
 from typing import Any
 
@@ -191,18 +192,15 @@ def _looks(device: Any, case: Case, cycles: int, size: float, number: int) -> It
 
 
 def _told(looks: Sequence[PairedSamples]) -> list[Record]:
-    seen, told = PairedSamples(()), []
-    for look in looks:
-        seen = seen + look
-        told.append(
-            {
-                "blocks": [[ticks(b.a), ticks(b.b), clocks(b.a_mhz), clocks(b.b_mhz)] for b in look.blocks],
-                "resolution": float(f"{seen.resolution:.4g}") if seen.blocks else 0.0,
-                "discarded": look.discarded,
-                "gpu_seconds": round(look.gpu_seconds, 4),
-            }
-        )
-    return told
+    return [
+        {
+            "blocks": [[ticks(b.a), ticks(b.b), clocks(b.a_mhz), clocks(b.b_mhz)] for b in look.blocks],
+            "resolution": float(f"{seen.resolution:.4g}"),
+            "discarded": look.discarded,
+            "gpu_seconds": round(look.gpu_seconds, 4),
+        }
+        for look, seen in zip(looks, accumulate(looks), strict=True)
+    ]
 
 
 def judged(looks: Sequence[Mapping[str, Any]]) -> list[Record]:
