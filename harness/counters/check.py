@@ -69,6 +69,9 @@ class CounterCheck:
             }
         return self._made[entry.name]
 
+    def _figures(self, entry: CounterEntry) -> store.Variant:
+        return {problem: store.figures(counts) for problem, counts in self.made(entry).items()}
+
     @property
     def stored(self) -> dict[str, store.Variant]:
         if self._stored is None:
@@ -95,15 +98,11 @@ class CounterCheck:
         """Whether there are only other shared loads, all as free of conflicts as the stored ones, and the
         compiler's figures, among them every LDS by width, are the stored ones: then ptxas made the same code
         of another PTX, as nvcc 13.0 makes of some kernels by where its own memory happens to lie."""
-        made = {problem: store.figures(counts) for problem, counts in self.made(entry).items()}
-        if made == stored or made.keys() != stored.keys():
-            return made == stored
-        for problem, figures in made.items():
-            was = stored[problem]
-            if figures.keys() != was.keys() or any(
-                figures[name] != was[name] for name in figures if name != _VARIES
-            ):
-                return False
+        made = self._figures(entry)
+        if made == stored:
+            return True
+        if _without(made) != _without(stored):
+            return False
         static = Entry(entry.name, ARCH, entry.variant)
         try:
             return not Check([static], self._root).finding(static)
@@ -111,13 +110,13 @@ class CounterCheck:
             return False
 
     def _changes(self, entry: CounterEntry, stored: store.Variant) -> list[str]:
-        made = self.made(entry)
         if stored and self._same_but_for_the_ptx(entry, stored):
             return []
+        made = self._figures(entry)
         changes = []
         for case in _cases(entry):
             problem = case.problem.id
-            now = store.figures(made[problem])
+            now = made[problem]
             if now == stored.get(problem):
                 continue
             if problem not in stored:
@@ -142,11 +141,16 @@ class CounterCheck:
                 continue
             changes = self._changes(entry, was or {})
             if was is None or changes:
-                before[entry.name] = {problem: store.figures(c) for problem, c in self.made(entry).items()}
+                before[entry.name] = self._figures(entry)
             if was is None:
                 yield f"{entry.name} counters: new"
             elif changes:
                 yield f"{entry.name} counters: {'; '.join(changes)}"
+
+
+def _without(variant: store.Variant) -> dict[str, dict[str, int]]:
+    """The figures but those that vary from one PTX to another."""
+    return {p: {n: value for n, value in of.items() if n != _VARIES} for p, of in variant.items()}
 
 
 def _cases(entry: CounterEntry) -> list[Case]:
