@@ -87,11 +87,11 @@ def pytest_benchmark_generate_machine_info(config: pytest.Config) -> dict[str, A
 
 
 def machine_info(session: Session) -> dict[str, Any]:
-    """GPU, its settings and the versions of the software."""
+    """What `provenance.machine_info` tells, and what the worker knows of libraries."""
     facts: dict[str, Any] = {}
     with contextlib.suppress(DeviceError):  # A case has said so already; the samples are worth keeping.
         facts = session.gpu.facts()
-    return {**session.gpu.info.as_dict(), **provenance.software_versions(), **facts}
+    return {**provenance.machine_info(session.gpu.info), **facts}
 
 
 def pytest_benchmark_update_json(benchmarks: list[Any], output_json: dict[str, Any]) -> None:

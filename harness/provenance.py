@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
 from harness.toolchain import ToolchainError, find_nvcc
+
+if TYPE_CHECKING:
+    from harness.devices.cuda.environment import GpuInfo
 
 _PACKAGES = ("pycuda", "numpy", "pytest", "pytest-benchmark", "nvmath-python")
 
@@ -27,3 +31,8 @@ def software_versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def machine_info(gpu: GpuInfo) -> dict[str, Any]:
+    """The GPU, its settings and the versions of the software."""
+    return {**gpu.as_dict(), **software_versions()}

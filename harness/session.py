@@ -47,5 +47,13 @@ class Session:
         capability: tuple[int, int] = self.gpu.info.capability if self.gpu else ARCHES[self.arch]
         return capability
 
+    @property
+    def orphans(self) -> list[str]:
+        """Cases of the baseline that the suite no longer has."""
+        if self.baseline is None or not self.judging:
+            return []
+        live = {case.id for case in cases.select("full", (), (), (), self.capability).timed}
+        return sorted(set(self.baseline.case_ids) - live)
+
 
 KEY = pytest.StashKey[Session]()

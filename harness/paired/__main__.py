@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from typing import Any
 from _pytest.mark.expression import Expression  # what pytest's own -k is made of
 
 from harness import cases, provenance
+from harness.commands import busy_text, end_on_sigterm
 from harness.devices import DeviceError, NoDevice, open_cuda
 from harness.devices.cuda.protocol import PairPlan
 from harness.model import Case
@@ -85,10 +85,7 @@ def _run(given: argparse.Namespace, rule: Rule, open_device: Callable[[float], A
         try:
             others = [] if given.allow_busy else device.busy()
             if others:
-                raise ValueError(
-                    f"{device.info.name} is in use by {'; '.join(others)}: timing would mean nothing. "
-                    "Stop it, or pass --allow-busy"
-                )
+                raise ValueError(busy_text(device.info.name, others))
             chosen = select(given, device.info.capability)
             pairs = pairs_of(chosen, commit, device.info.capability)
             timed = [(p.base, p.case) for p in pairs if p.base and p.state is PairState.CHANGED]
@@ -96,7 +93,7 @@ def _run(given: argparse.Namespace, rule: Rule, open_device: Callable[[float], A
             seed = secrets.randbelow(2**32) if given.seed is None else given.seed
             busy = list if given.allow_busy else device.busy
             result = compare(device, pairs, rule, seed, PairPlan(()), busy)
-            machine = {**device.info.as_dict(), **provenance.software_versions()}
+            machine = provenance.machine_info(device.info)
         finally:
             device.close()
     print("\n".join(report.heading(result, commit, tree)))
@@ -141,10 +138,6 @@ def select(given: argparse.Namespace, capability: tuple[int, int]) -> list[Case]
     return kept
 
 
-def _stop(number: int, frame: Any) -> None:
-    raise SystemExit(128 + number)
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _stop)  # so that the worktree is removed
+    end_on_sigterm()
     sys.exit(main())

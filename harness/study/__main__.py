@@ -10,7 +10,6 @@ wrong command line, no GPU, a file that cannot be used.
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from typing import Any
 
 from harness import provenance
 from harness.cases import find_case
+from harness.commands import busy_text, end_on_sigterm
 from harness.devices import DeviceError, NoDevice, open_cuda
 from harness.paired.commit import ROOT
 from harness.study import trials
@@ -92,7 +92,7 @@ def _measure(given: argparse.Namespace, open_device: Callable[[float], Any]) -> 
     try:
         others = [] if given.allow_busy else device.busy()
         if others:
-            raise ValueError(f"{device.info.name} is in use by {'; '.join(others)}; stop it, or --allow-busy")
+            raise ValueError(busy_text(device.info.name, others))
         return _trials(given, device, ids, began)
     finally:
         device.close()
@@ -136,7 +136,7 @@ def _begun(given: argparse.Namespace, device: Any) -> tuple[dict[str, Any], list
     start = time.monotonic()
     about: dict[str, Any] = {
         "datetime": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine_info": {**device.info.as_dict(), **provenance.software_versions()},
+        "machine_info": provenance.machine_info(device.info),
     }
     if given.summaries:
         about["summaries"] = True
@@ -159,10 +159,6 @@ def _progress(done: int, of: int, records: Sequence[dict[str, Any]], took: float
     )
 
 
-def _stop(number: int, frame: Any) -> None:
-    raise SystemExit(128 + number)
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _stop)  # so that the worker is stopped, too
+    end_on_sigterm()
     sys.exit(main())
