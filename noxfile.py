@@ -80,7 +80,7 @@ def judge(session: nox.Session) -> None:
 def static(session: nox.Session) -> None:
     """Registers, occupancy, SASS and counts of every kernel against stored ones; `-- --refresh` accepts."""
     install(session, "test")
-    session.run("python", "-m", "harness.static", *session.posargs)
+    session.run("python", "-m", "harness", "static", *session.posargs)
 
 
 @nox.session(default=False)
@@ -94,7 +94,7 @@ def gpu(session: nox.Session) -> None:
 def compare(session: nox.Session) -> None:
     """Is the working tree slower than a commit? `-- main` times both side by side on this GPU."""
     install(session, "gpu")
-    session.run("python", "-m", "harness.paired", *session.posargs)
+    session.run("python", "-m", "harness", "compare", *session.posargs)
 
 
 @nox.session(default=False)
@@ -121,21 +121,21 @@ def baseline(session: nox.Session) -> None:
             *("tests/test_performance.py", "--device", "cuda", "-m", "gpu"),
             *("--baseline-run", f"--benchmark-json={run}"),
         )
-    session.run("python", "-m", "harness.baselines", "merge", *runs, "--yes")
+    session.run("python", "-m", "harness", "baseline", "merge", *runs, "--yes")
 
 
 @nox.session(default=False)
 def sanitize(session: nox.Session) -> None:
     """Memory errors, races, uninitialised reads and barriers gone wrong, by compute-sanitizer."""
     install(session, "gpu")
-    session.run("python", "-m", "harness.sanitize", *session.posargs)
+    session.run("python", "-m", "harness", "sanitize", *session.posargs)
 
 
 @nox.session(default=False)
 def profile(session: nox.Session) -> None:
     """Coalescing, bank conflicts, occupancy of chosen cases, by ncu; `-- --emulated` compares the counts."""
     install(session, "gpu")
-    session.run("python", "-m", "harness.profile", *session.posargs)
+    session.run("python", "-m", "harness", "profile", *session.posargs)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""How the kernels are tested: see docs/architecture.md for the way of a case through these modules."""
+"""A regression and CI suite for CUDA GEMM kernels."""

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from pytest_benchmark.utils import get_commit_info
 
-from harness import provenance
-from harness.cases import emulated, select
+from harness.baselines import provenance
 from harness.devices import Device, Inputs, open_cuda
 from harness.model import F32, Case
 from harness.oracle import make_inputs
+from harness.project.selection import emulated, select
 
 FILE = Path(__file__).with_name("outputs.json")
 ARCH, CAPABILITY = "sm_90a", (9, 0)

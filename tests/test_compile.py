@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import pytest
 
-from harness import toolchain
-from harness.devices.emulated.machine import Machine
-from harness.devices.emulated.ptx import parse
-from harness.legality import GpuLimits, refusals
+from harness.compiler import toolchain
+from harness.compiler.toolchain import Binary, CompileError
 from harness.model import Config, DType, Kernel
-from harness.toolchain import Binary, CompileError
+from harness.model.legality import GpuLimits, refusals
+from harness.ptx.machine import Machine
+from harness.ptx.parser import parse
 from kernels import LADDER
 
 pytestmark = pytest.mark.compile

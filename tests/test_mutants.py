@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from harness import toolchain
+from harness.compiler import toolchain
+from harness.compiler.toolchain import ToolchainError
 from harness.devices import DeviceError, NoDevice
-from harness.devices.cuda.protocol import Plan
 from harness.devices.emulated.device import EmulatedDevice
 from harness.model import Case, Problem
 from harness.oracle import verify
-from harness.suites import VERIFIED, find_kernel
-from harness.toolchain import ToolchainError
+from harness.project.suites import VERIFIED, find_kernel
+from harness.timing.plan import Plan
 from tests.mutants import MUTANTS, SLOW, WRONG, Mutant, Rotten, build, cases, gpu, matrix
 from tests.mutants.examine import emulate, examine, open_device
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from harness.commands.plugin_benchmark import DEVICE_CLOCK, GateFixture
 from harness.model import Case
-from harness.plugin_benchmark import DEVICE_CLOCK, GateFixture
 
 
 @pytest.mark.gpu
@@ -19,6 +19,6 @@ def test_no_orphans(orphans: list[str]) -> None:
     if orphans:
         pytest.fail(
             f"ORPHAN: {len(orphans)} baseline cases are no longer in the suite: {', '.join(orphans)}. "
-            "Drop them with `python -m harness.baselines prune`, or pass --allow-orphans",
+            "Drop them with `python -m harness baseline prune`, or pass --allow-orphans",
             pytrace=False,
         )

@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import pytest
 
+from harness.compiler.static import Check, Entry, StaticFigures, entries
+from harness.compiler.static.store import StoreError
+from harness.compiler.toolchain import ToolchainError
 from harness.counters.check import CounterCheck, CounterEntry
 from harness.counters.check import entries as counted
 from harness.devices import DeviceError
-from harness.static import Check, Entry, StaticFigures, entries
-from harness.static.store import StoreError
-from harness.toolchain import ToolchainError
 
 pytestmark = pytest.mark.static
 

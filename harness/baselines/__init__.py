@@ -2,7 +2,7 @@
 
 The format is pytest-benchmark's own JSON, ``baselines/<gpu>/NNNN_<date>.json``, the highest number being
 the current one. It names the GPU and the software, never a host or a user, and whatever cannot be trusted
-is refused with the reason. ``python -m harness.baselines --help`` shows the commands.
+is refused with the reason. ``python -m harness baseline --help`` shows the commands.
 """
 
 from harness.baselines.fields import BaselineError

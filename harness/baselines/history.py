@@ -127,4 +127,4 @@ def note(root: Path, slug: str, board: str | None) -> str:
         return ""
     since = min(move.file for move in found if move.case in slower)[:4]
     count = f"{len(slower)} cases" if len(slower) > 1 else "1 case"
-    return f"history: {count} slower than they once were, since {since}; python -m harness.baselines history"
+    return f"history: {count} slower than they once were, since {since}; python -m harness baseline history"

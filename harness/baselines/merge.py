@@ -25,7 +25,7 @@ from harness.baselines.fields import (
     read_json,
 )
 from harness.baselines.store import MIN_RUNS, Baseline, BaselineEntry, gpu_slug, noise_floor
-from harness.judge import MIN_SAMPLES
+from harness.verdicts.judge import MIN_SAMPLES
 
 _COPIED = (
     *("case", "variant", "flops", "l2", "duty", "clock_event_reasons"),

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from harness import toolchain
+from harness.compiler import toolchain
+from harness.compiler.static.check import Check, Entry
+from harness.compiler.static.compiled import variants_of
+from harness.compiler.static.files import ACCEPT, ROOT, StoreError
+from harness.compiler.toolchain import ToolchainError, Variant
 from harness.counters import stored as store
 from harness.counters.counts import PROBLEMS, Counts, count
 from harness.counters.stored import ARCH
 from harness.devices import DeviceError
 from harness.devices.emulated.device import EmulatedDevice
 from harness.model import Case
-from harness.static.check import Check, Entry
-from harness.static.compiled import variants_of
-from harness.static.files import ACCEPT, ROOT, StoreError
-from harness.toolchain import ToolchainError, Variant
 
 # Loads of shared memory that nvcc's PTX has now more, now fewer of, of the same cubin.
 _VARIES = "shared_loads_wavefronts"

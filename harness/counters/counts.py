@@ -10,11 +10,11 @@ from functools import cached_property
 from typing import NamedTuple
 
 from harness import oracle
+from harness.compiler.static.compiled import variants_of
 from harness.devices import DeviceError
-from harness.devices.emulated.counters import Counters, GlobalAccess, Tally, mnemonic
 from harness.devices.emulated.device import EmulatedDevice
 from harness.model import Case, Problem
-from harness.static.compiled import variants_of
+from harness.ptx.counters import Counters, GlobalAccess, Tally, mnemonic
 
 # Whole vectors and, for most stages, whole tiles; and a problem of which every edge is odd.
 PROBLEMS = (Problem(96, 160, 64), Problem(67, 45, 33))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from harness.compiler.static import files
+from harness.compiler.static.files import ROOT, Groups
 from harness.counters.counts import Counts
-from harness.devices.emulated.counters import GlobalAccess
-from harness.static import files
-from harness.static.files import ROOT, Groups
+from harness.ptx.counters import GlobalAccess
 
 SCHEMA = 1
 ARCH = "sm_90a"

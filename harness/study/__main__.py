@@ -17,11 +17,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness import provenance
-from harness.cases import find_case
-from harness.commands import busy_text, end_on_sigterm
+from harness.baselines import provenance
+from harness.commands.common import busy_text, end_on_sigterm
 from harness.devices import DeviceError, NoDevice, open_cuda
-from harness.paired.commit import ROOT
+from harness.project.commit import ROOT
+from harness.project.selection import find_case
 from harness.study import trials
 from harness.study.raw import StudyError, append, read, resume, summary
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from scipy import stats
 
-from harness.cases import find_case
-from harness.judge import VerdictKind
-from harness.paired.interval import PairedKind
+from harness.project.selection import find_case
 from harness.study.methods import others
 from harness.study.raw import seconds
 from harness.study.trials import MARGINS, gate_verdict, judged, pair_finding
+from harness.timing.interval import PairedKind
+from harness.verdicts.judge import VerdictKind
 
 GATE, GATE_FIRST = "gate, confirmed in a fresh worker", "gate, first look only"
 PAIRED = {margin: f"paired comparison, ±{100 * margin:g} %" for margin in MARGINS}

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from harness.report.markdown import table_text
+from harness.reports.markdown import table_text
 from harness.study.analysis import GATE, GATE_FIRST, PAIRED, rate, undecided
 from harness.study.shortfalls import alarms, spread_text
 from harness.study.studies import LONG, Model, Study, same

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from harness.report.markdown import table_text
+from harness.reports.markdown import table_text
 from harness.study import boards, plot, trials
 from harness.study.analysis import CONFIDENCE, GATE, PAIRED, Rate, mean, rate, undecided
 from harness.study.raw import StudyError

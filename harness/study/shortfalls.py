@@ -5,12 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Iterator, Sequence
 
-from harness.cases import find_case
-from harness.judge import Policy
 from harness.model import F32
+from harness.project.selection import find_case
 from harness.study import trials
 from harness.study.analysis import GATE, GATE_FIRST, PAIRED, Rate, rate, trials_to_show
 from harness.study.studies import Study, same
+from harness.verdicts.judge import Policy
 
 FALSE_ALARMS = 0.001  # of A/A trials, at most
 SECONDS = 1.0  # of GPU a case, at most

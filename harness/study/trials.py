@@ -16,16 +16,17 @@ from typing import Any
 
 from harness.baselines import BaselineEntry
 from harness.baselines.store import noise_floor
-from harness.cases import find_case
 from harness.devices import DeviceError
-from harness.devices.cuda.protocol import PairPlan, Plan
-from harness.judge import Policy, Verdict, VerdictKind, confirm, judge
-from harness.model import Case, Measurement
-from harness.paired.interval import PairedKind
-from harness.paired.looks import Finding, Rule, decide
-from harness.paired.samples import Block, PairedSamples
-from harness.paired.schedule import stretch
+from harness.model import Case
+from harness.project.selection import find_case
 from harness.study.raw import SCHEMA, StudyError, clocks, seconds, ticks
+from harness.timing.interval import PairedKind
+from harness.timing.looks import Finding, Rule, decide
+from harness.timing.measurement import Measurement
+from harness.timing.plan import PairPlan, Plan
+from harness.timing.samples import Block, PairedSamples
+from harness.timing.schedule import stretch
+from harness.verdicts.judge import Policy, Verdict, VerdictKind, confirm, judge
 
 SIZES = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.05)
 MARGINS = (0.0025, 0.005)  # of the paired comparison, on the same blocks

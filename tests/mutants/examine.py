@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from harness.compiler.static import compare, figures, store
+from harness.compiler.toolchain import ToolchainError, pinned_nvcc, pins
 from harness.counters.check import CounterCheck, CounterEntry
 from harness.counters.stored import figures as counted
 from harness.devices import DeviceError, Inputs, Outputs, open_emulated
 from harness.devices.emulated.device import EmulatedDevice
 from harness.model import Case
 from harness.oracle import verify
-from harness.static import compare, figures, store
-from harness.toolchain import ToolchainError, pinned_nvcc, pins
 from tests.mutants.mutant import Mutant, build, cases
 
 ARCH = "sm_90a"

@@ -16,14 +16,14 @@ from pathlib import Path
 
 from pytest_benchmark.utils import get_commit_info
 
-from harness import sanitize
+from harness.baselines.provenance import nvcc_version
+from harness.commands import sanitize
+from harness.compiler.toolchain import ToolchainError, find_tool
 from harness.devices import Device, DeviceError, NoDevice, open_cuda
 from harness.devices.cuda.environment import GpuInfo
 from harness.model import Case
 from harness.oracle import make_inputs, verify
-from harness.provenance import nvcc_version
-from harness.suites import VERIFIED
-from harness.toolchain import ToolchainError, find_tool
+from harness.project.suites import VERIFIED
 from tests.mutants import WRONG, Mutant, build, cases
 
 FILE = Path(__file__).with_name("gpu.json")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.model import Problem
-from harness.suites import SPARSE
+from harness.project.suites import SPARSE
 from tests.mutants.mutant import Mutant
 
 _LD = "N, K or ld mixed up"

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from harness.toolchain import ToolchainError, pinned_tools
+from harness.compiler.toolchain import ToolchainError, pinned_tools
 from tests.mutants import MUTANTS, SLOW, Mutant, gpu
 from tests.mutants.examine import HAZARDS, Seen, examine, open_device
 from tests.mutants.gpu import Results

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.model import DTYPES, Case, Kernel, Problem
 from harness.oracle import SPARSE
-from harness.suites import VERIFIED, find_config, find_kernel
+from harness.project.suites import VERIFIED, find_config, find_kernel
 
 Edits = tuple[tuple[str, str], ...]
 # Little ones first: most mistakes show in a moment.

@@ -8,7 +8,8 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from harness.devices.cuda.protocol import Plan, Reply, Request
+from harness.devices.cuda.protocol import Reply, Request
+from harness.timing.plan import Plan
 
 LATE = 2.0  # seconds
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.devices.cuda.environment import GpuInfo
-from harness.legality import GpuLimits
-from harness.suites import SUITES
+from harness.model.legality import GpuLimits
+from harness.project.suites import SUITES
 from tests.unit.replay import RECORDED
 
 KERNELS = ("naive", "tiled", "double_buffered", "cublas")

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness.evidence import UNUSABLE
+from harness.verdicts.evidence import UNUSABLE
 
 FOLDER = Path(__file__).with_name("recorded")
 _INFO = ("case", "variant", "verdict", "verdict_reason", "red", "evidence")

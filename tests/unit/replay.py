@@ -10,7 +10,8 @@ from typing import Any
 
 from harness.devices import DeviceError, Inputs, Outputs
 from harness.devices.cuda.environment import GpuInfo
-from harness.model import Case, Measurement, Resources
+from harness.model import Case, Resources
+from harness.timing.measurement import Measurement
 from tests.unit.fakes import NumpyDevice
 
 RECORDED = Path(__file__).with_name("h200_samples.json")

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from harness import cases
 from harness.devices import NoDevice
+from harness.project import selection as cases
 from tests.unit.replay import ReplayDevice, recorded
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -10,9 +10,10 @@ from typing import Any
 from harness.devices import DeviceError
 from harness.devices.cuda.environment import GpuInfo, Telemetry
 from harness.devices.cuda.pairing import time_pair
-from harness.devices.cuda.protocol import PairPlan, Plan
-from harness.model import Case, Measurement, Resources
-from harness.paired.samples import PairedSamples
+from harness.model import Case, Resources
+from harness.timing.measurement import Measurement
+from harness.timing.plan import PairPlan, Plan
+from harness.timing.samples import PairedSamples
 from tests.unit.replay import recorded
 
 MHZ = 1980.0

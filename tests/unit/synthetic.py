@@ -10,7 +10,8 @@ from typing import Any
 from pytest_benchmark.stats import Stats
 
 from harness.baselines import Baseline, BaselineEntry, load_run, merge_runs
-from harness.model import Case, Kernel, Measurement, Problem, Resources
+from harness.model import Case, Kernel, Problem, Resources
+from harness.timing.measurement import Measurement
 from kernels import LADDER
 
 GPU = "Test GPU 1000"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from harness.baselines import BaselineError
-from harness.baselines.__main__ import main
 from harness.baselines.agree import Agreement, agreement, boards, summary
+from harness.commands.baseline import main
 from tests.unit import synthetic
 
 STORED = sorted((Path(__file__).parents[2] / "baselines" / "nvidia-h200").glob("*.json"))

@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 
-from harness import baselines, evidence, gate
-from harness.judge import Policy, VerdictKind, judge
-from harness.model import Case, Measurement
+from harness import baselines
+from harness.commands import evidence as evidence_command
+from harness.gate import timed as gate
+from harness.model import Case
+from harness.timing.measurement import Measurement
+from harness.verdicts.judge import Policy, VerdictKind, judge
 from tests.unit import synthetic
 from tests.unit.replay import ReplayDevice, slowed
 from tests.unit.repo import PARAMETERS, Repo, declarations, source
@@ -58,7 +61,7 @@ def test_visitor_during_a_run_costs_the_cases_it_met(rig: Rig, option: str) -> N
     (message,) = outcome.failures.values()
     assert outcome.status == 1
     assert TRAIN in message
-    assert evidence.main([str(rig.root / "out.json")]) == 0
+    assert evidence_command.main([str(rig.root / "out.json")]) == 0
     with pytest.raises(
         baselines.BaselineError, match=r"AMBIGUOUS \(SHARED_GPU\), no baseline can rest on it"
     ):

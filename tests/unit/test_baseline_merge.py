@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from harness.baselines import BaselineError, current, load, prune, stored, write
-from harness.baselines.__main__ import main
-from harness.legality import GpuLimits
+from harness.commands.baseline import main
 from harness.model import Problem
-from harness.suites import SUITES
+from harness.model.legality import GpuLimits
+from harness.project.suites import SUITES
 from tests.unit.synthetic import GPU, SLUG, case, contents, five_runs, measurement, merged, run, saved
 
 ROOT = Path(__file__).parents[2]
@@ -201,7 +201,7 @@ def test_the_command_line_fails_in_one_line(tmp_path: Path) -> None:
         (["merge"], 2),
         (["grow"], 2),
     ):
-        command = [sys.executable, "-m", "harness.baselines", *arguments]
+        command = [sys.executable, "-m", "harness", "baseline", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
         assert done.returncode == status
         assert "error: " in done.stderr

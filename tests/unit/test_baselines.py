@@ -15,14 +15,7 @@ from typing import Any
 
 import pytest
 
-from harness.baselines import (
-    BaselineError,
-    current,
-    gpu_slug,
-    load,
-    stored,
-    write,
-)
+from harness.baselines import BaselineError, current, gpu_slug, load, stored, write
 from harness.baselines.store import _checksum
 from harness.model import Problem
 from tests.unit.synthetic import GPU, SECRETS, SLUG, case, contents, five_runs, measurement, merged, run

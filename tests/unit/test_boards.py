@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from harness import drift
 from harness.baselines import Baseline, BaselineError, current, load, write
-from harness.baselines.__main__ import main
 from harness.baselines.history import moves, note, of_boards
+from harness.commands.baseline import main
 from harness.model import Case
+from harness.verdicts import drift
 from tests.unit import synthetic
 from tests.unit.replay import ReplayDevice
 from tests.unit.rig import OURS, Rig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.cases import find_case, select
+from harness.project.selection import find_case, select
 
 ALL = select("full", (), (), (), (9, 0))
 

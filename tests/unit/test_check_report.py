@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from harness import toolchain
-from harness.report.check import check_rows, check_table
-from harness.report.markdown import job_summary
-from harness.toolchain import ToolchainError
+from harness.compiler import toolchain
+from harness.compiler.toolchain import ToolchainError
+from harness.reports.check import check_rows, check_table
+from harness.reports.markdown import job_summary
 from tests.unit.rig import KERNELS_FILE, SUITE_FILE, Rig
 
 NAIVE, TILED = "naive-f32-block32x32", "tiled-f32-tile32-pad0"

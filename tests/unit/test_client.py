@@ -13,7 +13,7 @@ import pytest
 from harness.devices import DeviceError
 from harness.devices.cuda import client
 from harness.devices.cuda.client import CudaDevice
-from harness.devices.cuda.protocol import PairPlan
+from harness.timing.plan import PairPlan
 from tests.unit import synthetic
 from tests.unit.fake_worker import LATE, die, plan, refuse, serve, serve_late
 

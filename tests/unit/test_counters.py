@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.counters import __main__, count, default_cases, expected_bytes
-from harness.counters.__main__ import fits
+from harness.commands import counters as __main__
+from harness.commands.counters import fits
+from harness.counters import count, default_cases, expected_bytes
 from harness.counters.counts import Bytes
 from harness.devices import DeviceError
-from harness.devices.emulated.counters import Counters, Tally, flop, mnemonic
-from harness.devices.emulated.machine import Machine
-from harness.devices.emulated.memory import Buffer, GlobalMemory
-from harness.devices.emulated.ptx import parse
 from harness.model import F32, TF32, Case, Problem
-from harness.suites import find_config, find_kernel
+from harness.project.suites import find_config, find_kernel
+from harness.ptx.counters import Counters, Tally, flop, mnemonic
+from harness.ptx.machine import Machine
+from harness.ptx.memory import Buffer, GlobalMemory
+from harness.ptx.parser import parse
 from tests.mutants import Mutant, build
 
 # %rd1: A, 64 KB; %r1: the thread; %p1: the lower half of its warp; shared: 16 KB.

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from harness import toolchain
+from harness.commands import static as __main__
+from harness.compiler import toolchain
+from harness.compiler.static import files
+from harness.compiler.static.files import StoreError
+from harness.compiler.toolchain import ToolchainError
 from harness.counters import stored as store
 from harness.counters.check import CounterCheck, CounterEntry, entries
 from harness.counters.stored import compare
-from harness.static import __main__, files
-from harness.static.files import StoreError
-from harness.toolchain import ToolchainError
 from tests.mutants import Edits, Mutant, build
 
 NVCC = toolchain.pins()[0]

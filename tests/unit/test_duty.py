@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from harness.devices.cuda.duty import burst, rest
 from harness.devices.cuda.pairing import time_pair
-from harness.devices.cuda.protocol import PairPlan
-from harness.judge import Policy, judge
+from harness.timing.duty import burst, rest
+from harness.timing.plan import PairPlan
+from harness.verdicts.judge import Policy, judge
 from tests.unit import synthetic
 from tests.unit.simulated import SimulatedDevice
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from harness.devices.emulated import benchmark
+from harness.commands import benchmark
 
 
 @pytest.mark.compile

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from harness.devices.emulated.flow import Report
-from harness.devices.emulated.machine import Machine
-from harness.devices.emulated.memory import GlobalMemory
-from harness.devices.emulated.ptx import parse
+from harness.ptx.flow import Report
+from harness.ptx.machine import Machine
+from harness.ptx.memory import GlobalMemory
+from harness.ptx.parser import parse
 
 
 def run(body: str, blocks: int = 1) -> Report:

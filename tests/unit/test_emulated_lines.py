@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from harness import toolchain
+from harness.compiler import toolchain
+from harness.compiler.static.compiled import variants_of
 from harness.devices.emulated.device import EmulatedDevice
 from harness.devices.emulated.lines import align
-from harness.devices.emulated.ptx import Instruction, parse
 from harness.model import Case, Problem
 from harness.oracle import verify
-from harness.static.compiled import variants_of
-from harness.suites import find_kernel
+from harness.project.suites import find_kernel
+from harness.ptx.parser import Instruction, parse
 from tests.mutants import Mutant, build
 
 # As nvcc writes it with -lineinfo.

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from harness import devices, toolchain
+from harness import devices
+from harness.compiler import toolchain
 from harness.devices import NoDevice, open_cuda
 from harness.devices.cuda import environment
 from harness.devices.cuda.environment import Gpu, NoGpu, driver_refusal

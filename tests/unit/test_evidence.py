@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from harness.commands.evidence import main
 from harness.devices import DeviceError
-from harness.evidence import UNUSABLE, main, replay
-from harness.model import Case, Measurement
+from harness.model import Case
+from harness.timing.measurement import Measurement
+from harness.verdicts.evidence import UNUSABLE, replay
 from tests.unit.recorded_run import FOLDER
 from tests.unit.replay import ReplayDevice
 from tests.unit.rig import CASES, OURS, Rig, named

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from harness import gate
 from harness.baselines import Baseline
 from harness.devices import DeviceError
-from harness.gate import SampleClock
-from harness.judge import Policy, VerdictKind
-from harness.model import Case, Measurement
+from harness.gate import timed as gate
+from harness.gate.timed import SampleClock
+from harness.model import Case
+from harness.timing.measurement import Measurement
+from harness.verdicts.judge import Policy, VerdictKind
 from tests.unit import synthetic
 
 CASE = synthetic.case()

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from harness import gate
 from harness.baselines import Baseline
 from harness.devices import DeviceError
-from harness.drift import differences
-from harness.evidence import again
-from harness.judge import CompareFail, Policy, VerdictKind
+from harness.gate import timed as gate
 from harness.model import Case
+from harness.verdicts.drift import differences
+from harness.verdicts.evidence import again
+from harness.verdicts.judge import CompareFail, Policy, VerdictKind
 from tests.unit import synthetic
 from tests.unit.repo import Repo, source
 from tests.unit.way import MACHINE, Way, came_to

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from harness.baselines import Baseline, load, store, write
-from harness.baselines.__main__ import main
 from harness.baselines.history import Move, lost, moves
+from harness.commands.baseline import main
 from harness.model import Case, Problem
 from tests.unit import synthetic
 from tests.unit.replay import ReplayDevice
@@ -192,7 +192,7 @@ def test_gate_tells_of_what_became_slower_and_blocks_nothing(rig: Rig) -> None:
     assert outcome.status == 0
     count = len(load(min(rig.baselines.iterdir())).entries)
     line = (
-        f"history: {count} cases slower than they once were, since 0002; python -m harness.baselines history"
+        f"history: {count} cases slower than they once were, since 0002; python -m harness baseline history"
     )
     assert outcome.text.count("history: ") == 1
     assert line in outcome.text

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.baselines.store import noise_floor
-from harness.judge import (
+from harness.project.suites import SUITES
+from harness.verdicts.judge import (
     CompareFail,
     Policy,
     Verdict,
@@ -24,7 +25,6 @@ from harness.judge import (
     orphan,
     percent_text,
 )
-from harness.suites import SUITES
 from tests.unit.synthetic import NEW, OLD, case, entry, measurement
 
 POLICY = Policy()
@@ -135,7 +135,7 @@ def test_no_baseline_fails_with_the_command_that_settles_it(stored: bool, reason
 def test_an_orphan_fails_with_the_command_that_settles_it() -> None:
     verdict = orphan(entry(TILED))
     assert (verdict.kind, verdict.reason) == ("ORPHAN", "NOT_RUN")
-    assert "python -m harness.baselines prune" in verdict.message
+    assert "python -m harness baseline prune" in verdict.message
     assert verdict.failed(POLICY)
     assert not verdict.failed(Policy(allow_orphans=True))
 
@@ -194,7 +194,7 @@ def test_a_regression_says_all_that_one_needs() -> None:
 
 
 def test_the_reproducing_expression_selects_one_case_of_the_ladder() -> None:
-    from harness.legality import GpuLimits
+    from harness.model.legality import GpuLimits
 
     cases = SUITES["full"].timed_cases(GpuLimits.of((9, 0)))
     names = [f"test_performance[{c.id}]" for c in cases]

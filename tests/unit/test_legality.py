@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from harness.legality import GpuLimits, legal_variants, occupancy, refusals
 from harness.model import BF16, F16, F32, TF32, BlockShape, Config, Kernel
+from harness.model.legality import GpuLimits, legal_variants, occupancy, refusals
 from kernels import LADDER
 
 H200 = GpuLimits.of((9, 0))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pytest_benchmark.utils import get_commit_info
 
+from harness.compiler.toolchain import ToolchainError
 from harness.devices import DeviceError, Outputs
-from harness.toolchain import ToolchainError
 from tests.mutants import MUTANTS, SLOW, WRONG, gpu, matrix
 from tests.mutants.examine import Seen
 from tests.mutants.gpu import Results

@@ -11,7 +11,7 @@ import pytest
 from harness import oracle
 from harness.devices import Array, Inputs
 from harness.model import BF16, DTYPES, F16, F32, TF32, BlockShape, Case, Config, DType, Kernel, Problem
-from harness.suites import VERIFIED
+from harness.project.suites import VERIFIED
 from tests.unit.fakes import NumpyDevice, product
 
 KERNEL = Kernel(

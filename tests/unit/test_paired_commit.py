@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.compiler.signature import LAUNCHED, mismatch, parameters
+from harness.gate.pairs import Pair, PairState, pairs_of
 from harness.model import KERNELS_DIR, Case, Config
-from harness.paired.commit import CommitError, checked_out, find, working_tree
-from harness.paired.pairs import Pair, PairState, pairs_of
-from harness.paired.signature import LAUNCHED, mismatch, parameters
+from harness.project.commit import CommitError, checked_out, find, working_tree
 from kernels import LADDER
 from tests.unit.repo import PARAMETERS, Repo, declarations, source
 
@@ -297,7 +297,7 @@ def test_parameters_are_read_from_ptx() -> None:
 
 @pytest.mark.compile
 def test_every_kernel_of_the_ladder_takes_what_is_handed_over() -> None:
-    from harness.toolchain import compile_ptx
+    from harness.compiler.toolchain import compile_ptx
 
     for kernel in LADDER:
         if not kernel.library:

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
+from harness.commands.compare import main
 from harness.devices import DeviceError, NoDevice
 from harness.devices.cuda import pairing
-from harness.devices.cuda.protocol import PairPlan
+from harness.gate.compare import Comparison, compare
+from harness.gate.document import document, verdicts
+from harness.gate.pairs import Pair, PairState
 from harness.model import KERNELS_DIR, Case, Problem
-from harness.paired.__main__ import main
-from harness.paired.commit import Commit, Tree
-from harness.paired.compare import Comparison, compare
-from harness.paired.document import document, verdicts
-from harness.paired.looks import Rule
-from harness.paired.pairs import Pair, PairState
-from harness.paired.report import heading, markdown, table
+from harness.project.commit import Commit, Tree
+from harness.reports.paired import heading, markdown, table
+from harness.timing.looks import Rule
+from harness.timing.plan import PairPlan
 from tests.unit import synthetic
 from tests.unit.repo import Repo
 from tests.unit.simulated import SimulatedDevice, crash

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.paired.interval import MIN_BLOCKS, Estimate, PairedKind
-from harness.paired.looks import Rule, decide, look_at
-from harness.paired.samples import Block, PairedSamples, into_blocks, total
-from harness.paired.schedule import stretch
+from harness.timing.interval import MIN_BLOCKS, Estimate, PairedKind
+from harness.timing.looks import Rule, decide, look_at
+from harness.timing.samples import Block, PairedSamples, into_blocks, total
+from harness.timing.schedule import stretch
 from tests.unit.replay import recorded
 
 RULE = Rule()

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from harness import baselines, cases
-from harness.model import Case, Measurement
+from harness import baselines
+from harness.model import Case
+from harness.project import selection as cases
+from harness.timing.measurement import Measurement
 from tests.unit.replay import ReplayDevice, VerifiedDevice, slowed
 from tests.unit.rig import CASES, KERNELS_FILE, OTHER, OURS, RECORDED, SLOW, Rig, named
 
@@ -246,8 +248,8 @@ def test_illegal_config_is_refused_with_the_reason(rig: Rig) -> None:
 
 
 def _an_illegal_one() -> tuple[str, str]:
-    from harness.legality import GpuLimits
-    from harness.suites import illegal
+    from harness.model.legality import GpuLimits
+    from harness.project.suites import illegal
 
     variant, reasons = illegal(GpuLimits.of((9, 0)))[0]
     return variant, reasons[0]

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from harness import baselines
-from harness.cases import find_case
 from harness.devices import DeviceError
-from harness.model import Case, Measurement
+from harness.model import Case
+from harness.project.selection import find_case
+from harness.timing.measurement import Measurement
 from tests.unit.replay import ReplayDevice, slowed
 from tests.unit.rig import CASES, LIBRARY, OTHER, OURS, RECORDED, REPOSITORY, SLOW, Rig, named
 
@@ -68,7 +69,7 @@ def test_workers_of_xdist_time_nothing_and_are_red(rig: Rig) -> None:
     device = """
         from tests.unit.replay import ReplayDevice
 
-        pytest_plugins = ["harness.plugin"]
+        pytest_plugins = ["harness.commands.plugin"]
 
         def pytest_gemm_device(config):
             return ReplayDevice()

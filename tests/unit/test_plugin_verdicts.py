@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from harness import baselines, cases, evidence
-from harness.model import Case, Measurement
+from harness import baselines
+from harness.commands import evidence as evidence_command
+from harness.model import Case
+from harness.project import selection as cases
+from harness.timing.measurement import Measurement
 from tests.unit.replay import ReplayDevice, slowed
 from tests.unit.rig import CASES, LIBRARY, OTHER, OURS, RECORDED, SLOW, Outcome, Rig, named
 
@@ -285,7 +288,7 @@ def test_baseline_case_that_is_gone_fails(orphaned: tuple[Rig, str]) -> None:
     assert outcome.failures.keys() == {"test_no_orphans"}
     message = outcome.failures["test_no_orphans"]
     assert f"ORPHAN: 1 baseline cases are no longer in the suite: {gone}." in message
-    assert "python -m harness.baselines prune" in message
+    assert "python -m harness baseline prune" in message
 
 
 def test_orphans_may_be_allowed_and_are_listed(orphaned: tuple[Rig, str]) -> None:
@@ -357,7 +360,7 @@ def test_recorded_run_judged_again_from_its_json_gives_the_same_verdicts(
     outcome = rig.run(*OURS, "--kernel", LIBRARY, *options, device=ReplayDevice(3, change))
     file = rig.root / "out.json"
     count, red = len(CASES) + len(RECORDED[LIBRARY]), len(outcome.failures)
-    assert evidence.main([str(file)]) == 0
+    assert evidence_command.main([str(file)]) == 0
     assert (
         capsys.readouterr().out == f"{count} cases judged again ({red} red), 0 otherwise than the run said\n"
     )

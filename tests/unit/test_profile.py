@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from harness import profile, toolchain
+from harness.commands import profile
+from harness.commands.profile import METRICS, ProfileError
+from harness.compiler import toolchain
 from harness.counters import ncu as compared
 from harness.model import F32
-from harness.profile import METRICS, ProfileError
 from kernels import LADDER
 
 try:

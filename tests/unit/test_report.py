@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from harness.baselines import current, load, write
-from harness.judge import Policy, Verdict, VerdictKind, judge
+from harness.commands.report import main
 from harness.model import Problem
-from harness.report.__main__ import main
-from harness.report.markdown import BEGIN, END, NO_BASELINE, job_summary, readme_section, replaced
-from harness.report.terminal import Row, ladder_table, row
+from harness.reports.markdown import BEGIN, END, NO_BASELINE, job_summary, readme_section, replaced
+from harness.reports.terminal import Row, ladder_table, row
+from harness.verdicts.judge import Policy, Verdict, VerdictKind, judge
 from kernels import LADDER
 from tests.unit.synthetic import CUBE, SLUG, case, entry, five_runs, measurement, merged, run
 
@@ -238,7 +238,7 @@ def test_a_damaged_baseline_makes_no_table(project: Path, capsys: pytest.Capture
 
 
 def test_the_command_fails_in_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "harness.report", "readme", "--readme", str(tmp_path / "absent.md")]
+    command = [sys.executable, "-m", "harness", "report", "readme", "--readme", str(tmp_path / "absent.md")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 1
     assert done.stderr == f"error: {tmp_path}/absent.md: No such file or directory\n"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import sanitize
-from harness.sanitize import FOUND, Finding
+from harness.commands import sanitize
+from harness.commands.sanitize import FOUND, Finding
 from kernels import LADDER
 
 CLEAN = """\

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from harness import static, toolchain
+from harness.commands import static as __main__
+from harness.compiler import static, toolchain
+from harness.compiler.static import StaticFigures, check, compiled, store
+from harness.compiler.static.check import Check, Entry, entries
+from harness.compiler.toolchain import CompileError, Disassembler, Nvcc, ToolchainError, Variant
 from harness.model import F32, Config, Kernel
-from harness.static import StaticFigures, __main__, check, compiled, store
-from harness.static.check import Check, Entry, entries
-from harness.suites import find_kernel
-from harness.toolchain import CompileError, Disassembler, Nvcc, ToolchainError, Variant
+from harness.project.suites import find_kernel
 from tests.unit.test_static_diff import BEFORE
 
 VERSIONS = toolchain.pins()

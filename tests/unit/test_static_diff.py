@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.static import StaticFigures, compare
+from harness.compiler.static import StaticFigures, compare
 
 BEFORE = StaticFigures(
     registers=96,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from harness import toolchain
+from harness.compiler import toolchain
+from harness.compiler.static import sass
+from harness.compiler.toolchain import Disassembler, ToolchainError
 from harness.model import F32, BlockShape, Config, Kernel
-from harness.static import sass
-from harness.toolchain import Disassembler, ToolchainError
 
 # A copy of a float4 each through shared memory, then c = v.x * v.y + v.z * v.w; and c = 1.
 LISTING = (Path(__file__).parent / "nvdisasm_sm_90a.txt").read_text()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.static import files, store
-from harness.static.store import StoreError
+from harness.compiler.static import files, store
+from harness.compiler.static.store import StoreError
 from tests.unit.test_static_diff import BEFORE
 
 FIGURES = {"naive-f32-block32x32": BEFORE, "tiled-f32-tile32-pad0": replace(BEFORE, registers=40)}

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from harness.devices import DeviceError
-from harness.devices.cuda.protocol import Plan
-from harness.model import Case, Measurement, Resources
+from harness.model import Case, Resources
 from harness.study import analysis, methods, plot, shortfalls, trials
 from harness.study.__main__ import main
 from harness.study.raw import StudyError, append, five_numbers, read, resume
 from harness.study.studies import Study
+from harness.timing.measurement import Measurement
+from harness.timing.plan import Plan
 from tests.unit.simulated import SimulatedDevice
 
 SECONDS = dict(zip(trials.CASES, (1e-5, 2e-5, 9e-5, 1.1e-4, 3.4e-4, 1.7e-4, 3e-3, 2e-2), strict=True))

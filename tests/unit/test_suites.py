@@ -7,16 +7,15 @@ from itertools import groupby
 
 import pytest
 
-from harness.legality import GpuLimits, legal_variants, refusals
-from harness.model import Case, Config, Problem
-from harness.suites import (
+from harness.model import Case, Config, Problem, find_problem
+from harness.model.legality import GpuLimits, legal_variants, refusals
+from harness.project.suites import (
     SUITES,
     TIMED,
     VERIFIED,
     VERIFIED_SMOKE,
     find_config,
     find_kernel,
-    find_problem,
     find_suite,
     illegal,
 )

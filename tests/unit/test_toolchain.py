@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from harness import toolchain
+from harness.compiler import toolchain
+from harness.compiler.toolchain import CompileError, ToolchainError
 from harness.model import BF16, F32, BlockShape, Config, Kernel
-from harness.toolchain import CompileError, ToolchainError
 
 SOURCE = """
 extern "C" __global__ void gemm_planted(float* c) { c[threadIdx.x] = SCALE; }
@@ -105,8 +105,8 @@ def test_cuda_path_comes_before_the_wheels(
 
 def test_wheels_are_found_in_this_environment(tmp_path: Path) -> None:
     path = nvcc(tmp_path / "nvidia" / "cu13" / "bin" / "nvcc")
-    code = "from harness import toolchain; print(*toolchain._in_wheels('nvcc'))"
-    environment = {"PYTHONPATH": f"{tmp_path}:{Path(toolchain.__file__).parent.parent}"}
+    code = "from harness.compiler import toolchain; print(*toolchain._in_wheels('nvcc'))"
+    environment = {"PYTHONPATH": f"{tmp_path}:{Path(toolchain.__file__).parents[2]}"}
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert str(path) in said.stdout.split(), said.stderr
 

@@ -7,12 +7,13 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from harness import gate
 from harness.baselines import Baseline, BaselineEntry
-from harness.evidence import again
-from harness.judge import Policy, Verdict
-from harness.model import Case, Measurement
-from harness.paired.against import Against
+from harness.gate import timed as gate
+from harness.gate.against import Against
+from harness.model import Case
+from harness.timing.measurement import Measurement
+from harness.verdicts.evidence import again
+from harness.verdicts.judge import Policy, Verdict
 from tests.unit import synthetic
 from tests.unit.repo import Repo
 from tests.unit.simulated import SimulatedDevice

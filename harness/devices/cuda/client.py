@@ -13,9 +13,11 @@ from typing import Any
 
 from harness.devices import DeviceError, Inputs, Outputs
 from harness.devices.cuda.environment import Gpu, GpuInfo
-from harness.devices.cuda.protocol import Build, PairPlan, Plan, Reply, Request
-from harness.model import Case, Measurement, Resources
-from harness.paired.samples import PairedSamples
+from harness.devices.cuda.protocol import Build, Reply, Request
+from harness.model import Case, Resources
+from harness.timing.measurement import Measurement
+from harness.timing.plan import PairPlan, Plan
+from harness.timing.samples import PairedSamples
 
 _START_SECONDS = 120.0  # a first context on a machine with many GPUs takes its time
 

@@ -15,10 +15,10 @@ import numpy as np
 import pycuda.compiler
 import pycuda.driver as cuda
 
+from harness.compiler.toolchain import cache_dir, find_nvcc
 from harness.devices import DeviceError
 from harness.devices.cuda.protocol import Build
 from harness.model import Launch, Problem, Resources
-from harness.toolchain import cache_dir, find_nvcc
 
 STATIC_SHARED_LIMIT = 48 * 1024
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from cuda.bindings import driver
 
+from harness.compiler.static.compiled import dynamic_shared, occupancy_of, variants_of
+from harness.compiler.toolchain import Binary, arch, compile_all
 from harness.devices.cuda.environment import Gpu
-from harness.legality import GpuLimits
-from harness.static.compiled import dynamic_shared, occupancy_of, variants_of
-from harness.toolchain import Binary, arch, compile_all
+from harness.model.legality import GpuLimits
 
 
 def checked(result: tuple[Any, ...]) -> Any:

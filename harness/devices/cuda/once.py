@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-from harness.cases import find_case
 from harness.devices import DeviceError, NoDevice, open_cuda
 from harness.devices.cuda.protocol import Build, Request
+from harness.project.selection import find_case
 
 
 def main(ids: list[str]) -> int:

@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from harness.devices.cuda.duty import burst, rest
-from harness.devices.cuda.protocol import LAUNCHES, PairPlan
-from harness.paired.samples import PairedSamples, at_full_clock, into_blocks
-from harness.paired.schedule import VISITS, Stretch
+from harness.timing.duty import burst, rest
+from harness.timing.plan import LAUNCHES, PairPlan
+from harness.timing.samples import PairedSamples, at_full_clock, into_blocks
+from harness.timing.schedule import VISITS, Stretch
 
 _REST_SECONDS = 0.15
 

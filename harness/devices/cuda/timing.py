@@ -17,10 +17,10 @@ import numpy as np
 import pycuda.driver as cuda
 
 from harness.devices import DeviceError
-from harness.devices.cuda.clocks import clocks, steady
-from harness.devices.cuda.duty import burst, rest
 from harness.devices.cuda.environment import Gpu, Telemetry
-from harness.devices.cuda.protocol import LAUNCHES, Plan
+from harness.timing.clocks import clocks, steady
+from harness.timing.duty import burst, rest
+from harness.timing.plan import LAUNCHES, Plan
 
 Enqueue = Callable[[Any], None]
 

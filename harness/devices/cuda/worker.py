@@ -16,17 +16,19 @@ from typing import Any
 import numpy as np
 import pycuda.driver as cuda
 
+from harness.compiler.toolchain import arch
 from harness.devices import DeviceError, Outputs
 from harness.devices.cuda.environment import Gpu
 from harness.devices.cuda.guards import EXACT, GUARD
 from harness.devices.cuda.memory import ExactBuffers, GuardedArena, TimedData, TimedDataArena
 from harness.devices.cuda.modules import Cublas, Loaded, compile_all, cublas_version, load, load_probe
 from harness.devices.cuda.pairing import time_pair
-from harness.devices.cuda.protocol import Build, Plan, Reply, Request
+from harness.devices.cuda.protocol import Build, Reply, Request
 from harness.devices.cuda.timing import Rounds, Stopwatch
-from harness.model import DTYPES, TF32, Launch, Measurement, Problem
-from harness.paired.samples import PairedSamples
-from harness.toolchain import arch
+from harness.model import DTYPES, TF32, Launch, Problem
+from harness.timing.measurement import Measurement
+from harness.timing.plan import Plan
+from harness.timing.samples import PairedSamples
 
 # What CUDA's own words mean for a case; any of them may leave the context unusable.
 _CODES = (

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from harness import toolchain
+from harness.compiler import toolchain
 from harness.devices import Array, DeviceError, Inputs, Outputs, Violation
-from harness.devices.emulated.counters import Counters
-from harness.devices.emulated.flow import Report
 from harness.devices.emulated.lines import source_lines
-from harness.devices.emulated.machine import Machine
-from harness.devices.emulated.memory import Buffer, GlobalMemory
-from harness.devices.emulated.ptx import Entry, PtxError, parse
 from harness.model import Case
+from harness.ptx.counters import Counters
+from harness.ptx.flow import Report
+from harness.ptx.machine import Machine
+from harness.ptx.memory import Buffer, GlobalMemory
+from harness.ptx.parser import Entry, PtxError, parse
 
 _MACHINES = 4  # kept: cases come variant by variant
 

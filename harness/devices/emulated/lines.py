@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 
-from harness import toolchain
-from harness.devices.emulated.ptx import Instruction, parse
+from harness.compiler import toolchain
+from harness.compiler.toolchain import Nvcc
 from harness.model import Config, DType, Kernel
-from harness.toolchain import Nvcc
+from harness.ptx.parser import Instruction, parse
 
 
 def source_lines(

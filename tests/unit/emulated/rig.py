@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from harness.devices.emulated.flow import Report
-from harness.devices.emulated.machine import Machine
-from harness.devices.emulated.memory import Buffer, GlobalMemory
-from harness.devices.emulated.ptx import parse
+from harness.ptx.flow import Report
+from harness.ptx.machine import Machine
+from harness.ptx.memory import Buffer, GlobalMemory
+from harness.ptx.parser import parse
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness import toolchain
+from harness.compiler import toolchain
 from harness.model import F32, BlockShape, Config, Kernel
 from tests.unit.emulated.rig import execute
 

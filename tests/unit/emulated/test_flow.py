@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.devices.emulated import machine
+from harness.ptx import machine
 from tests.unit.emulated.rig import checks, execute, hazards, kernel, numbers, per_lane
 
 ALL = 0xFFFFFFFF

@@ -7,10 +7,10 @@ import re
 import numpy as np
 import pytest
 
-from harness.devices.emulated.flow import Report
-from harness.devices.emulated.machine import Machine
-from harness.devices.emulated.memory import Buffer, GlobalMemory
-from harness.devices.emulated.ptx import parse
+from harness.ptx.flow import Report
+from harness.ptx.machine import Machine
+from harness.ptx.memory import Buffer, GlobalMemory
+from harness.ptx.parser import parse
 from tests.unit.emulated.rig import Array, checks, execute, hazards, kernel, numbers, per_lane
 
 # X has 32 rows of 4 words for each of which Y has one of 2; [%rd4] and [%rd6] are the lane's own.
@@ -135,7 +135,7 @@ def test_two_blocks_that_write_one_element() -> None:
 
 
 def test_blocks_of_different_chunks_that_write_one_element(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.devices.emulated.machine.LANES", 32)
+    monkeypatch.setattr("harness.ptx.machine.LANES", 32)
     body = "mul.wide.s32 %rd7, %r1, 8;\nadd.s64 %rd7, %rd2, %rd7;\nst.global.u32 [%rd7], %r1;"
     (said,) = hazards(body, blocks=3)
     assert "of block (1, 0, 0) writes Y(0, 0), which another thread of block (0, 0, 0) wrote too" in said

@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from harness import toolchain
-from harness.devices.emulated.machine import Machine
-from harness.devices.emulated.ptx import PtxError, parse
-from harness.static.compiled import variants_of
+from harness.compiler import toolchain
+from harness.compiler.static.compiled import variants_of
+from harness.ptx.machine import Machine
+from harness.ptx.parser import PtxError, parse
 from tests.unit.emulated.rig import BEFORE, kernel
 
 # One instruction of each kind.

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.compiler.static.compiled import variants_of
 from harness.devices.emulated.device import EmulatedDevice
 from harness.model import Case, Problem
 from harness.oracle import verify
-from harness.static.compiled import variants_of
 from kernels import LADDER
 
 SIZES = st.integers(0, 70)

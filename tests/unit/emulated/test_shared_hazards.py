@@ -106,7 +106,7 @@ def test_a_vector_of_which_a_word_is_unwritten() -> None:
 @pytest.mark.parametrize("lanes", [32, 8192])
 def test_what_one_block_wrote_another_did_not(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether they run together or one after another."""
-    monkeypatch.setattr("harness.devices.emulated.machine.LANES", lanes)
+    monkeypatch.setattr("harness.ptx.machine.LANES", lanes)
     body = (
         "setp.eq.u32 %p1, %r2, 1;\n@!%p1 st.shared.u32 [cells], 1;\nbar.sync 0;\nld.shared.u32 %r10, [cells];"
     )

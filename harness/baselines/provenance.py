@@ -1,0 +1,38 @@
+"""Versions of the software that a measurement rests on. No host name, no user, no path."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from harness.compiler.toolchain import ToolchainError, find_nvcc
+
+if TYPE_CHECKING:
+    from harness.devices.cuda.environment import GpuInfo
+
+_PACKAGES = ("pycuda", "numpy", "pytest", "pytest-benchmark", "nvmath-python")
+
+
+def nvcc_version() -> str:
+    """``13.0.88``, or ``none``."""
+    try:
+        return find_nvcc().version
+    except ToolchainError:
+        return "none"
+
+
+def software_versions() -> dict[str, str]:
+    """Compiler, Python and the packages that touch the GPU or the samples."""
+    found = {"nvcc": nvcc_version(), "python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name.replace("-", "_")] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def machine_info(gpu: GpuInfo) -> dict[str, Any]:
+    """The GPU, its settings and the versions of the software."""
+    return {**gpu.as_dict(), **software_versions()}

@@ -1,0 +1,228 @@
+"""``python -m harness baseline``: merge fresh runs, prune what is gone, show what is stored and what moved
+over its history, hold one run against another.
+
+Exit status: 0 done, 1 refused or declined and nothing written, or runs that disagree, 2 a wrong command line.
+What moved over the history is shown, never a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from harness.baselines import (
+    Baseline,
+    BaselineEntry,
+    BaselineError,
+    current,
+    gpu_slug,
+    load,
+    load_run,
+    merge_runs,
+    prune,
+    store,
+    stored,
+    write,
+)
+from harness.baselines.agree import agreement, boards, summary
+from harness.baselines.history import lost, moves, of_boards
+from harness.project.selection import find_case
+from harness.verdicts.judge import Policy, detectable, gflops_text, noise_text, percent_text, share_text
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m harness baseline", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    merging = commands.add_parser("merge", help="make a baseline of fresh runs; shows old against new first")
+    merging.add_argument("runs", nargs="+", type=Path, metavar="RUN.json", help="what --benchmark-json wrote")
+    merging.add_argument("--yes", action="store_true", help="write without asking")
+    pruning = commands.add_parser("prune", help="drop the cases that the suite no longer has")
+    showing = commands.add_parser("show", help="print what is stored")
+    history = commands.add_parser("history", help="which cases moved over the numbered baselines, and when")
+    history.add_argument("--gpu", metavar="SLUG", help="only this GPU, such as nvidia-h200")
+    history.add_argument(
+        "-k", dest="part", default="", metavar="TEXT", help="only cases with this in their [id]"
+    )
+    for command in (merging, pruning, showing, history):
+        command.add_argument("--root", type=Path, default=Path("baselines"), help="default: baselines")
+    agreeing = commands.add_parser("agree", help="do two runs, or baselines, of the same binaries agree?")
+    agreeing.add_argument("files", nargs=2, type=Path, metavar="FILE.json")
+    given = parser.parse_args(arguments)
+    try:
+        if given.command == "agree":
+            return _agree(*given.files)
+        if given.command == "merge":
+            return _merge(given.runs, given.root, given.yes)
+        if given.command == "history":
+            return _history(given.root, given.gpu, given.part)
+        return _prune(given.root) if given.command == "prune" else _show(given.root)
+    except BaselineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _merge(files: Sequence[Path], root: Path, yes: bool) -> int:
+    runs = [load_run(file) for file in files]
+    machine = runs[0].machine_info
+    path = current(root, gpu_slug(machine["name"]), machine.get("board"))
+    previous = load(path) if path else None
+    merged = merge_runs(runs, previous)
+    print("\n".join(comparison(previous, merged)))
+    sys.stdout.flush()
+    if not yes and not _confirmed(f"write this to {root / merged.slug}? [y/N] "):
+        print("error: nothing written; pass --yes to write without being asked", file=sys.stderr)
+        return 1
+    print(f"wrote {write(merged, root / merged.slug)}")
+    return 0
+
+
+def _confirmed(question: str) -> bool:
+    return sys.stdin.isatty() and input(question).strip().lower() in ("y", "yes")
+
+
+def comparison(old: Baseline | None, new: Baseline) -> list[str]:
+    """Old against new, a line for every case that was measured."""
+    fresh = [e for case, e in new.entries.items() if old is None or old.entry(case) is not e]
+    rows = [("case", "old GFLOPS", "new GFLOPS", "change", "old noise", "new noise")]
+    for entry in fresh:
+        was = old.entry(entry.case_id) if old else None
+        rows.append(
+            (
+                entry.case_id,
+                gflops_text(was.gflops if was else None),
+                gflops_text(entry.gflops),
+                percent_text(entry.gflops / was.gflops - 1 if was else None),
+                noise_text(was.noise_floor if was else None),
+                noise_text(entry.noise_floor),
+            )
+        )
+    lines = _aligned(rows)
+    if old and (untouched := len(new.entries) - len(fresh)):
+        strange = sum(e.board not in (None, new.board) for e in new.entries.values())
+        lines.append(
+            f"{untouched} other cases stay as they are" + f", {strange} of another board" * bool(strange)
+        )
+    return lines
+
+
+def _prune(root: Path) -> int:
+    from harness.model.legality import GpuLimits
+    from harness.project.suites import SUITES
+
+    of_models = [of_boards(store.history(root, newest.slug)) for newest in _some(root)]
+    for baseline in (files[-1] for of_board in of_models for files in of_board.values()):
+        major, minor = map(int, baseline.machine_info["capability"].split("."))
+        live = {case.id for case in SUITES["full"].timed_cases(GpuLimits.of((major, minor)))}
+        gone = [case for case in baseline.case_ids if case not in live]
+        if not gone:
+            print(f"{baseline.path}: nothing to drop")
+        elif len(gone) == len(baseline.case_ids):
+            raise BaselineError(
+                f"{baseline.path}: no case of it is in the suite; remove the file if that is meant"
+            )
+        else:
+            print("\n".join(f"dropping {case}" for case in gone))
+            print(f"wrote {write(prune(baseline, live), root / baseline.slug)}")
+    return 0
+
+
+def _show(root: Path) -> int:
+    for baseline in _some(root):
+        machine, commit = baseline.machine_info, baseline.commit_info["id"][:12]
+        board = f", board {baseline.board}" if baseline.board else ""
+        print(
+            f"{baseline.path}: {machine['name']}{board}, driver {machine['driver']}, "
+            f"CUDA {machine['cuda_driver']}, nvcc {machine['nvcc']}, commit {commit}, "
+            f"{baseline.runs} runs, {baseline.datetime[:10]}"
+        )
+        rows = [("case", "GFLOPS", "% of cuBLAS", "noise", "MDE")]
+        for e in baseline.entries.values():
+            figures = gflops_text(e.gflops), share_text(e.cublas_ratio), noise_text(e.noise_floor)
+            rows.append((e.case_id, *figures, noise_text(_detectable(baseline, e))))
+        print("\n".join(_aligned(rows)))
+    return 0
+
+
+def _detectable(baseline: Baseline, entry: BaselineEntry) -> float | None:
+    """The minimum detectable effect under the default policy; None of a case that is not in the suite."""
+    major, minor = map(int, baseline.machine_info["capability"].split("."))
+    try:
+        case = find_case(entry.case_id, (major, minor))
+    except ValueError:
+        return None
+    return detectable(Policy().threshold(case, entry.noise_floor), entry.noise_floor)
+
+
+def _history(root: Path, gpu: str | None, part: str) -> int:
+    slugs = [baseline.slug for baseline in _some(root)]
+    if gpu and gpu not in slugs:
+        raise BaselineError(f"{root}: no baseline of {gpu!r} in it; there are: {', '.join(slugs)}")
+    for slug in [gpu] if gpu else slugs:
+        every = store.history(root, slug)
+        if not any(part in f"[{case}]" for case in every[-1].case_ids):
+            raise BaselineError(f"{every[-1].path}: no case whose id has {part!r}")
+        for board, files in of_boards(every).items():
+            if len(files) < 2:
+                only = f"the only baseline of board {board}" if board else "the only baseline"
+                print(f"{files[-1].path}: {only}; what moved is seen from the second on")
+                continue
+            cases = [case for case in files[-1].case_ids if part in f"[{case}]"]
+            print("\n".join(_moved(files, cases)))
+    return 0
+
+
+def _moved(files: Sequence[Baseline], cases: Collection[str]) -> list[str]:
+    try:
+        found = moves(files, cases)
+    except ImportError as error:
+        raise BaselineError(f"{error}: `pip install --group test` installs what this needs") from None
+    rows = [("case", "moved at", "commit", "GFLOPS before", "after", "change")]
+    for move in found:
+        before, after = map(gflops_text, move.gflops)
+        rows.append((move.case, move.file, move.commit, before, after, percent_text(move.change, 2)))
+    moved, slower = {move.case for move in found}, lost(found)
+    names = [file.path.name for file in files if file.path]
+    lines = _aligned(rows) if found else []
+    board = f" on board {files[-1].board}" if files[-1].board else ""
+    lines.append(f"{len(moved)} of {len(cases)} cases moved from {names[0]} to {names[-1]}{board}")
+    lines += [
+        f"slower than it once was: {case}, {percent_text(change, 2)} of its best level"
+        for case, change in sorted(slower.items(), key=lambda item: item[1])
+    ]
+    return lines
+
+
+def _agree(first: Path, second: Path) -> int:
+    found = agreement(first, second)
+    rows = [("case", "first µs", "second µs", "change")]
+    rows += [
+        (a.case, *(f"{1e6 * s:.2f}" for s in a.seconds), percent_text(a.change, 2))  # type: ignore[misc]
+        for a in found
+        if not a.agrees
+    ]
+    if len(rows) > 1:
+        print("\n".join(_aligned(rows)))
+    print("\n".join([*summary(found), boards(first, second)]))
+    return int(len(rows) > 1)
+
+
+def _some(root: Path) -> list[Baseline]:
+    found = stored(root)
+    if not found:
+        raise BaselineError(f"{root}: no baseline in it; measure one with `nox -s baseline`")
+    return found
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Columns of equal width, the first to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join((row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))))
+        for row in rows
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""``python -m harness compare BASE``: the kernels of the working tree against those of another commit.
+
+Exit status: 0 nothing is slower; 1 something is slower, ambiguous, wrong or could not be judged; 2 a wrong
+command line, no such commit, no GPU; 3 the machine is unfit, and nothing was judged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from _pytest.mark.expression import Expression  # what pytest's own -k is made of
+
+from harness.baselines import provenance
+from harness.commands.common import busy_text, end_on_sigterm
+from harness.compiler.toolchain import ToolchainError
+from harness.devices import DeviceError, NoDevice, open_cuda
+from harness.gate import document
+from harness.gate.compare import compare
+from harness.gate.pairs import PairState, pairs_of
+from harness.model import Case
+from harness.project import selection as cases
+from harness.project.commit import ROOT, CommitError, Tree, checked_out, folder_of, working_tree
+from harness.reports import paired as report
+from harness.timing.looks import Rule
+from harness.timing.plan import PairPlan
+
+
+def main(
+    arguments: Sequence[str] | None = None,
+    open_device: Callable[[float], Any] = open_cuda,
+    root: Path = ROOT,
+) -> int:
+    given = _parser().parse_args(arguments)
+    try:
+        rule = Rule(delta=_share(given.delta), error=_share(given.error))
+        for file in filter(None, (given.json, given.markdown)):
+            if not file.absolute().parent.is_dir():
+                raise ValueError(f"{file}: there is no such folder")
+        return _run(given, rule, open_device, root)
+    except (CommitError, DeviceError, NoDevice, ToolchainError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="nox -s compare --", description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add(
+        "base",
+        metavar="BASE",
+        help="a commit: main, HEAD, v1.2, 1a2b3c4; HEAD judges what is not committed. Or a folder: ../old",
+    )
+    add(
+        "-k", default="", metavar="EXPRESSION", help='of the cases, those whose id fits: "tiled and not 4096"'
+    )
+    add("--suite", default="full", metavar="NAME", help="named set of cases: smoke or full (default)")
+    for name, metavar in (("kernel", "NAME"), ("config", "LABEL"), ("shape", "MxNxK")):
+        add(f"--{name}", action="append", default=[], metavar=metavar, help="only this; may be repeated")
+    add("--delta", default="0.5%", metavar="PCT", help="the smallest change that matters (default 0.5%%)")
+    add("--error", default="1%", metavar="PCT", help="probability of any false verdict (default 1%%)")
+    add("--seed", type=int, default=None, help="of the order of the launches (default: a new one)")
+    add("--json", type=Path, metavar="FILE", help="write everything that decided, to judge it again")
+    add("--markdown", type=Path, metavar="FILE", help="write the result for a pull request")
+    add("--allow-busy", action="store_true", help="time even while other processes use the GPU")
+    add("--time-limit", type=float, default=60.0, metavar="S", help="seconds until a kernel counts as hung")
+    return parser
+
+
+def _share(text: str) -> float:
+    try:
+        return float(text.removesuffix("%")) / 100
+    except ValueError:
+        raise ValueError(f"{text!r}: give a percentage, such as 0.5%") from None
+
+
+def _run(given: argparse.Namespace, rule: Rule, open_device: Callable[[float], Any], root: Path) -> int:
+    tree = _tree(given.base, root)
+    with checked_out(given.base, root) as commit:
+        device = open_device(given.time_limit)
+        try:
+            others = [] if given.allow_busy else device.busy()
+            if others:
+                raise ValueError(busy_text(device.info.name, others))
+            chosen = select(given, device.info.capability)
+            pairs = pairs_of(chosen, commit, device.info.capability)
+            timed = [(p.base, p.case) for p in pairs if p.base and p.state is PairState.CHANGED]
+            device.prepare_pairs(timed)
+            seed = secrets.randbelow(2**32) if given.seed is None else given.seed
+            busy = list if given.allow_busy else device.busy
+            result = compare(device, pairs, rule, seed, PairPlan(()), busy)
+            machine = provenance.machine_info(device.info)
+        finally:
+            device.close()
+    print("\n".join(report.heading(result, commit, tree)))
+    print(report.table(result, sys.stdout.isatty()))
+    if given.markdown:
+        given.markdown.write_text(report.markdown(result, commit, tree), encoding="utf-8")
+    if given.json:
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        told = document.document(result, commit, tree, machine, when)
+        given.json.write_text(json.dumps(told, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    return result.exit_status
+
+
+def _tree(base: str, root: Path) -> Tree:
+    try:
+        return working_tree(root)
+    except CommitError:
+        if folder_of(base) is None:
+            raise
+        return Tree("", True)
+
+
+def select(given: argparse.Namespace, capability: tuple[int, int]) -> list[Case]:
+    """The timed cases that the command line asks for. Raises ValueError, in one line, where there is none."""
+    timed = cases.select(given.suite, given.kernel, given.config, given.shape, capability).timed
+    if not given.k:
+        return list(timed)
+    try:
+        expression = Expression.compile(given.k)
+    except SyntaxError as error:
+        raise ValueError(f"-k {given.k!r}: {error}") from None
+
+    def fits(case: Case) -> bool:
+        def named(name: str, /, **_: Any) -> bool:
+            return name.lower() in f"[{case.id}]"
+
+        return expression.evaluate(named)
+
+    kept = [case for case in timed if fits(case)]
+    if not kept:
+        raise ValueError(f"-k {given.k!r} leaves no case; `pytest --list-cases` lists them")
+    return kept
+
+
+if __name__ == "__main__":
+    end_on_sigterm()
+    sys.exit(main())

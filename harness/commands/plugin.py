@@ -1,0 +1,381 @@
+"""The pytest plugin: options, the device, the baseline, cases as tests.
+
+Thin: each hook calls into the modules that know. ``plugin_benchmark`` holds what is about pytest-benchmark,
+``plugin_summary`` what is printed at the beginning and the end.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Generator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_benchmark.utils import PercentageRegressionCheck
+
+from harness import baselines
+from harness.baselines import BaselineError
+from harness.commands.common import busy_text
+from harness.commands.session import KEY, Session
+from harness.compiler.static import ARCHES
+from harness.devices import DeviceError, NoDevice, open_cuda, open_emulated
+from harness.gate.against import Against
+from harness.gate.compare import PairingDevice
+from harness.model import Case
+from harness.project import selection as cases
+from harness.timing.plan import Plan
+from harness.verdicts.judge import CompareFail, Policy
+
+pytest_plugins = ["harness.commands.plugin_benchmark", "harness.commands.plugin_summary"]
+
+
+class Hooks:
+    """Hooks of this plugin's own."""
+
+    @pytest.hookspec(firstresult=True)
+    def pytest_gemm_device(self, config: pytest.Config) -> Any:
+        """The device to run on; the suite's own tests replay recorded samples through it."""
+
+
+def _percent(text: str) -> float:
+    try:
+        value = float(text.removesuffix("%")) / 100
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1:
+        raise pytest.UsageError(f"--max-slowdown {text!r}: give a share between 0 % and 100 %, such as 1.5%")
+    return value
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    pluginmanager.add_hookspecs(Hooks)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("gemm", "GEMM kernels")
+    add = group.addoption
+    add(
+        "--device",
+        choices=("auto", "cuda", "emulated"),
+        default="auto",
+        help="where cases run: a GPU, or an interpreter of their PTX; auto is cuda where there is one",
+    )
+    add(
+        "--arch",
+        choices=ARCHES,
+        default="sm_90a",
+        help="the GPU architecture that the emulated device compiles for (default sm_90a)",
+    )
+    add("--suite", default="full", metavar="NAME", help="named set of cases: smoke or full (default)")
+    add("--kernel", action="append", default=[], metavar="NAME", help="only this stage; may be repeated")
+    add(
+        "--config", action="append", default=[], metavar="LABEL", help="only this config, such as tile32-pad0"
+    )
+    add(
+        "--shape", action="append", default=[], metavar="MxNxK", help="these problems in place of the suite's"
+    )
+    add(
+        "--list-cases",
+        action="store_true",
+        help="list what the suite holds and what is illegal here, and why; run nothing",
+    )
+    add(
+        "--max-slowdown",
+        default=None,
+        metavar="PCT",
+        help="smallest slowdown that counts, such as 0.5%% (default 1%%)",
+    )
+    add(
+        "--noise-factor",
+        type=float,
+        default=None,
+        metavar="X",
+        help="slowdowns below X times the noise floor pass (default 3)",
+    )
+    add("--allow-no-baseline", action="store_true", help="a case without a baseline passes, and is listed")
+    add(
+        "--allow-orphans",
+        action="store_true",
+        help="a baseline case that no longer exists passes, and is listed",
+    )
+    add(
+        "--allow-drift",
+        action="store_true",
+        help="an unchanged binary that runs slower passes, and is listed",
+    )
+    add(
+        "--sustained",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="of kernels with a declared duty cycle, also measure launches back to back for S seconds: "
+        "figures of their own, never judged",
+    )
+    add("--allow-busy", action="store_true", help="time even while other processes use the GPU")
+    add("--job-summary", default=None, metavar="FILE", help="write the verdicts as Markdown")
+    add(
+        "--verify-timed",
+        action="store_true",
+        help="verify the variants of the selected timed cases; time none",
+    )
+    add("--baseline-run", action="store_true", help="measure for a new baseline: judge nothing")
+    add(
+        "--time-limit",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="seconds after which a kernel counts as hung (default 60)",
+    )
+
+
+# Before anything runs
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    session = config.stash[KEY] = Session(
+        policy=_policy(config),
+        judging=not config.option.baseline_run,
+        arch=config.option.arch,
+        plan=Plan(sustained=config.option.sustained),
+    )
+    if config.option.help or (config.option.collectonly and not config.option.list_cases):
+        session.no_gpu = "not opened for --collect-only"
+    else:
+        _open_device(config, session)
+    _check_numbers(config)
+    try:
+        session.selection = cases.select(
+            config.option.suite,
+            config.option.kernel,
+            config.option.config,
+            config.option.shape,
+            session.capability,
+        )
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
+    if session.gpu is None and session.device is not None:
+        session.selection = cases.emulated(session.selection, more=not config.option.shape)
+        if not session.selection.verify:
+            raise pytest.UsageError(
+                f"no GPU ({session.no_gpu}), and {', '.join(config.option.kernel)} is a library call, which "
+                "has no PTX to execute"
+            )
+    if not (config.option.collectonly or config.option.list_cases):
+        _choose_baseline(config, session)
+
+
+def _check_numbers(config: pytest.Config) -> None:
+    factor, limit, summary = (
+        getattr(config.option, n) for n in ("noise_factor", "time_limit", "job_summary")
+    )
+    if factor is not None and not 0 <= factor < math.inf:
+        raise pytest.UsageError(f"--noise-factor {factor}: give a number of 0 or more, such as 3")
+    if not 0 < limit < math.inf:
+        raise pytest.UsageError(f"--time-limit {limit}: give seconds above 0")
+    if not 0 <= config.option.sustained <= 10:
+        raise pytest.UsageError(f"--sustained {config.option.sustained}: give seconds, at most 10")
+    if summary and not Path(summary).absolute().parent.is_dir():
+        raise pytest.UsageError(f"--job-summary {summary}: there is no such folder")
+
+
+def _policy(config: pytest.Config) -> Policy:
+    policy = Policy(
+        allow_no_baseline=config.option.allow_no_baseline or config.option.baseline_run,
+        allow_orphans=config.option.allow_orphans,
+        fail_on_drift=not config.option.allow_drift,
+    )
+    checks = config.option.benchmark_compare_fail or []
+    if checks:
+        policy = replace(policy, compare_fail=tuple(map(_compare_fail, checks)))
+    if config.option.max_slowdown is not None:
+        policy = replace(policy, min_change=_percent(config.option.max_slowdown))
+    if config.option.noise_factor is not None:
+        policy = replace(policy, noise_factor=config.option.noise_factor)
+    return policy
+
+
+def _compare_fail(check: Any) -> CompareFail:
+    """One of pytest-benchmark's own --benchmark-compare-fail checks, to be applied case by case."""
+    if isinstance(check, PercentageRegressionCheck):
+        return CompareFail(check.field, percent=check.threshold)
+    return CompareFail(check.field, seconds=check.threshold)
+
+
+def _open_device(config: pytest.Config, session: Session) -> None:
+    wanted = config.option.device
+    if wanted != "emulated":
+        try:
+            session.device = session.gpu = config.hook.pytest_gemm_device(config=config)
+            if not config.option.allow_busy:
+                session.busy = session.gpu.busy
+            if isinstance(session.gpu, PairingDevice):
+                session.against = Against(session.gpu, session.capability, session.plan.l2)
+                config.add_cleanup(session.against.close)
+            return
+        except NoDevice as error:
+            session.no_gpu = str(error)
+            if wanted == "cuda":
+                raise pytest.UsageError(f"--device cuda: {error}") from None
+    else:
+        session.no_gpu = "--device emulated"
+    try:
+        session.device = open_emulated(session.arch)
+    except NoDevice as error:
+        if wanted == "emulated":
+            raise pytest.UsageError(f"--device emulated: {error}") from None
+        session.no_gpu += f"; nor can kernels be emulated: {error}"
+        return
+    config.add_cleanup(session.device.close)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_gemm_device(config: pytest.Config) -> Any:
+    device = open_cuda(config.option.time_limit)
+    config.add_cleanup(device.close)
+    return device
+
+
+def _choose_baseline(config: pytest.Config, session: Session) -> None:
+    """--benchmark-compare, resolved here: to the baseline of the GPU at hand, or to a clear refusal."""
+    wanted = config.option.benchmark_compare
+    if session.gpu is None:
+        if wanted:
+            raise pytest.UsageError(
+                f"--benchmark-compare: nothing to compare without a GPU ({session.no_gpu})"
+            )
+        return
+    root = Path(str(config.rootpath)) / "baselines"
+    path = baselines.current(root, session.slug, session.gpu.info.board)
+    if isinstance(wanted, str):
+        found = (
+            [Path(wanted)]
+            if Path(wanted).is_file()
+            else sorted((root / session.slug).glob(f"{wanted}*.json"))
+        )
+        if not found:
+            raise pytest.UsageError(
+                f"--benchmark-compare={wanted}: no such file, and none in baselines/{session.slug}"
+            )
+        path = found[-1]
+    if path is None:
+        if wanted:
+            raise pytest.UsageError(
+                f"--benchmark-compare: no baseline of {session.gpu.info.name} in "
+                f"baselines/{session.slug}; make one with `nox -s baseline`"
+            )
+        return
+    try:
+        session.baseline = baselines.load(path)
+        session.baseline.require_gpu(session.slug, session.gpu.info.name)
+        session.baseline.require_mig(session.gpu.info.mig)
+    except BaselineError as error:
+        if session.judging:
+            raise pytest.UsageError(str(error)) from None
+    session.baseline_path = path
+    if wanted:
+        config.option.benchmark_compare = os.path.relpath(path)  # as it stands in the table
+
+
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    if not config.option.list_cases:
+        return None
+    config._do_configure()
+    session = config.stash[KEY]
+    print("\n".join(cases.listing(session.selection, session.capability)))
+    config._ensure_unconfigure()
+    return 0
+
+
+# Cases become tests
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    selection = metafunc.config.stash[KEY].selection
+    for name, chosen in (("verify_case", selection.verify), ("timed_case", selection.timed)):
+        if name in metafunc.fixturenames:
+            # With pytest-xdist's --dist loadgroup, one process reads the PTX of a variant for all its cases.
+            marked = [pytest.param(c, id=c.id, marks=pytest.mark.xdist_group(c.variant)) for c in chosen]
+            metafunc.parametrize(name, marked, scope="session")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
+    session = config.stash[KEY]
+    if session.gpu is not None:
+        # What verifies a kernel is a test of the GPU where there is one: -m gpu selects it.
+        for item in items:
+            if _has(item, "verify_case"):
+                item.add_marker(pytest.mark.gpu)
+    if config.option.verify_timed:
+        # -k and -m choose among the timed cases alone; of what they leave, the variants are verified.
+        others = [item for item in items if not _has(item, "timed_case")]
+        items[:] = [item for item in items if _has(item, "timed_case")]
+        yield
+        variants = {case.variant for item in items if (case := _case_of(item))}
+        kept = [item for item in others if (case := _case_of(item)) and case.variant in variants]
+        dropped = set(others) - set(kept)
+        config.hook.pytest_deselected(items=[*items, *dropped])
+        items[:] = kept
+    else:
+        yield
+    if session.gpu is not None:
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason=f"no GPU: {session.no_gpu}"))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuses a busy GPU and compiles all that was selected, before the first test."""
+    state, config = session.config.stash[KEY], session.config
+    if state.gpu is None or config.option.collectonly:
+        return
+    chosen = [c for item in session.items if (c := _case_of(item))]
+    timed = any(_has(item, "timed_case") for item in session.items)
+    timed = timed and not config.option.benchmark_skip
+    others = state.gpu.busy() if timed and not config.option.allow_busy else []
+    if others:
+        raise pytest.UsageError(busy_text(state.gpu.info.name, others))
+    if chosen and not hasattr(config, "workerinput"):
+        reporter = config.pluginmanager.get_plugin("terminalreporter")
+        variants = {c.variant: c for c in chosen}
+        if reporter:
+            reporter.write_line(f"compiling {len(variants)} kernel variants ...")
+        try:
+            state.compile_errors = state.gpu.prepare(variants.values())
+        except DeviceError as error:
+            raise pytest.UsageError(f"the GPU cannot be used: {error.code}: {error}") from None
+
+
+def _has(item: pytest.Item, fixture: str) -> bool:
+    return fixture in getattr(item, "fixturenames", ())
+
+
+def _case_of(item: pytest.Item) -> Case | None:
+    """The case of a test, None where it has none, or pytest's mark for a list of none."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    case = parameters.get("verify_case") or parameters.get("timed_case")
+    return case if isinstance(case, Case) else None
+
+
+# Fixtures
+
+
+@pytest.fixture(scope="session")
+def device(request: pytest.FixtureRequest) -> Any:
+    """The open device. Skips where there is none, saying why."""
+    session = request.config.stash[KEY]
+    if session.device is None:
+        pytest.skip(f"no GPU: {session.no_gpu}")
+    return session.device
+
+
+@pytest.fixture
+def orphans(request: pytest.FixtureRequest) -> list[str]:
+    """Baseline cases that the suite no longer has, empty where they are allowed."""
+    session = request.config.stash[KEY]
+    return [] if session.policy.allow_orphans else session.orphans

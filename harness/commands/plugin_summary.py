@@ -1,0 +1,114 @@
+"""What a run prints before its first test and after its last: the header, the ladder, the notes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.baselines import history, provenance
+from harness.commands.session import KEY, Session
+from harness.gate.timed import Result
+from harness.reports import row
+from harness.reports.check import CheckRow, check_rows, check_table
+from harness.reports.markdown import job_summary
+from harness.reports.terminal import ladder_table
+from harness.verdicts.drift import settings
+from harness.verdicts.judge import VerdictKind, gflops_text
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    session = config.stash[KEY]
+    if session.gpu is None:
+        emulated = f"; {session.arch} is emulated, nvcc {provenance.nvcc_version()}" if session.device else ""
+        return [f"gpu: none ({session.no_gpu}){emulated}", f"suite: {config.option.suite}"]
+    i = session.gpu.info
+    path = session.baseline_path
+    inside = path and path.is_relative_to(config.rootpath)
+    shown = str(path.relative_to(config.rootpath) if path and inside else path or "none")
+    if session.baseline and session.baseline.board != i.board:
+        shown = f"{shown}, of {'another' if session.baseline.board else 'an unknown'} board of this model"
+    board = f", board {i.board}" if i.board else ""
+    return [
+        f"gpu: {i.name}{board}, {i.memory_mib} MiB, compute capability {'.'.join(map(str, i.capability))}, "
+        f"power limit {i.power_limit_w or '?'} W, max SM clock {i.max_sm_clock_mhz or '?'} MHz",
+        f"driver: {i.driver}, CUDA {i.cuda_driver}, nvcc {provenance.nvcc_version()}",
+        f"suite: {config.option.suite}, baseline: {shown}",
+    ]
+
+
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
+    session = config.stash[KEY]
+    checked = _checked(terminalreporter, session)
+    if checked:
+        terminalreporter.section(f"kernels without a GPU, {session.arch}")
+        terminalreporter.write_line(check_table(checked, terminalreporter._tw.hasmarkup))
+    rows = [row(r.case, r.verdict, r.cublas_ratio, session.policy) for r in session.results]
+    notes = _notes(session)
+    if rows and session.baseline and session.judging:
+        root = Path(str(config.rootpath)) / "baselines"
+        notes += filter(None, [history.note(root, session.slug, session.gpu.info.board)])
+    if rows:
+        terminalreporter.section("ladder")
+        writer = terminalreporter._tw
+        terminalreporter.write_line(ladder_table(rows, writer.fullwidth, writer.hasmarkup))
+        for note in notes:
+            terminalreporter.write_line(note)
+    if config.option.job_summary:
+        counts = ", ".join(text for text, _ in terminalreporter.build_summary_stats_line()[0])
+        header = [*pytest_report_header(config), f"tests: {counts}", *notes]
+        others = _other_failures(terminalreporter, session)
+        text = job_summary(rows, header, int(exitstatus), others, checked)
+        Path(config.option.job_summary).write_text(text, encoding="utf-8")
+
+
+def _checked(terminalreporter: Any, session: Session) -> list[CheckRow]:
+    """What a run without a GPU saw of each variant."""
+    if session.gpu is not None or session.device is None:
+        return []
+    reports = [r for how in ("passed", "failed") for r in terminalreporter.stats.get(how, [])]
+    return check_rows([r for r in reports if r.when == "call"], session.arch)
+
+
+def _other_failures(terminalreporter: Any, session: Session) -> list[str]:
+    """The tests that failed, or broke before or after, beside the judged cases that are red."""
+    red = [r.case.id for r in session.results if r.verdict.failed(session.policy)]
+    shown = tuple(f"::test_performance[{case}]" for case in red)
+    reports = [r for how in ("failed", "error") for r in terminalreporter.stats.get(how, [])]
+    return list(dict.fromkeys(r.nodeid for r in reports if not r.nodeid.endswith(shown)))
+
+
+def _notes(session: Session) -> list[str]:
+    """What passes and yet should be known."""
+    notes = []
+    if improved := [r.case.id for r in session.results if r.verdict.kind is VerdictKind.IMPROVED]:
+        chosen = " or ".join(f"[{case}]" for case in improved)
+        notes.append(f'{len(improved)} improved; to keep that: nox -s baseline -- -k "{chosen}"')
+    if session.baseline and session.judging:
+        machine = provenance.machine_info(session.gpu.info)
+        if unlike := settings(session.baseline.machine_info, machine):
+            notes.append(f"not as when the baseline was measured: {', '.join(unlike)}")
+        entries = [e for r in session.results if (e := session.baseline.entry(r.case.id))]
+        if strange := sum(e.board not in (None, session.gpu.info.board) for e in entries):
+            notes.append(
+                f"{strange} of {len(entries)} cases were compared with figures of another board, which may "
+                "lie some per cent off; `nox -s baseline` measures this one"
+            )
+    if session.policy.allow_orphans and (orphans := session.orphans):
+        notes.append(f"{len(orphans)} orphans in the baseline: {', '.join(orphans)}")
+    notes += [text for result in session.results if (text := _sustained(result))]
+    return notes
+
+
+def _sustained(result: Result) -> str:
+    """What launches back to back came to, beside the bursts that are judged."""
+    m = result.measurement
+    if m is None or "sustained_s" not in m.extra:
+        return ""
+    clock, power = (m.extra[name] or "?" for name in ("sustained_mhz", "sustained_w"))
+    long, short = (gflops_text(result.case.problem.gflops(s)) for s in (m.extra["sustained_s"], m.median))
+    return (
+        f"sustained, not judged: {result.case.id}: {long} GFLOPS at {clock} MHz and {power} W; "
+        f"in bursts {short} at {m.sm_clock_mhz} MHz"
+    )

@@ -1,0 +1,256 @@
+"""ncu over chosen cases: `python -m harness profile [CASE_ID ...]`.
+
+Without case ids: every stage's default config at 1024×1024×1024. With ``--emulated`` the counts of the
+emulated device stand beside ncu's: every FP32 stage on two small problems. Exit code 2 where ncu is missing
+or has measured something else than was asked for, 1 where counts of global memory that must be equal are not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from pytest_benchmark.utils import get_commit_info
+from rich.console import Console
+from rich.table import Table
+
+from harness import counters
+from harness.baselines.provenance import nvcc_version
+from harness.compiler.static import ARCHES
+from harness.compiler.toolchain import ToolchainError, find_tool
+from harness.counters import ncu as compared
+from harness.counters.ncu import Comparison
+from harness.devices import DeviceError
+from harness.devices.emulated.device import EmulatedDevice
+from harness.model import F32, Case, Problem
+from harness.project.selection import find_case
+from kernels import LADDER
+
+Row = dict[str, float]
+
+
+class Column(NamedTuple):
+    """A figure of the table: the metrics it reads, and how it is shown from their values."""
+
+    title: str
+    metrics: tuple[str, ...]
+    show: Callable[..., str]
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _per(sectors: float, requests: float) -> str:
+    """Of 32 bytes each: 4 for a full 128-byte load of a warp; none where a kernel makes no request."""
+    return f"{sectors / requests:.2f}" if requests else "–"
+
+
+def _sectors(op: str) -> tuple[str, ...]:
+    return tuple(f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum" for what in ("sectors", "requests"))
+
+
+COLUMNS = (
+    Column("µs", ("gpu__time_duration.sum",), lambda ns: f"{ns / 1000:.1f}"),
+    Column("sectors/load", _sectors("ld"), _per),
+    Column("sectors/store", _sectors("st"), _per),
+    Column("shared load wavefronts", ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",), _count),
+    Column("load conflicts", ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",), _count),
+    Column("shared store wavefronts", ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",), _count),
+    Column("store conflicts", ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",), _count),
+    Column(
+        "occupancy, of possible %",
+        ("sm__warps_active.avg.pct_of_peak_sustained_active", "sm__maximum_warps_per_active_cycle_pct"),
+        lambda achieved, possible: f"{achieved:.1f}, {possible:.1f}",
+    ),
+    Column("warp instructions", ("smsp__inst_executed.sum",), _count),
+    Column("thread FFMA", ("smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",), _count),
+)
+METRICS = tuple(metric for column in COLUMNS for metric in column.metrics)
+
+
+class ProfileError(Exception):
+    """ncu did not measure what was asked for. One line."""
+
+
+def parse(
+    text: str, metrics: Iterable[str] = METRICS, optional: Collection[str] = ()
+) -> list[tuple[str, Row]]:
+    """(kernel name, metric -> value in base units) of each launch, from ncu's --csv --page raw.
+
+    Lines before the header (==PROF==, warnings) are ncu's own; the row below the header holds units.
+    Raises ProfileError where there is no table or a metric is missing from it; ``optional`` ones may be.
+    """
+    lines = text.splitlines()
+    start = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if start is None:
+        said = " ".join(
+            line.removeprefix("==ERROR==").strip() for line in lines if line.startswith("==ERROR==")
+        )
+        raise ProfileError(f"ncu profiled no kernel{': ' + said if said else ''}")
+    _units, *rows = csv.DictReader(line for line in lines[start:] if not line.startswith("=="))
+    return [(row["Kernel Name"], dict(_values(row, metrics, optional))) for row in rows]
+
+
+def _values(
+    row: Mapping[str, str], metrics: Iterable[str], optional: Collection[str]
+) -> Iterator[tuple[str, float]]:
+    for metric in metrics:
+        try:
+            yield metric, float(row[metric].replace(",", ""))
+        except KeyError:
+            if metric not in optional:
+                raise ProfileError(f"ncu gives no {metric} on this GPU") from None
+        except ValueError as error:
+            if metric not in optional:
+                raise ProfileError(f"ncu gives no number for {row['Kernel Name']}: {error}") from None
+
+
+def default_cases() -> list[str]:
+    """Every stage's default config and first dtype at 1024×1024×1024."""
+    cube = Problem(1024, 1024, 1024)
+    return [Case(k, k.dtypes[0], k.configs[0], cube).id for k in LADDER if not k.library]
+
+
+def emulated_cases(arch: str) -> list[str]:
+    """Every FP32 stage's default config on a problem of whole tiles and on one of odd edges."""
+    return [case.id for case in counters.default_cases(arch) if case.dtype is F32]
+
+
+def command(ncu: str, log: Path, cases: list[str], metrics: Iterable[str] = METRICS) -> list[str]:
+    return [
+        # The clocks as they are in the suite's own runs; ncu would lock them to base.
+        *(ncu, "--clock-control", "none", "--target-processes", "all", "--kernel-name", "regex:^gemm_"),
+        *("--metrics", ",".join(dict.fromkeys(metrics)), "--csv", "--page", "raw", "--print-units", "base"),
+        *("--log-file", str(log), sys.executable, "-m", "harness.devices.cuda.once", *cases),
+    ]
+
+
+def measure(
+    ncu: str, cases: list[str], metrics: Iterable[str] = METRICS, optional: Collection[str] = ()
+) -> list[tuple[str, Row]]:
+    """What ``parse`` gives of a launch of each case, all in one run of ncu. Raises ProfileError."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "ncu.csv")
+        ended = subprocess.run(command(ncu, log, cases, metrics), stdout=subprocess.DEVNULL).returncode
+        text = log.read_text(errors="replace") if log.exists() else ""
+    if ended:
+        said = [line for line in text.splitlines() if line.startswith("==ERROR==")]
+        raise ProfileError(f"ncu ended with exit code {ended}: {' '.join(said) or 'see above'}")
+    return parse(text, metrics, optional)
+
+
+def each(cases: list[str], launches: list[tuple[str, Row]]) -> list[Row]:
+    """The figures of each case, in the order asked for. Raises ProfileError unless each made one launch."""
+    if len(cases) != len(launches):
+        seen = ", ".join(name for name, _ in launches)
+        raise ProfileError(f"{len(cases)} cases made {len(launches)} launches ({seen})")
+    return [row for _, row in launches]
+
+
+def table(cases: list[str], launches: list[tuple[str, Row]]) -> Table:
+    """A row a case. Raises ProfileError as ``each`` does."""
+    made = Table("case", *(column.title for column in COLUMNS))
+    for case, values in zip(cases, each(cases, launches), strict=True):
+        made.add_row(case, *(column.show(*(values[m] for m in column.metrics)) for column in COLUMNS))
+    return made
+
+
+def offered(ncu: str) -> set[str]:
+    """The names of the metrics that ncu can measure on this GPU; none where it does not tell."""
+    try:
+        said = subprocess.run([ncu, "--query-metrics"], capture_output=True, text=True, timeout=120)
+    except (OSError, subprocess.SubprocessError):
+        return set()
+    if said.returncode:
+        return set()
+    return {line.split()[0] for line in said.stdout.splitlines() if "__" in line}
+
+
+def beside(ncu: str, cases: list[Case], arch: str) -> list[Comparison]:
+    """The counts of the emulated device and those of ncu, of the same cases. Raises ProfileError."""
+    metrics = compared.metrics(offered(ncu))
+    wanted = [metric for ways in metrics.values() for metric in ways]
+    # What cannot be emulated is known before the GPU is asked.
+    device = EmulatedDevice(arch)
+    counts = [counters.count(case, device=device, by_source=False) for case in cases]
+    ids = [case.id for case in cases]
+    launches = measure(ncu, ids, wanted, wanted)
+    rows = each(ids, launches)
+    for case, (name, _) in zip(cases, launches, strict=True):
+        if name.split("(")[0] != case.kernel.entry:
+            raise ProfileError(f"{case.id} launched {name}, not {case.kernel.entry}")
+    return compared.compare(counts, rows, metrics)
+
+
+def versions(ncu: str) -> str:
+    """GPU, driver, tools and commit, as far as they tell."""
+    said = subprocess.run([ncu, "--version"], capture_output=True, text=True).stdout
+    found = re.search(r"Version (\S+)", said)
+    tools = f"Nsight Compute {found[1] if found else 'of unknown version'}, nvcc {nvcc_version()}"
+    if (commit := get_commit_info()["id"]) != "unversioned":  # type: ignore[no-untyped-call]
+        tools += f", commit {commit[:12]}"
+    tools += "."
+    try:
+        from harness.devices.cuda.environment import Gpu, NoGpu
+    except ImportError:
+        return tools
+    try:
+        info = Gpu().info()
+    except NoGpu:
+        return tools
+    return f"{info.name}, driver {info.driver}, {tools}"
+
+
+def main(args: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="profile", description="Hardware counters of chosen cases, by ncu.")
+    parser.add_argument(
+        "cases", nargs="*", metavar="CASE_ID", help="such as naive-f32-block32x32-512x512x512"
+    )
+    parser.add_argument("-k", default="", metavar="TEXT", help="of these, the cases whose id contains TEXT")
+    parser.add_argument(
+        "--emulated", action="store_true", help="the counts of the emulated device beside those of ncu"
+    )
+    parser.add_argument("--arch", choices=ARCHES, default="sm_90a", help="that is emulated (default sm_90a)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="with --emulated: the counts of both")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="with --emulated: the table")
+    options = parser.parse_args(args)
+    try:
+        if (options.json or options.markdown) and not options.emulated:
+            raise ProfileError("--json and --markdown go with --emulated")
+        ids = options.cases or (emulated_cases(options.arch) if options.emulated else default_cases())
+        cases = [case for case in ids if options.k in case]
+        if not cases:
+            raise ProfileError(f"no case contains {options.k!r}; there are {', '.join(ids)}")
+        ncu = find_tool("ncu")
+        # A file or a CI log has no width; a table this wide would be cut to 80 columns there.
+        console = Console(width=None if sys.stdout.isatty() else 200)
+        if not options.emulated:
+            console.print(table(cases, measure(ncu, cases)))
+            return 0
+        rows = beside(ncu, [find_case(case, ARCHES[options.arch]) for case in cases], options.arch)
+        made_by = versions(ncu)
+        console.print(compared.table(rows))
+        console.print(f"{compared.summary(rows)}; {made_by}", highlight=False)
+        if options.json:
+            options.json.write_text(json.dumps(compared.document(rows, made_by), indent=1) + "\n")
+        if options.markdown:
+            options.markdown.write_text(compared.markdown(rows, made_by))
+        return 0 if compared.agrees(rows) else 1
+    except (DeviceError, ProfileError, ToolchainError, ValueError) as error:
+        print(f"profile: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"profile: {error.filename} cannot be written: {error.strerror}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,44 @@
+"""``python -m harness report readme [--check]``: the ladder in the README, made from the stored baselines.
+
+Exit status: 0 up to date or brought up to date, 1 stale or a baseline that cannot be trusted, 2 a wrong
+command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.baselines import BaselineError, stored
+from harness.reports.markdown import update_readme
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m harness report", description=__doc__)
+    command = parser.add_subparsers(dest="command", required=True).add_parser("readme")
+    command.add_argument("--check", action="store_true", help="change nothing, fail if the table is stale")
+    command.add_argument("--readme", type=Path, default=Path("README.md"), help="default: README.md")
+    command.add_argument("--root", type=Path, default=Path("baselines"), help="default: baselines")
+    given = parser.parse_args(arguments)
+    try:
+        fresh = update_readme(given.readme, stored(given.root), given.check)
+    except BaselineError as error:
+        return _fail(str(error))
+    except OSError as error:
+        return _fail(f"{given.readme}: {error.strerror}")
+    except ValueError as error:
+        return _fail(f"{given.readme}: {error}")
+    if given.check and not fresh:
+        return _fail(f"{given.readme}: the ladder is stale; `python -m harness report readme` renews it")
+    return 0
+
+
+def _fail(reason: str) -> int:
+    print(f"error: {reason}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

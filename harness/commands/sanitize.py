@@ -1,0 +1,129 @@
+"""compute-sanitizer over the small cases: `python -m harness sanitize [pytest options]`.
+
+Exit code 0 where no tool finds anything and every case is right, else 1; 2 without compute-sanitizer.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from harness.compiler.toolchain import ToolchainError, find_tool
+from harness.devices.cuda.guards import EXACT
+
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+KERNELS = "tests/test_kernels.py"
+FOUND = 9  # The exit code that the sanitizer is told to end with when it finds something.
+
+
+class Finding(NamedTuple):
+    kernel: str
+    kind: str
+
+
+def findings(output: str) -> Counter[Finding]:
+    """What the sanitizer reports, from its ========= lines: how often which kind in which kernel.
+
+    A report is a line at the margin and the indented ones after it, which name the kernel.
+    """
+    said = "\n".join(line[9:] for line in output.splitlines() if line.startswith("========="))
+    counts: Counter[Finding] = Counter()
+    for report in re.split(r"^ (?=\S)", said, flags=re.MULTILINE):
+        if kernel := re.search(r"\bgemm_\w+", report):  # No other kernel is watched.
+            kind = re.sub(r"^(?:Error|Warning): | at\b.*", "", report.split("\n")[0])
+            counts[Finding(kernel[0], kind)] += 1
+    return counts
+
+
+def summaries(output: str) -> list[int]:
+    """The errors (for racecheck, hazards) that each process's last line counts."""
+    pattern = r"^========= (?:ERROR|RACECHECK) SUMMARY: (\d+) (?:errors?|hazards?)(?! were not printed)\b"
+    return [int(count) for count in re.findall(pattern, output, re.MULTILINE)]
+
+
+def verdict(tool: str, returncode: int, output: str) -> str:
+    """Why a tool's run is red; empty if it is green. A run that checked nothing is red."""
+    if found := sum(summaries(output)) or sum(findings(output).values()):
+        return f"{tool}: {found} found"
+    if returncode == FOUND:
+        return f"{tool}: found something that its output does not show"
+    if returncode:
+        return f"{tool}: the run under it failed (exit code {returncode})"
+    if not summaries(output):
+        return f"{tool}: ended without a summary, so nothing was checked"
+    return ""
+
+
+def watch(sanitizer: str, tool: str, program: list[str]) -> subprocess.CompletedProcess[str]:
+    """Runs a program and its workers under one tool, which watches the suite's kernels and not cuBLAS's;
+    ``stdout`` holds all that was said. Guard bands would hide from it what lies out of bounds."""
+    command = [
+        *(sanitizer, "--tool", tool, "--error-exitcode", str(FOUND), "--target-processes", "all"),
+        *(
+            "--require-cuda-init",
+            "no",
+            "--report-api-errors",
+            "no",
+            "--kernel-name",
+            "kernel_substring=gemm_",
+        ),
+        *program,
+    ]
+    return subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        env={**os.environ, EXACT: "1"},
+    )
+
+
+def program(selection: list[str]) -> list[str]:
+    """The smoke suite's correctness cases but cuBLAS's, whose kernels crash under racecheck."""
+    return [
+        *(sys.executable, "-m", "pytest", KERNELS, "--deselect", f"{KERNELS}::test_kernel[cublas"),
+        *("--device", "cuda", "-m", "gpu"),
+        # Everything takes many times longer under a sanitizer: a hang is a matter of minutes here.
+        *("--suite", "smoke", "--time-limit", "600", *selection),
+    ]
+
+
+def table(tool: str, counts: Counter[Finding]) -> Table:
+    made = Table("kernel", "kind", "count", title=tool)
+    for finding, count in sorted(counts.items()):
+        made.add_row(finding.kernel, finding.kind, str(count))
+    return made
+
+
+def main(selection: list[str]) -> int:
+    console = Console()
+    try:
+        sanitizer = find_tool("compute-sanitizer")
+    except ToolchainError as error:
+        print(f"sanitize: {error}", file=sys.stderr)
+        return 2
+    red = []
+    console.print(f"{', '.join(TOOLS)} …")
+    with ThreadPoolExecutor(len(TOOLS)) as pool:
+        runs = list(pool.map(lambda tool: watch(sanitizer, tool, program(selection)), TOOLS))
+    for tool, said in zip(TOOLS, runs, strict=True):
+        if why := verdict(tool, said.returncode, said.stdout):
+            red.append(why)
+            print(said.stdout)
+        if counts := findings(said.stdout):
+            console.print(table(tool, counts))
+    print("sanitize: " + ("; ".join(red) or f"nothing found by {', '.join(TOOLS)}"))
+    return 1 if red else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,60 @@
+"""What one pytest run knows; the plugins share it through the config's stash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import baselines
+from harness.baselines import Baseline
+from harness.compiler.static import ARCHES
+from harness.gate.against import Against
+from harness.gate.timed import Result
+from harness.project import selection as cases
+from harness.timing.plan import Plan
+from harness.verdicts.judge import Policy
+
+
+@dataclass
+class Session:
+    """What one pytest run knows: the device, why there is no GPU, the cases, the baseline, the results."""
+
+    device: Any = None
+    gpu: Any = None  # the device, where it is a GPU: it has a clock
+    no_gpu: str = ""
+    arch: str = "sm_90a"  # that the emulated device compiles for
+    selection: cases.Selection = field(default_factory=cases.Selection)
+    baseline: Baseline | None = None
+    baseline_path: Path | None = None
+    policy: Policy = field(default_factory=Policy)
+    plan: Plan = field(default_factory=Plan)
+    judging: bool = True
+    against: Against | None = None  # pairs a suspected regression with its baseline's commit
+    busy: Callable[[], Sequence[str]] = tuple  # who else is on the GPU, where that matters
+    results: list[Result] = field(default_factory=list)
+    compile_errors: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def slug(self) -> str:
+        return baselines.gpu_slug(self.gpu.info.name) if self.gpu else "no-gpu"
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """Compute capability of the GPU, or of the one that is emulated."""
+        capability: tuple[int, int] = self.gpu.info.capability if self.gpu else ARCHES[self.arch]
+        return capability
+
+    @property
+    def orphans(self) -> list[str]:
+        """Cases of the baseline that the suite no longer has."""
+        if self.baseline is None or not self.judging:
+            return []
+        live = {case.id for case in cases.select("full", (), (), (), self.capability).timed}
+        return sorted(set(self.baseline.case_ids) - live)
+
+
+KEY = pytest.StashKey[Session]()

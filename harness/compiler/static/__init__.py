@@ -1,0 +1,18 @@
+"""The compiler's figures of every kernel variant, held against stored ones; needs no GPU."""
+
+from harness.compiler.static.check import Check, Entry, entries
+from harness.compiler.static.compiled import ARCHES, StaticFigures, all_figures, figures
+from harness.compiler.static.diff import compare
+from harness.compiler.static.store import StoreError
+
+__all__ = [
+    "ARCHES",
+    "Check",
+    "Entry",
+    "StaticFigures",
+    "StoreError",
+    "all_figures",
+    "compare",
+    "entries",
+    "figures",
+]

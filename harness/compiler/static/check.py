@@ -1,0 +1,139 @@
+"""The compiler's figures of a run's variants against the stored ones, and the refresh of those."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.compiler import toolchain
+from harness.compiler.static import store
+from harness.compiler.static.compiled import ARCHES, StaticFigures, all_figures, variants_of
+from harness.compiler.static.diff import compare, percent
+from harness.compiler.static.store import ACCEPT, StoreError
+from harness.compiler.toolchain import CompileError, Variant
+
+
+class Entry(NamedTuple):
+    """A variant on an architecture; ``variant`` None where figures are stored and the ladder has none."""
+
+    name: str
+    arch: str
+    variant: Variant | None
+
+    def __str__(self) -> str:
+        return f"{self.name}-{self.arch}"
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} {self.arch}"
+
+    @property
+    def accept(self) -> str:
+        return f'{ACCEPT} -k "[{self}]"'
+
+
+def entries(root: Path = store.ROOT) -> list[Entry]:
+    """Every variant that has or should have stored figures, an architecture after the other.
+
+    A file that cannot be read adds none of its own; reading it again for a check says why.
+    """
+    found = []
+    for arch in ARCHES:
+        live = variants_of(arch)
+        try:
+            stored = store.load(arch, *toolchain.pins(), root)
+        except StoreError:
+            stored = {}
+        gone = [Entry(name, arch, None) for name in stored if name not in live]
+        found += [*(Entry(name, arch, variant) for name, variant in live.items()), *gone]
+    return found
+
+
+class Check:
+    """Compiles the entries of a run, those of an architecture together, when the first of them is asked for.
+
+    Raises ToolchainError where the pinned compiler or disassembler is not there, and, when asked for an
+    entry, StoreError where the stored figures of its architecture cannot be trusted.
+    """
+
+    def __init__(self, chosen: Iterable[Entry], root: Path = store.ROOT) -> None:
+        self._tools = toolchain.pinned_tools()
+        self._root = root
+        self._chosen = list(chosen)
+        self._made: dict[str, dict[str, StaticFigures | CompileError]] = {}
+        self._stored: dict[str, dict[str, StaticFigures]] = {}
+
+    def made(self, arch: str) -> dict[str, StaticFigures | CompileError]:
+        """The compiler's figures of the entries of an architecture, by name of the variant."""
+        if arch not in self._made:
+            known = {e.name: e.variant for e in self._chosen if e.arch == arch and e.variant}
+            figures = all_figures(list(known.values()), arch, self._tools)
+            self._made[arch] = dict(zip(known, figures, strict=True))
+        return self._made[arch]
+
+    def stored(self, arch: str) -> dict[str, StaticFigures]:
+        """The stored figures of an architecture, by name of the variant."""
+        if arch not in self._stored:
+            self._stored[arch] = store.load(arch, *self.versions, self._root)
+        return self._stored[arch]
+
+    @property
+    def versions(self) -> tuple[str, str]:
+        nvcc, nvdisasm = self._tools
+        return nvcc.version, nvdisasm.version
+
+    def finding(self, entry: Entry) -> str:
+        """Why an entry is red: what and where in one line, then what to do; empty if all is as stored."""
+        stored = self.stored(entry.arch).get(entry.name)
+        if entry.variant is None:
+            return (
+                f"{entry.title}: figures are stored, but there is no such variant; "
+                f"drop them with `{entry.accept}`"
+            )
+        made = self.made(entry.arch)[entry.name]
+        if isinstance(made, CompileError):
+            return str(made)
+        if fault := _fault(entry.variant, made):
+            return f"{entry.title}: {fault}"
+        if stored is None:
+            return f"{entry.title}: no figures are stored; accept the compiler's with `{entry.accept}`"
+        changes = compare(stored, made)
+        return f"{entry.title}: {'; '.join(changes)}\nto accept it: {entry.accept}" if changes else ""
+
+    def changes(self, arch: str, before: dict[str, StaticFigures]) -> Iterator[str]:
+        """What a refresh does to the stored figures of an architecture, a line a variant that changes.
+
+        Raises CompileError for a variant that does not compile.
+        """
+        for entry in self._chosen:
+            if entry.arch != arch:
+                continue
+            was, now = before.get(entry.name), self.made(arch).get(entry.name)
+            if isinstance(now, CompileError):
+                raise now
+            if now is None:
+                yield f"{entry.title}: dropped"
+            elif was is None:
+                yield (
+                    f"{entry.title}: new: {now.registers} registers, occupancy {percent(now.occupancy)} "
+                    f"({now.limited_by}), {now.census['total']} instructions"
+                )
+            elif changed := compare(was, now):
+                yield f"{entry.title}: {'; '.join(changed)}"
+
+    def after(self, arch: str, before: dict[str, StaticFigures]) -> dict[str, StaticFigures]:
+        """The stored figures of an architecture once the run's entries are refreshed; others stay."""
+        chosen = {entry.name for entry in self._chosen if entry.arch == arch}
+        fresh = {n: made for n, made in self.made(arch).items() if isinstance(made, StaticFigures)}
+        return {name: figures for name, figures in before.items() if name not in chosen} | fresh
+
+
+def _fault(variant: Variant, made: StaticFigures) -> str:
+    """What is wrong with a binary whatever is stored."""
+    kernel, config, dtype = variant
+    if not made.blocks:
+        return f"cannot be launched: too many {made.limited_by}"
+    if (declared := kernel.shape(config, dtype).shared_bytes) != made.shared_bytes:
+        return f"{made.shared_bytes} bytes of shared memory, but kernels/__init__.py declares {declared}"
+    return ""

@@ -1,0 +1,113 @@
+"""Files of stored figures: JSON by variant, read, checked and written whole.
+
+A variant's record is groups of figures, a line each, and a checksum of its own: it tells an edited file from
+a changed kernel, and git merges changes of two variants.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+ROOT = Path(__file__).resolve().parents[3] / "baselines" / "static"
+ACCEPT = "nox -s static -- --refresh"
+_REMEDY = f"restore it from git, or write it anew with `{ACCEPT}`"
+
+Groups = Mapping[str, Any]
+T = TypeVar("T")
+
+
+class StoreError(Exception):
+    """A file that cannot be trusted or written; one line with the file, the reason, what to do."""
+
+
+def read(path: Path, head: Mapping[str, object], make: Callable[[Groups], T]) -> dict[str, T]:
+    """What is stored by variant name, each made of its groups; nothing where there is no file.
+
+    Raises StoreError for a file that is malformed, edited by hand, or whose ``head`` is another.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"{shown(path)}: cannot be read ({error}); {_REMEDY}") from None
+    try:
+        records = _parse(text, head)
+        return {name: _genuine(name, record, make) for name, record in records.items()}
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{shown(path)}: {error}; {_REMEDY}") from None
+
+
+def _parse(text: str, head: Mapping[str, object]) -> dict[str, Any]:
+    try:
+        document = json.loads(text, object_pairs_hook=_object)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON, cut short or damaged ({error})") from None
+    if not isinstance(document, dict) or not isinstance(document.get("variants"), dict):
+        raise ValueError("holds no stored figures")
+    for name, wanted in head.items():
+        if document.get(name) != wanted:
+            raise ValueError(f"its {name} is {document.get(name)!r}, not {wanted!r}")
+    return dict(document["variants"])
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(n for n in names if names.count(n) > 1)} is in it twice")
+    return made
+
+
+def _genuine(name: str, record: Any, make: Callable[[Groups], T]) -> T:
+    with contextlib.suppress(TypeError, KeyError, AttributeError):
+        groups = {key: value for key, value in record.items() if key != "checksum"}
+        if record == _sealed(name, groups):
+            return make(groups)
+    raise ValueError(f"{name}: its figures do not fit their checksum: edited by hand or damaged")
+
+
+def _sealed(name: str, groups: Groups) -> dict[str, Any]:
+    text = json.dumps([name, groups], sort_keys=True)
+    return {**groups, "checksum": hashlib.sha256(text.encode()).hexdigest()[:16]}
+
+
+def write(path: Path, head: Mapping[str, object], records: Mapping[str, Groups]) -> Path:
+    """Writes the groups of every variant, whole or not at all. Raises StoreError."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text_of(head, records))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise StoreError(
+            f"{shown(path)}: could not be written ({error.strerror}); what was there is untouched"
+        ) from None
+    return path
+
+
+def text_of(head: Mapping[str, object], records: Mapping[str, Groups]) -> str:
+    """JSON with a line for each group of figures: a change shows as one line, under its variant's name."""
+    lines = [f" {json.dumps(name)}: {json.dumps(value)}," for name, value in head.items()]
+    variants = []
+    for name in sorted(records):
+        groups = (f"   {json.dumps(k)}: {json.dumps(v)}" for k, v in _sealed(name, records[name]).items())
+        variants.append(f"  {json.dumps(name)}: {{\n" + ",\n".join(groups) + "\n  }")
+    return "\n".join(["{", *lines, ' "variants": {', ",\n".join(variants), " }", "}"]) + "\n"
+
+
+def shown(path: Path) -> str:
+    """Relative to the checkout where it lies in it."""
+    checkout = ROOT.parents[1]
+    return str(path.relative_to(checkout) if path.is_relative_to(checkout) else path)

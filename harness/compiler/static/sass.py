@@ -1,0 +1,133 @@
+"""What is in a cubin: bytes of its sections, and its instructions counted by nvdisasm."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import struct
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from harness.compiler.toolchain import Disassembler, ToolchainError, cache_entry, load_entry, store_entry
+
+INSTRUCTION_BYTES = 16  # from compute capability 7.0 on
+SECONDS = 120
+_LINE = re.compile(r"^\s*\{?\s*/\*([0-9a-f]+)\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.MULTILINE)
+
+# Counted by their first word; of tensor core instructions the whole name counts: it tells the precision.
+_BY_WORD = (
+    *("FFMA", "FFMA2", "FADD", "FMUL", "LDSM", "STSM", "UTMALDG", "UTMASTG", "BAR", "BRA", "SHFL"),
+    *("ATOM", "ATOMS", "ATOMG", "RED", "LDGDEPBAR", "DEPBAR"),
+)
+# Counted by width, LD and ST being accesses through generic addresses, LDL and STL to local memory.
+BY_WIDTH = ("LDG", "STG", "LDS", "STS", "LDGSTS", "LD", "ST", "LDL", "STL")
+_WIDTHS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 256}
+
+
+class Section(NamedTuple):
+    """A section of a cubin; ``content`` is empty where it only reserves its ``size`` in bytes."""
+
+    name: str
+    size: int
+    content: bytes
+
+
+def sections(cubin: bytes) -> list[Section]:
+    """The sections of an ELF64 file. Source: System V ABI, "Object Files"."""
+    (table,) = struct.unpack_from("<Q", cubin, 0x28)
+    count, names = struct.unpack_from("<HH", cubin, 0x3C)
+    headers = [struct.unpack_from("<IIQQQQ", cubin, table + 64 * i) for i in range(count)]
+    strings = headers[names][4]
+    nobits = 8
+    return [
+        Section(
+            cubin[strings + name : cubin.index(b"\0", strings + name)].decode(),
+            size,
+            b"" if kind == nobits else cubin[offset : offset + size],
+        )
+        for name, kind, _, _, offset, size in headers
+    ]
+
+
+def constant_bytes(cubin: bytes) -> int:
+    """Bytes of all constant banks; bank 0 holds the launch parameters."""
+    return sum(s.size for s in sections(cubin) if s.name.startswith(".nv.constant"))
+
+
+def opcodes(cubins: Sequence[bytes], arch: str, nvdisasm: Disassembler) -> list[Counter[str]]:
+    """How often each opcode, modifiers included, stands in the code of each cubin of one architecture.
+
+    What the cache does not hold is disassembled together, since nvdisasm takes longer to start than to read
+    a kernel. Raises ToolchainError where nvdisasm fails or does not account for every instruction.
+    """
+    texts = [b"".join(s.content for s in sections(c) if s.name.startswith(".text")) for c in cubins]
+    entries = [
+        cache_entry(["opcodes", nvdisasm.version, arch, hashlib.sha256(text).hexdigest()]) for text in texts
+    ]
+    held = [load_entry(entry) for entry in entries]
+    counts = [Counter(json.loads(found[0])) if found else None for found in held]
+    missing = [i for i, count in enumerate(counts) if count is None]
+    made = _disassemble([texts[i] for i in missing], arch, nvdisasm) if missing else []
+    for i, count in zip(missing, made, strict=True):
+        store_entry(entries[i], json.dumps(count).encode(), "")
+        counts[i] = count
+    return [count for count in counts if count is not None]
+
+
+def _disassemble(texts: Sequence[bytes], arch: str, nvdisasm: Disassembler) -> list[Counter[str]]:
+    with tempfile.NamedTemporaryFile(prefix="gemm-", suffix=".bin") as file:
+        file.write(b"".join(texts))
+        file.flush()
+        # The analysis of branches, which -ndf leaves out, needs more than the bare instructions.
+        command = [str(nvdisasm.path), "-ndf", "-b", arch.upper().replace("SM_", "SM").replace("A", "a")]
+        try:
+            said = subprocess.run([*command, file.name], capture_output=True, text=True, timeout=SECONDS)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise ToolchainError(f"{nvdisasm.path} does not run: {error}") from None
+    if said.returncode:
+        raise ToolchainError(f"{nvdisasm.path} failed: {(said.stderr or said.stdout).strip()[:200]}")
+    return count_opcodes(said.stdout, [len(text) for text in texts])
+
+
+def count_opcodes(listing: str, sizes: Sequence[int]) -> list[Counter[str]]:
+    """Counts the opcodes of a listing of kernels that lie one after the other, ``sizes`` bytes each.
+
+    Raises ToolchainError where an instruction of them is not in the listing.
+    """
+    found = [(int(offset, 16), opcode) for offset, opcode in _LINE.findall(listing)]
+    expected = list(range(0, sum(sizes), INSTRUCTION_BYTES))
+    if [offset for offset, _ in found] != expected:
+        raise ToolchainError(
+            f"nvdisasm listed {len(found)} instructions where the code has {len(expected)}: "
+            "this suite cannot read its output"
+        )
+    counts, start = [], 0
+    for size in sizes:
+        end = start + size // INSTRUCTION_BYTES
+        counts.append(Counter(opcode for _, opcode in found[start:end]))
+        start = end
+    return counts
+
+
+def census(counts: Mapping[str, int]) -> dict[str, int]:
+    """The opcodes that tell how a kernel works, sorted, and ``total``: all instructions but NOPs.
+
+    Loads and stores read ``LDS.128`` for 128 bits a thread, whatever their other modifiers.
+    """
+    made: Counter[str] = Counter()
+    for opcode, count in counts.items():
+        if opcode == "NOP":
+            continue  # Fills the last cache line.
+        made["total"] += count
+        word, *modifiers = opcode.split(".")
+        if word in BY_WIDTH:
+            made[f"{word}.{next((_WIDTHS[m] for m in modifiers if m in _WIDTHS), 32)}"] += count
+        elif word.endswith("MMA"):
+            made[opcode] += count
+        elif word in _BY_WORD:
+            made[word] += count
+    return dict(sorted(made.items()))

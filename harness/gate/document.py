@@ -1,0 +1,92 @@
+"""A comparison as JSON: all that decided a verdict, small; and the same verdicts from it again."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from harness.gate.compare import Comparison, Row, control_rule
+from harness.project.commit import Commit, Tree
+from harness.timing.looks import Rule, decide
+
+SCHEMA = 1
+
+
+def document(
+    comparison: Comparison, commit: Commit, tree: Tree, machine: Mapping[str, Any], when: str
+) -> dict[str, Any]:
+    """What ``--json`` writes. No host name, no path; durations in seconds."""
+    rule = comparison.rule
+    return {
+        "gemm_comparison": SCHEMA,
+        "datetime": when,
+        "base": {"name": commit.name, "id": commit.sha},
+        "new": {"id": tree.sha, "dirty": tree.dirty},
+        "machine_info": dict(machine),
+        "rule": {"delta": rule.delta, "error": rule.error, "looks": rule.looks, "blocks": rule.blocks},
+        "seed": comparison.seed,
+        "exit_status": comparison.exit_status,
+        "unfit": comparison.unfit,
+        "controls": [_record(row) for row in comparison.controls],
+        "cases": [_record(row) for row in comparison.rows],
+    }
+
+
+def _record(row: Row) -> dict[str, Any]:
+    record: dict[str, Any] = {"case": row.case.id, "verdict": str(row.kind), "reason": row.reason}
+    if row.finding:
+        f = row.finding
+        record |= {
+            "change": _round(f.change),
+            "interval": [_round(end) for end in f.interval],
+            "miss": f.miss,
+            "blocks": f.blocks,
+        }
+    if row.samples.blocks:
+        samples = row.samples
+        record |= {
+            "base_s": _round(samples.median("a"), 6),
+            "new_s": _round(samples.median("b"), 6),
+            "cycles_change": cycles_change(row),
+            "resolution": samples.resolution,
+            "discarded": samples.discarded,
+            "clock_event_reasons": samples.reasons,
+            "gpu_seconds": _round(samples.gpu_seconds, 3),
+            "looks": [list(look.log_ratios) for look in row.looks],
+            # What the timer could tell apart by the end of each look.
+            "resolutions": [seen.resolution for seen in accumulate(row.looks)],
+        }
+    return record
+
+
+def cycles_change(row: Row) -> float | None:
+    """Relative change in SM cycles, the mean over blocks; None where no clock was seen."""
+    known = [c for block in row.samples.blocks if math.isfinite(c := block.log_cycles)]
+    return _round(math.expm1(statistics.fmean(known))) if known else None
+
+
+def _round(value: float, digits: int = 9) -> float:
+    return float(f"{value:.{digits}g}")
+
+
+def verdicts(told: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """The verdicts on the controls and on the cases that were timed, from the document alone, by case id."""
+    rule = Rule(**told["rule"])
+    return _again(told["controls"], control_rule(rule)), _again(told["cases"], rule)
+
+
+def _again(records: Sequence[Mapping[str, Any]], rule: Rule) -> dict[str, str]:
+    timed = {record["case"]: record for record in records if record.get("looks")}
+
+    def more(case: str, look: int) -> tuple[Sequence[float], float] | None:
+        record = timed[case]
+        if look >= len(record["looks"]):
+            return None  # It crashed in this look.
+        return record["looks"][look], record["resolutions"][look]
+
+    found = decide(list(timed), more, rule)
+    kinds = {case: str(f.kind) for case, f in found.items()}
+    return {case: kinds.get(case, record["verdict"]) for case, record in timed.items()}

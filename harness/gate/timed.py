@@ -1,0 +1,188 @@
+"""From a timed case to a verdict: measure, judge, confirm a suspicion in a fresh worker, record.
+
+Knows neither pytest nor CUDA: a device that can `time`, a baseline, a policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from harness.baselines import Baseline, BaselineEntry
+from harness.devices import DeviceError
+from harness.model import Case
+from harness.timing.measurement import Measurement
+from harness.verdicts.drift import decisive, differences
+from harness.verdicts.evidence import Evidence, conclude, confirmed, told
+from harness.verdicts.judge import CONFIRMED, Paired, Policy, Verdict, VerdictKind
+
+
+class TimingDevice(Protocol):
+    """A device with a clock."""
+
+    def time(self, case: Case, plan: Any) -> Measurement: ...
+
+    def restart(self) -> None: ...
+
+
+class PairsWithBaseline(Protocol):
+    """Times a case beside the commit of its baseline."""
+
+    def __call__(self, case: Case, entry: BaselineEntry, threshold: float) -> Paired: ...
+
+
+@dataclass(frozen=True)
+class Result:
+    """A case, its verdict and what that rests on."""
+
+    case: Case
+    verdict: Verdict
+    evidence: Evidence = field(default_factory=Evidence)
+    policy: Policy = field(default_factory=Policy)
+
+    @property
+    def measurement(self) -> Measurement | None:
+        """The last one: of a confirmed suspicion, the confirming one; None where the device failed."""
+        return None if self.evidence.error else self.evidence.second or self.evidence.first
+
+    @property
+    def first_median(self) -> float | None:
+        """Median seconds of the measurement that a fresh worker was to confirm."""
+        e = self.evidence
+        return e.first.median if e.first and e.second and e.first.seconds else None
+
+    @property
+    def cublas_ratio(self) -> float | None:
+        return self.measurement.cublas_ratio if self.measurement and self.usable else None
+
+    @property
+    def usable(self) -> bool:
+        """Whether there are samples, enough of them and each a duration."""
+        return self.measurement is not None and self.verdict.gflops is not None
+
+
+class SampleClock:
+    """A timer for pytest-benchmark that replays device samples.
+
+    ``benchmark.pedantic(clock.tick, rounds=len(samples))`` then records exactly those seconds: no host
+    time gets in, and nothing is calibrated.
+    """
+
+    __name__ = "device_clock"  # what pytest-benchmark writes into its JSON
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._samples: list[float] = []
+
+    def load(self, samples: tuple[float, ...]) -> None:
+        self._now, self._samples = 0.0, list(reversed(samples))
+
+    def tick(self) -> None:
+        # Starting again at zero keeps microseconds exact however many seconds went before.
+        self._now += self._samples.pop()
+
+    def __call__(self) -> float:
+        return self._now
+
+
+def run(
+    device: TimingDevice,
+    case: Case,
+    baseline: Baseline | None,
+    policy: Policy,
+    plan: Any,
+    now: Callable[[], Mapping[str, Any]] = dict,
+    against: PairsWithBaseline | None = None,
+    busy: Callable[[], Sequence[str]] = tuple,
+) -> Result:
+    """Times and judges one case; what the device cannot do becomes a verdict, never an exception.
+
+    A suspicion is measured again in a fresh worker, and what is left of it beside the baseline's own commit
+    where ``against`` can. ``now`` gives this run's machine_info, to say what is not as it was; ``busy`` tells
+    who else is on the GPU.
+    """
+    entry = baseline.entry(case.id) if baseline else None
+    evidence = Evidence(entry=entry, stored=baseline is not None)
+    try:
+        evidence = replace(evidence, first=device.time(case, plan))
+        evidence = replace(evidence, others=tuple(busy()))
+        verdict = conclude(case, evidence, policy)
+        if verdict.kind is not VerdictKind.REGRESSED or entry is None or baseline is None:
+            return Result(case, verdict, evidence, policy)
+        # One process can be unlucky (memory layout, a neighbour's burst); two in a row are not.
+        device.restart()
+        second = device.time(case, plan)
+        machine = now()
+        evidence = replace(
+            evidence,
+            second=second,
+            differences=differences(baseline, entry, machine, second),
+            decisive=decisive(baseline, entry, machine),
+        )
+        verdict = confirmed(case, evidence, policy)
+        if verdict.reason == CONFIRMED and against and verdict.threshold is not None:
+            evidence = replace(evidence, paired=against(case, entry, verdict.threshold))
+        evidence = replace(evidence, others=tuple(busy()))
+        return Result(case, conclude(case, evidence, policy), evidence, policy)
+    except DeviceError as error:
+        evidence = replace(evidence, error=(error.code, str(error)))
+        return Result(case, conclude(case, evidence, policy), evidence, policy)
+
+
+def extra_info(result: Result) -> dict[str, Any]:
+    """What goes into the run's JSON: all that was seen and came of it, and the evidence to judge it again.
+
+    What is usable is stored beside its samples; of all else the samples, few or none, are among it.
+    """
+    m, v, case = result.measurement, result.verdict, result.case
+    info: dict[str, Any] = {
+        "case": case.id,
+        "variant": case.variant,
+        "flops": case.problem.flops,
+        "verdict": str(v.kind),
+        "verdict_reason": v.reason,
+        "red": v.failed(result.policy),
+        "path": result.evidence.path,
+        "launch": str(case.launch),
+        "evidence": told(case, result.evidence, result.policy),
+    }
+    if m is None or not result.usable:
+        return info | {"message": v.message, "seconds": list(m.seconds) if m else []}
+    info |= {
+        "gflops": case.problem.gflops(m.median),
+        "median_s": m.median,
+        "spread": m.spread,
+        "cublas_ratio": m.cublas_ratio,
+        "sm_clock_mhz": m.sm_clock_mhz,
+        "power_w": m.power_w,
+        "temperature_c": m.temperature_c,
+        "clock_event_reasons": m.clock_event_reasons,
+        "discarded": m.discarded,
+        "throttled": m.throttled,
+        "l2": m.l2,
+        "duty": m.duty,
+        "change": v.change,
+        "flop_per_clock": _per_clock(case, m),
+        "change_per_clock": v.per_clock,
+        "threshold": v.threshold,
+        "noise_floor": v.noise_floor,
+        **m.extra,
+    }
+    if m.resources is not None:
+        info |= {
+            "registers": m.resources.registers,
+            "shared_bytes": m.resources.shared_bytes,
+            "local_bytes": m.resources.local_bytes,
+            "cubin_sha256": m.resources.cubin_sha256,
+        }
+    if result.first_median is not None:
+        info["first_median_s"] = result.first_median
+    if "sustained_s" in m.extra:
+        info["sustained_gflops"] = case.problem.gflops(m.extra["sustained_s"])
+    return info
+
+
+def _per_clock(case: Case, m: Measurement) -> float | None:
+    """FLOP per SM clock of the whole GPU; None where the clock is not known."""
+    return case.problem.flops / (m.median * m.sm_clock_mhz * 1e6) if m.sm_clock_mhz else None

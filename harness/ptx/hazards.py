@@ -1,0 +1,48 @@
+"""What the emulated device sees go wrong, and where: a site is an instruction in the text of a kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from harness.ptx.parser import Instruction
+
+if TYPE_CHECKING:
+    from harness.ptx.counters import Counters
+
+
+class Trap(Exception):
+    """A hazard after which the launch cannot go on. ``check`` is a stable name such as bounds."""
+
+    def __init__(self, check: str, what: str, site: Site | None, lane: int) -> None:
+        super().__init__(what)
+        self.check, self.what, self.site, self.lane = check, what, site, lane
+
+
+@dataclass
+class Site:
+    """An instruction, what its accesses looked like before, and its counters where they are kept."""
+
+    instruction: Instruction
+    patterns: list[Any] = field(default_factory=list)
+    counters: Counters | None = None
+
+    def count_global(self, kind: str, buffer: str, address: Any, width: int, mask: Any) -> None:
+        """A load, store or copy of ``width`` bytes at the addresses (n,) of the active lanes."""
+        if self.counters is not None:
+            self.counters.touch_global(self.instruction, kind, buffer, address, width, mask)
+
+    def count_shared(self, kind: str, pattern: Any) -> None:
+        if self.counters is not None:
+            self.counters.touch_shared(self.instruction, kind, pattern)
+
+    def count_guard(self, mask: Any) -> None:
+        """Of the active lanes of its block of code, the guard of the instruction let these through."""
+        if self.counters is not None:
+            self.counters.touch_guard(self.instruction, mask)
+
+    def where(self, source: str, line: int = 0) -> str:
+        """PTX line, and the line of the .cu file ``source`` where it is known."""
+        i = self.instruction
+        place = f"PTX line {i.line}: {i.text}"
+        return f"{source}:{line} ({place})" if line else place

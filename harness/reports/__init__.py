@@ -1,0 +1,76 @@
+"""The results for people: a row of the ladder table, and its order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.model import Case
+from harness.verdicts.judge import Policy, Verdict
+from kernels import LADDER
+
+__all__ = ["Row", "in_order", "row"]
+
+# What a verdict means where nothing needs explaining; any other reason is shown with it.
+_PLAIN = ("WITHIN_THRESHOLD", "FASTER", "NOT_IN_BASELINE", "NO_BASELINE_FILE", "NOT_RUN")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case. ``change``, ``per_clock``, ``noise_floor`` and ``detectable``, the minimum detectable effect,
+    are shares, ``cublas_ratio`` the speed over cuBLAS's; None where there is none."""
+
+    stage: str
+    config: str
+    dtype: str
+    problem: str
+    gflops: float | None
+    cublas_ratio: float | None
+    change: float | None
+    per_clock: float | None
+    noise_floor: float | None
+    detectable: float | None
+    verdict: str
+    reason: str = ""
+    failed: bool = False
+
+    @property
+    def outcome(self) -> str:
+        """The verdict, with its reason where that says more."""
+        return self.verdict if self.reason in ("", *_PLAIN) else f"{self.verdict} {self.reason}"
+
+
+def row(case: Case, verdict: Verdict, cublas_ratio: float | None, policy: Policy) -> Row:
+    """The row of a judged case."""
+    return Row(
+        stage=case.kernel.name,
+        config=case.config.label,
+        dtype=case.dtype.name,
+        problem=case.problem.id,
+        gflops=verdict.gflops,
+        cublas_ratio=cublas_ratio,
+        change=verdict.change,
+        per_clock=verdict.per_clock,
+        noise_floor=verdict.noise_floor,
+        detectable=verdict.detectable,
+        verdict=verdict.kind.value,
+        reason=verdict.reason,
+        failed=verdict.failed(policy),
+    )
+
+
+def in_order(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows by problem, in the order in which the problems came; of each, by dtype and then by ladder."""
+    stages = {kernel.name: number for number, kernel in enumerate(LADDER)}
+    dtypes = list(dict.fromkeys(dtype.name for kernel in LADDER for dtype in kernel.dtypes))
+    groups: dict[str, list[Row]] = {}
+    for one in rows:
+        groups.setdefault(one.problem, []).append(one)
+    for group in groups.values():
+        group.sort(
+            key=lambda r: (
+                dtypes.index(r.dtype) if r.dtype in dtypes else len(dtypes),
+                stages.get(r.stage, len(stages)),
+            )
+        )
+    return groups

@@ -1,0 +1,96 @@
+"""The table of a run without a GPU: a line a variant, from what its tests recorded.
+
+Tests tell what they saw by `record_property`, which reaches the report from whichever process ran them:
+``variant`` always; ``problem`` and ``findings`` (check names) from the correctness tests; ``arch``,
+``registers``, ``occupancy``, ``limited_by`` and ``change`` from the figures; ``sectors_per_request`` and
+``conflicts`` from the counters.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.table import Table
+
+from harness.model import variant_name
+from harness.reports.terminal import render
+from kernels import LADDER
+
+HEADS = [*("stage", "dtype", "config", "right", "races", "sectors/request", "conflicts")]
+HEADS += ["registers", "occupancy", "changed", "found"]
+ALIGN = "lllrrrrrrll"
+
+
+@dataclass
+class CheckRow:
+    """A variant: of how many problems it is right, what else was found, what the compiler made of it."""
+
+    stage: str
+    dtype: str
+    config: str
+    problems: int = 0
+    wrong: int = 0
+    found: Counter[str] = field(default_factory=Counter)
+    sectors_per_request: str = ""
+    conflicts: str = ""
+    registers: str = ""
+    occupancy: str = ""
+    changed: list[str] = field(default_factory=list)
+    failed: bool = False
+
+    def cells(self) -> tuple[str, ...]:
+        right = f"{self.problems - self.wrong}/{self.problems}" if self.problems else ""
+        return (
+            ("! " if self.failed else "") + self.stage,
+            self.dtype,
+            self.config,
+            right,
+            str(self.found["race"]) if self.problems else "",
+            self.sectors_per_request,
+            self.conflicts,
+            self.registers,
+            self.occupancy,
+            ", ".join(self.changed) or ("none" if self.registers else ""),
+            ", ".join(f"{name} {n}" for name, n in self.found.most_common()),
+        )
+
+
+def check_rows(reports: Iterable[Any], arch: str) -> list[CheckRow]:
+    """Rows of the variants that pytest's reports tell of, in ladder order; figures are those of ``arch``."""
+    rows: dict[str, CheckRow] = {}
+    for report in reports:
+        said: Mapping[str, Any] = dict(report.user_properties)
+        if "variant" not in said or report.skipped:
+            continue
+        name = str(said["variant"])
+        stage, dtype, *config = name.split("-", 2)
+        row = rows.setdefault(name, CheckRow(stage, dtype, "".join(config)))
+        row.failed |= report.failed
+        if "problem" in said:
+            row.problems += 1
+            row.wrong += report.failed
+            row.found.update(str(said.get("findings", "")).split())
+        if said.get("arch") == arch:
+            row.registers, row.occupancy = str(said["registers"]), str(said["occupancy"])
+        if said.get("change"):
+            row.changed.append(str(said["arch"]))
+        if "sectors_per_request" in said:
+            row.sectors_per_request, row.conflicts = str(said["sectors_per_request"]), str(said["conflicts"])
+    ladder = [variant_name(k, c, d) for k in LADDER for d in k.dtypes for c in k.configs]
+    place = {name: i for i, name in enumerate(ladder)}
+    return [rows[name] for name in sorted(rows, key=lambda name: place.get(name, len(place)))]
+
+
+def check_table(rows: Sequence[CheckRow], color: bool) -> str:
+    """The table as text, in which what failed is marked with ``!``."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    shown = [i for i in range(len(HEADS)) if any(row.cells()[i] for row in rows)]
+    for i in shown:
+        table.add_column(HEADS[i], justify="right" if ALIGN[i] == "r" else "left", no_wrap=True)
+    for row in rows:
+        cells = row.cells()
+        table.add_row(*(cells[i] for i in shown), style="red" if row.failed else "")
+    return render(table, color)

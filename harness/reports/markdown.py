@@ -1,0 +1,151 @@
+"""Markdown: the summary of a CI job, and the ladder in the README, made from the stored baseline."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from harness.baselines import Baseline, BaselineEntry
+from harness.model import Case, Kernel, Problem
+from harness.reports import Row, in_order
+from harness.reports.check import ALIGN, HEADS, CheckRow
+from harness.verdicts.judge import gflops_text, noise_text, percent_text, share_text
+from kernels import LADDER
+
+BEGIN, END = "<!-- ladder:begin -->", "<!-- ladder:end -->"
+NO_BASELINE = "No baseline yet: run nox -s baseline on a GPU."
+SHOWN = Problem(4096, 4096, 4096)
+
+
+def job_summary(
+    rows: Sequence[Row],
+    header: Sequence[str],
+    exit_status: int = 0,
+    other_failures: Sequence[str] = (),
+    checked: Sequence[CheckRow] = (),
+) -> str:
+    """A GitHub job summary: the count of verdicts, the lines of ``header``, what failed, then everything.
+
+    ``other_failures`` are the ids of the tests that failed beside the rows, ``checked`` what a run without
+    a GPU saw. Green only where something was judged, nothing failed, and pytest's ``exit_status`` is 0.
+    """
+    failed = [row for row in rows if row.failed]
+    said = [f"{n} {verdict}" for verdict, n in Counter(row.verdict for row in rows).most_common()]
+    if checked:
+        said.append(f"{len(checked)} variants checked without a GPU")
+    said = said or ["nothing was judged"]
+    if count := len(other_failures):
+        said.append(f"{count} other {'test' if count == 1 else 'tests'} failed")
+    if exit_status not in (0, 1):
+        said.append(f"pytest ended with exit status {exit_status}")
+    red = failed or other_failures or exit_status or not (rows or checked)
+    parts = [
+        f"## {'Red' if red else 'Green'}: {', '.join(said)}",
+        "\n".join(f"- {_safe(line)}" for line in header),
+    ]
+    if failed or other_failures:
+        parts.append("### Failed")
+    if failed:
+        parts.append(_rows(failed))
+    if other_failures:
+        parts.append("\n".join(f"- {_safe(test)}" for test in other_failures))
+    if rows:
+        parts.append(f"<details><summary>All {len(rows)} cases</summary>\n\n{_rows(rows)}\n\n</details>")
+    if checked:
+        parts.append(table_text(HEADS, ALIGN, (row.cells() for row in checked)))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _rows(rows: Sequence[Row]) -> str:
+    ordered = [row for group in in_order(rows).values() for row in group]
+    return table_text(
+        (
+            *("problem", "stage", "dtype", "config", "GFLOPS", "% of cuBLAS", "change", "per clock"),
+            *("noise floor", "MDE", "verdict"),
+        ),
+        "llllrrrrrrl",
+        (
+            (
+                *(row.problem, row.stage, row.dtype, row.config, gflops_text(row.gflops)),
+                *(share_text(row.cublas_ratio), percent_text(row.change), percent_text(row.per_clock)),
+                *(noise_text(row.noise_floor), noise_text(row.detectable)),
+                f"**{row.outcome}**" if row.failed else row.outcome,
+            )
+            for row in ordered
+        ),
+    )
+
+
+def readme_section(baselines: Sequence[Baseline]) -> str:
+    """What stands between the marks of the README: a table and its provenance for each GPU model."""
+    return "\n\n".join(f"{_provenance(b)}\n\n{_ladder(b)}" for b in baselines) or NO_BASELINE
+
+
+def replaced(readme: str, section: str) -> str:
+    """The README with the section between its marks. Raises ValueError where it has not both, once each."""
+    if readme.count(BEGIN) != 1 or readme.count(END) != 1 or readme.index(BEGIN) > readme.index(END):
+        raise ValueError(f"needs the line {BEGIN} once, and {END} once after it")
+    before, _, rest = readme.partition(BEGIN)
+    return f"{before}{BEGIN}\n{section}\n{END}{rest.partition(END)[2]}"
+
+
+def _provenance(baseline: Baseline) -> str:
+    machine, commit = baseline.machine_info, baseline.commit_info
+    changed = " with changes" if commit["dirty"] else ""
+    board = f" (board {baseline.board})" if baseline.board else ""
+    return (
+        f"{machine['name']}{board}, M = N = K = {SHOWN.m}, the best config of each stage. "
+        f"Driver {machine['driver']}, CUDA {machine['cuda_driver']}, nvcc {machine['nvcc']}; "
+        f"commit {commit['id'][:12]}{changed}, {baseline.datetime[:10]}, {baseline.runs} fresh runs."
+    )
+
+
+def _ladder(baseline: Baseline) -> str:
+    lines = []
+    for kernel in LADDER:
+        for dtype in kernel.dtypes:
+            stored = (baseline.entry(Case(kernel, dtype, c, SHOWN).id) for c in kernel.configs)
+            configs = [(entry, c.label) for entry, c in zip(stored, kernel.configs, strict=True) if entry]
+            if configs:
+                best, label = max(configs, key=lambda pair: pair[0].gflops)
+                lines.append(_line(kernel, str(dtype), label, best))
+    return table_text(
+        ("stage", "idea", "dtype", "best config", "GFLOPS", "% of cuBLAS", "noise floor"), "llllrrr", lines
+    )
+
+
+def _line(kernel: Kernel, dtype: str, label: str, best: BaselineEntry) -> tuple[str, ...]:
+    share = 1.0 if kernel.library else best.cublas_ratio
+    return (
+        kernel.name,
+        kernel.idea,
+        dtype,
+        label,
+        gflops_text(best.gflops),
+        share_text(share),
+        noise_text(best.noise_floor),
+    )
+
+
+def table_text(heads: Sequence[str], align: str, rows: Iterable[Sequence[str]]) -> str:
+    rule = ["---:" if side == "r" else "---" for side in align]
+    return "\n".join(f"| {' | '.join(map(_safe, cells))} |" for cells in (heads, rule, *rows))
+
+
+def _safe(text: str) -> str:
+    """Text that can neither end its cell nor become HTML."""
+    return re.sub(r"\s+", " ", text).replace("|", "\\|").replace("<", "&lt;")
+
+
+def update_readme(readme: Path, baselines: Sequence[Baseline], check: bool) -> bool:
+    """Brings the README's table up to date, or with ``check`` only looks; true if it was already.
+
+    Raises ValueError where the README has no place for it, OSError where it cannot be read or written.
+    """
+    text = readme.read_text(encoding="utf-8")
+    wanted = replaced(text, readme_section(baselines))
+    if text != wanted and not check:
+        readme.write_text(wanted, encoding="utf-8")
+    return text == wanted

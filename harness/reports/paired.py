@@ -1,0 +1,103 @@
+"""A comparison for people: a table on the terminal, Markdown for a pull request."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from harness.gate.compare import Comparison, Row
+from harness.gate.document import cycles_change
+from harness.gate.pairs import PairState
+from harness.project.commit import Commit, Tree
+from harness.reports.markdown import table_text
+from harness.reports.terminal import render
+from harness.verdicts.judge import percent_text
+
+HEADS = ("case", "base µs", "new µs", "change", "interval", "in cycles", "blocks", "verdict")
+ALIGN = "lrrrrrrl"
+_STYLES = {"FASTER": "green", "NEW": "yellow", "IDENTICAL": "dim"}
+
+
+def heading(comparison: Comparison, commit: Commit, tree: Tree) -> list[str]:
+    """What was compared, how, and what it came to; a line each."""
+    rule = comparison.rule
+    said = ", ".join(f"{n} {kind}" for kind, n in Counter(str(r.kind) for r in comparison.rows).most_common())
+    lines = [
+        f"{tree.label} against {commit.label}: {said or 'no case'}",
+        f"SLOWER and FASTER are beyond ±{100 * rule.delta:g} %, SAME is within, AMBIGUOUS neither; "
+        f"a false verdict in this run has a probability of at most {100 * rule.error:g} % "
+        f"(seed {comparison.seed})",
+    ]
+    if comparison.unfit:
+        lines.append(f"UNFIT: {comparison.unfit}")
+    elif not comparison.judged:
+        lines.append("nothing was judged")
+    elif not comparison.controls:
+        lines.append("no control was timed: no case needed one")
+    return lines
+
+
+def table(comparison: Comparison, color: bool) -> str:
+    """Controls first, then the cases that were timed or could not be; identical ones are counted only."""
+    drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for head, side in zip(HEADS, ALIGN, strict=True):
+        drawn.add_column(head, justify="right" if side == "r" else "left", no_wrap=True)
+    for row in comparison.controls:
+        drawn.add_row(*_cells(row, "control"), style="dim")
+    for row in _shown(comparison):
+        style = "red" if row.failed else _STYLES.get(str(row.kind), "")
+        drawn.add_row(*_cells(row, ""), style=style)
+    lines = [render(drawn, color)] if drawn.row_count else []
+    lines += [f"{row.case.id}: {row.kind}: {row.reason}" for row in _explained(comparison)]
+    return "\n".join(lines)
+
+
+def markdown(comparison: Comparison, commit: Commit, tree: Tree) -> str:
+    """For a pull request or a job summary."""
+    first, *others = heading(comparison, commit, tree)
+    parts = [
+        f"## {'Red' if comparison.exit_status else 'Green'}: {first}",
+        "\n".join(f"- {line}" for line in others),
+    ]
+    timed = [_cells(row, "") for row in _shown(comparison)]
+    if timed:
+        parts.append(table_text(HEADS, ALIGN, timed))
+    if comparison.controls:
+        controls = [_cells(row, "control") for row in comparison.controls]
+        parts.append("Equal builds, timed as the run's own control:")
+        parts.append(table_text(HEADS, ALIGN, controls))
+    if explained := _explained(comparison):
+        parts.append("\n".join(f"- {row.case.id}: {row.kind}: {_plain(row.reason)}" for row in explained))
+    return "\n\n".join(parts) + "\n"
+
+
+def _plain(text: str) -> str:
+    return text.replace("<", "&lt;")
+
+
+def _shown(comparison: Comparison) -> Sequence[Row]:
+    return [row for row in comparison.rows if row.kind != PairState.IDENTICAL]
+
+
+def _explained(comparison: Comparison) -> list[Row]:
+    """Rows with something to say, that the heading has not said for all of them."""
+    rows = (*comparison.controls, *_shown(comparison))
+    return [row for row in rows if row.reason and row.kind != "UNFIT"]
+
+
+def _cells(row: Row, note: str) -> tuple[str, ...]:
+    finding, samples = row.finding, row.samples
+    known = bool(samples.blocks)
+    low, high = finding.interval if finding else (None, None)
+    return (
+        f"{note} {row.case.id}" if note else ("! " if row.failed else "  ") + row.case.id,
+        f"{1e6 * samples.median('a'):.2f}" if known else "–",
+        f"{1e6 * samples.median('b'):.2f}" if known else "–",
+        percent_text(finding.change if finding else None, 2),
+        f"{percent_text(low, 2)} … {percent_text(high, 2)}" if finding else "–",
+        percent_text(cycles_change(row) if known else None, 2),
+        str(finding.blocks) if finding else "–",
+        str(row.kind),
+    )

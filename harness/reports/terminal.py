@@ -1,0 +1,98 @@
+"""The ladder table at the end of a pytest run."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from harness.reports import Row, in_order, row
+from harness.verdicts.judge import gflops_text, noise_text, percent_text, share_text
+
+__all__ = ["Row", "ladder_table", "row"]
+
+_NARROW_CONFIG = 18
+# By whether it is narrow: the message of a verdict has them all.
+_FIGURES = (
+    ("GFLOPS", "% cuBLAS", "change", "per clock", "noise", "MDE"),
+    ("GFLOPS", "% cuBLAS", "change", "MDE"),
+)
+_STYLES = {"PASS": "", "IMPROVED": "green", "NO_BASELINE": "yellow", "DRIFTED": "yellow"}
+
+
+def ladder_table(rows: Sequence[Row], width: int, color: bool) -> str:
+    """The table as text: grouped by problem, every row shown, those that failed marked with ``!``.
+
+    Where ``width`` is short, configs go on at the next line after a hyphen, and the change per clock and the
+    noise floor are left out. No word or figure is ever cut: a very narrow table is wider than asked. No
+    line ends in spaces; without ``color`` there are no control sequences.
+    """
+    console = _console(color)
+    table = _table(rows, narrow=False)
+    if Measurement.get(console, console.options, table).maximum > width:
+        table = _table(rows, narrow=True)
+    return render(table, color)
+
+
+def render(table: Table, color: bool) -> str:
+    """A table as text, as wide as it is; no line ends in spaces."""
+    console = _console(color)
+    with console.capture() as captured:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def _console(color: bool) -> Console:
+    return Console(
+        file=io.StringIO(),
+        width=10_000,
+        color_system="standard" if color else None,
+        force_terminal=color,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        _environ={},
+    )
+
+
+def _table(rows: Sequence[Row], narrow: bool) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for name in ("  stage", "dtype", "config"):
+        table.add_column(name, no_wrap=True)
+    for name in _FIGURES[narrow]:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for problem, group in in_order(rows).items():
+        table.add_row(Text(problem, style="bold"))
+        for one in group:
+            style = "red" if one.failed else _STYLES.get(one.verdict, "")
+            table.add_row(*_cells(one, narrow), style=style)
+    return table
+
+
+def _cells(one: Row, narrow: bool) -> tuple[str, ...]:
+    return (
+        ("! " if one.failed else "  ") + one.stage,
+        one.dtype,
+        _broken(one.config) if narrow else one.config,
+        gflops_text(one.gflops),
+        share_text(one.cublas_ratio),
+        percent_text(one.change),
+        *(() if narrow else (percent_text(one.per_clock), noise_text(one.noise_floor))),
+        noise_text(one.detectable),
+        one.outcome.replace(" ", "\n") if narrow else one.outcome,
+    )
+
+
+def _broken(config: str) -> str:
+    """The label on several lines, broken after hyphens."""
+    lines = [""]
+    for part in config.replace("-", "-\n").splitlines():
+        if len(lines[-1] + part) > _NARROW_CONFIG and lines[-1]:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)

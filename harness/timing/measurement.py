@@ -1,0 +1,77 @@
+"""What timing a case gave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from harness.model import Resources
+
+# NVML's clock-event reasons (nvmlClocksEventReasons in its API reference): why the clock is not higher.
+_CLOCK_EVENT_REASONS = {
+    0x001: "idle",
+    0x002: "application clocks",
+    0x004: "software power cap",
+    0x008: "hardware slowdown",
+    0x010: "sync boost",
+    0x020: "software thermal slowdown",
+    0x040: "hardware thermal slowdown",
+    0x080: "hardware power brake",
+    0x100: "display clocks",
+}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Device seconds of each round of a case in one process, and what was seen around them.
+
+    ``reference_seconds`` are cuBLAS's on the same problem, interleaved; ``mhz`` the SM clock during each
+    round, where it was seen, and ``sm_clock_mhz`` their median; ``clock_event_reasons`` NVML's bits or-ed
+    over them; ``discarded`` rounds thrown away for a throttled clock; ``throttled`` true where retries did
+    not give enough clean ones; ``duty`` the share of the time that the GPU was kept busy, at most.
+    """
+
+    seconds: tuple[float, ...]
+    reference_seconds: tuple[float, ...]
+    resources: Resources | None
+    sm_clock_mhz: float
+    power_w: float
+    temperature_c: float
+    clock_event_reasons: int
+    discarded: int
+    throttled: bool
+    l2: str = "cold"
+    duty: float = 1.0
+    mhz: tuple[float, ...] = ()
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def median(self) -> float:
+        """Median seconds. Raises ValueError where no sample survived."""
+        if not self.seconds:
+            raise ValueError("no samples")
+        return float(np.median(self.seconds))
+
+    @property
+    def spread(self) -> float:
+        """Interquartile range over the median, dimensionless."""
+        q1, q3 = np.percentile(self.seconds, (25, 75))
+        return float((q3 - q1) / self.median)
+
+    @property
+    def cublas_ratio(self) -> float | None:
+        """Speed as a share of cuBLAS's in the same run; 1.0 is as fast."""
+        if not self.reference_seconds:
+            return None
+        return float(np.median(self.reference_seconds)) / self.median
+
+    @property
+    def slowed_by(self) -> str:
+        """The clock-event reasons in words, or ``none``."""
+        bits = self.clock_event_reasons
+        words = [word for bit, word in _CLOCK_EVENT_REASONS.items() if bits & bit]
+        if unknown := bits & ~sum(_CLOCK_EVENT_REASONS):
+            words.append(f"{unknown:#x}")
+        return ", ".join(words) or "none"
