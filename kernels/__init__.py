@@ -13,13 +13,13 @@ TENSOR_DUTY = 0.25  # tensor cores kept busy would reach the board's power cap
 def _column_of_threads(config: Config, dtype: DType) -> BlockShape:
     """One thread an element of C, x down a column."""
     x, y = config["BLOCK_X"], config["BLOCK_Y"]
-    return BlockShape(threads=(x, y), tile=(x, y), thread_tile=(1, 1))
+    return BlockShape(threads=(x, y), tile=(x, y), thread_tile=(1, 1), shared_bytes=0)
 
 
 def _row_of_threads(config: Config, dtype: DType) -> BlockShape:
     """One thread an element of C, x along a row."""
     x, y = config["BLOCK_X"], config["BLOCK_Y"]
-    return BlockShape(threads=(x, y), tile=(y, x), thread_tile=(1, 1))
+    return BlockShape(threads=(x, y), tile=(y, x), thread_tile=(1, 1), shared_bytes=0)
 
 
 def _square_tile(config: Config, dtype: DType) -> BlockShape:
@@ -107,7 +107,7 @@ def _fragments(config: Config, dtype: DType) -> BlockShape:
 
 
 def _library(config: Config, dtype: DType) -> BlockShape:
-    return BlockShape((1, 1), (1, 1))
+    return BlockShape((1, 1), (1, 1), shared_bytes=0)
 
 
 def _register(tile: int, tile_k: int, thread_m: int, thread_n: int, padding: int = 0) -> Config:

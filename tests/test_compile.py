@@ -80,7 +80,7 @@ def binary(build: Build, compiled: Compiled) -> Binary:
 def test_compiles(build: Build, compiled: Compiled) -> None:
     """And can be launched: a block's registers, handed out eight a thread, fit the SM's 65 536."""
     made = binary(build, compiled)
-    threads_x, threads_y = build.kernel.shape(build.config, build.dtype).threads
+    threads_x, threads_y = build.kernel.shape_of(build.config, build.dtype).threads
     registers = -(-made.resources.registers // 8) * 8 * threads_x * threads_y
     assert made.cubin[:4] == b"\x7fELF"
     assert registers <= 65536

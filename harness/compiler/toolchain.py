@@ -203,7 +203,7 @@ def arch(capability: tuple[int, int]) -> str:
 def compile_options(kernel: Kernel, config: Config, dtype: DType) -> tuple[str, ...]:
     """The options that make a kernel of a config and dtype; the same for nvcc and for SourceModule."""
     defines = (f"-D{name}={value}" for name, value in config.items())
-    return ("-std=c++17", "-O3", *kernel.flags, f"-D{dtype.macro}", *defines)
+    return ("-std=c++17", "-O3", *kernel.flags, *(f"-D{macro}" for macro in dtype.macros), *defines)
 
 
 def compile_cubin(

@@ -137,7 +137,7 @@ def expected_bytes(case: Case) -> dict[str, Bytes]:
     K·N·⌈M/TILE_M⌉ elements, which for square tiles are 2·M·N·K/TILE_SIZE in all; without shared memory each
     thread does, 2·M·N·K. C is written once, and read where beta is not 0.
     """
-    p, shape = case.problem, case.kernel.shape(case.config, case.dtype)
+    p, shape = case.problem, case.kernel.shape_of(case.config, case.dtype)
     rows, columns = shape.tile if shape.shared_bytes else (1, 1)
     size, c = case.dtype.storage.itemsize, p.m * p.n * case.dtype.output.itemsize
     return {

@@ -1,30 +1,67 @@
-"""The words of the suite as frozen data: dtype, problem, config, kernel, case, launch.
+"""The words of the suite as frozen data: dtype, operation, problem, config, kernel, case, launch.
 
 Nothing here touches CUDA, a file or a clock; every other module speaks in these types.
 """
 
+from harness.model.activation import GELU, GELU_ERF, RELU, Activation
 from harness.model.case import Case
 from harness.model.config import Config
-from harness.model.dtype import BF16, DTYPES, F16, F32, TF32, DType
-from harness.model.kernel import KERNELS_DIR, BlockShape, Kernel, Launch, Resources, variant_name
+from harness.model.dtype import BF16, DTYPES, F16, F32, S8, TF32, Array, DType, find_dtype, with_output
+from harness.model.kernel import KERNELS_DIR, BlockShape, Kernel, Launch, Resources, Workspace, variant_name
+from harness.model.operation import (
+    GEMM,
+    GEMM_BATCHED,
+    GEMM_BIAS_GELU,
+    GEMM_BIAS_RELU,
+    SPARSE,
+    Operand,
+    Operation,
+    Storage,
+    gemm,
+    gemm_bias,
+)
+from harness.model.parameters import Argument, Parameter
 from harness.model.problem import INT_MAX, Problem, find_problem
+from harness.model.takes import Takes
 
 __all__ = [
     "BF16",
     "DTYPES",
     "F16",
     "F32",
+    "GELU",
+    "GELU_ERF",
+    "GEMM",
+    "GEMM_BATCHED",
+    "GEMM_BIAS_GELU",
+    "GEMM_BIAS_RELU",
     "INT_MAX",
     "KERNELS_DIR",
+    "RELU",
+    "S8",
+    "SPARSE",
     "TF32",
+    "Activation",
+    "Argument",
+    "Array",
     "BlockShape",
     "Case",
     "Config",
     "DType",
     "Kernel",
     "Launch",
+    "Operand",
+    "Operation",
+    "Parameter",
     "Problem",
     "Resources",
+    "Storage",
+    "Takes",
+    "Workspace",
+    "find_dtype",
     "find_problem",
+    "gemm",
+    "gemm_bias",
     "variant_name",
+    "with_output",
 ]

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from harness.model.config import Config
 from harness.model.dtype import DType
 from harness.model.kernel import Kernel, Launch, variant_name
+from harness.model.operation import Storage
+from harness.model.parameters import Argument, arguments
 from harness.model.problem import Problem
 
 
@@ -31,6 +33,30 @@ class Case:
     @property
     def launch(self) -> Launch:
         return self.kernel.launch(self.config, self.dtype, self.problem)
+
+    @property
+    def flop(self) -> int:
+        """Operations of one launch."""
+        return self.kernel.operation.flop(self.problem)
+
+    def gflops(self, seconds: float) -> float:
+        """GFLOPS = FLOP / seconds / 10⁹."""
+        return self.flop / seconds / 1e9
+
+    @property
+    def storages(self) -> dict[str, Storage]:
+        """How each operand lies in memory, by name."""
+        return self.kernel.operation.storages(self.problem, self.dtype)
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """What a launch hands over, in the order of the kernel's own parameters."""
+        return arguments(self.kernel.signature, self.kernel.operation, self.problem, self.dtype)
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """Why the kernel does not take this problem, a line a reason; empty if it does."""
+        return self.kernel.refusals(self.config, self.problem)
 
     def __str__(self) -> str:
         return self.id

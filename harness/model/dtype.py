@@ -1,21 +1,27 @@
-"""What a kernel multiplies, and how exactly."""
+"""What a kernel multiplies, how exactly it adds up, and what it writes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+Array = np.ndarray[Any, np.dtype[Any]]
+_F32, _F16, _BF16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
+
 
 @dataclass(frozen=True)
 class DType:
-    """What a kernel multiplies and how exactly.
+    """The types of a product, and its precision.
 
-    ``unit_roundoff`` is that of the multiplicands, ``accumulate_roundoff`` that of one addition
-    (2^-23 for tensor cores, whose adder truncates), ``integer_bits`` the widest integer a
-    multiplicand holds exactly.
+    ``storage`` is the NumPy dtype of the multiplicands in memory, ``output`` that of C; ``scalar`` that of
+    alpha and beta. ``unit_roundoff`` is that of the multiplicands, ``accumulate_roundoff`` that of one
+    addition (2^-23 for tensor cores, whose adder truncates), ``output_roundoff`` that of rounding a sum to
+    the output; all three are 0 for integers, whose sums are exact. ``integer_bits`` is the widest integer a
+    multiplicand holds exactly. ``min_capability`` is the compute capability whose hardware has such a
+    product.
     """
 
     name: str
@@ -24,19 +30,70 @@ class DType:
     unit_roundoff: float
     accumulate_roundoff: float
     integer_bits: int
+    output_roundoff: float = 2.0**-24
+    scalar: np.dtype[Any] = _F32
+    min_capability: tuple[int, int] = (7, 5)
 
     @property
-    def macro(self) -> str:
-        """The macro that tells the ``.cu`` file which dtype it is compiled for."""
-        return f"DTYPE_{self.name.upper()}"
+    def integer(self) -> bool:
+        """Whether products are added up as integers, exactly."""
+        return self.storage.kind == "i"
+
+    @property
+    def macros(self) -> tuple[str, ...]:
+        """The macros that tell the ``.cu`` file what it is compiled for: ``DTYPE_F16``, and ``OUTPUT_F16``
+        where the output is not the usual one, FP32 (or INT32 of integers)."""
+        multiplied, _, written = self.name.upper().partition("_")
+        return (f"DTYPE_{multiplied}", *((f"OUTPUT_{written}",) if written else ()))
+
+    def rounded(self, values: Array) -> Array:
+        """Float32 values on the grid of the multiplicands, in the storage dtype.
+
+        TF32 keeps 10 explicit significand bits; ties go away from zero as in the PTX instruction
+        cvt.rna.tf32.
+        """
+        values = np.asarray(values, np.float32)
+        if self.name.partition("_")[0] != "tf32":
+            return values.astype(self.storage)
+        bits = values.view(np.uint32)
+        rounded = ((bits + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)).view(np.float32)
+        return np.where(np.isfinite(values), rounded, values)
 
     def __str__(self) -> str:
         return self.name
 
 
-_F32 = np.dtype(np.float32)
 F32 = DType("f32", _F32, _F32, 2.0**-24, 2.0**-24, 24)
-F16 = DType("f16", np.dtype(np.float16), _F32, 2.0**-11, 2.0**-23, 11)
-BF16 = DType("bf16", np.dtype(ml_dtypes.bfloat16), _F32, 2.0**-8, 2.0**-23, 8)
-TF32 = DType("tf32", _F32, _F32, 2.0**-11, 2.0**-23, 11)
-DTYPES = {d.name: d for d in (F32, F16, BF16, TF32)}
+F16 = DType("f16", _F16, _F32, 2.0**-11, 2.0**-23, 11)
+BF16 = DType("bf16", _BF16, _F32, 2.0**-8, 2.0**-23, 8, min_capability=(8, 0))
+TF32 = DType("tf32", _F32, _F32, 2.0**-11, 2.0**-23, 11, min_capability=(8, 0))
+S8 = DType(
+    "s8", np.dtype(np.int8), np.dtype(np.int32), 0.0, 0.0, 7, output_roundoff=0.0, scalar=np.dtype(np.int32)
+)
+
+
+def with_output(dtype: DType, output: DType) -> DType:
+    """The same product, its FP32 sums rounded to the storage dtype of another: ``f16_f16``, ``f32_bf16``."""
+    return replace(
+        dtype,
+        name=f"{dtype.name}_{output.name}",
+        output=output.storage,
+        output_roundoff=output.unit_roundoff,
+        min_capability=max(dtype.min_capability, output.min_capability),
+    )
+
+
+DTYPES = {
+    dtype.name: dtype
+    for dtype in (
+        *(F32, F16, BF16, TF32, S8),
+        *(with_output(dtype, output) for dtype in (F32, F16, BF16, TF32) for output in (F16, BF16)),
+    )
+}
+
+
+def find_dtype(name: str) -> DType:
+    """The dtype of this name. Raises ValueError, naming the known ones."""
+    if name not in DTYPES:
+        raise ValueError(f"unknown dtype {name!r}; known: {', '.join(DTYPES)}")
+    return DTYPES[name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.model import BF16, TF32, BlockShape, Config, DType, Kernel
+from harness.model import BlockShape, Config, DType, Kernel
 
 WARP = 32
 SUB_PARTITIONS = 4  # each with a quarter of an SM's registers
@@ -64,7 +64,7 @@ def refusals(kernel: Kernel, config: Config, dtype: DType, limits: GpuLimits) ->
     """Why this variant cannot run on such a GPU, a line a reason; empty if it can."""
     reasons = list(_capability_refusals(kernel, dtype, limits))
     if not kernel.library:
-        shape = kernel.shape(config, dtype)
+        shape = kernel.shape_of(config, dtype)
         reasons += _block_refusals(shape, limits)
         reasons += _tile_refusals(shape, limits)
     return tuple(reasons)
@@ -81,7 +81,7 @@ def legal_variants(kernel: Kernel, limits: GpuLimits) -> list[tuple[Config, DTyp
 
 
 def _capability_refusals(kernel: Kernel, dtype: DType, limits: GpuLimits) -> Iterable[str]:
-    needed = max(kernel.min_capability, (8, 0) if dtype in (BF16, TF32) else (0, 0))
+    needed = max(kernel.min_capability, dtype.min_capability)
     if limits.capability < needed:
         have, need = ("{}.{}".format(*version) for version in (limits.capability, needed))
         yield f"{kernel.name} {dtype} needs compute capability {need}, this is {have}"
@@ -95,7 +95,7 @@ def _block_refusals(shape: BlockShape, limits: GpuLimits) -> Iterable[str]:
     if threads < 1 or threads % WARP:
         yield f"{threads} threads a block ({x}×{y}) are not whole warps of {WARP}"
     allowed = limits.shared_per_block_optin if shape.dynamic else limits.shared_per_block_static
-    if shape.shared_bytes > allowed:
+    if shape.shared_bytes is not None and shape.shared_bytes > allowed:
         kind = "dynamic" if shape.dynamic else "static"
         yield f"{shape.shared_bytes} bytes of {kind} shared memory a block, at most {allowed}"
     for what, stride, width in shape.vectors:

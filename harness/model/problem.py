@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 INT_MAX = 2**31 - 1  # as the kernels take them
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Row-major C = alpha·A·B + beta·C with A (m, k), B (k, n), C (m, n).
+    """C = alpha·A·B + beta·C with A (m, k), B (k, n), C (m, n), ``batch`` times.
 
-    A leading dimension of 0 means a tight one. Raises ValueError for a negative size or a leading
-    dimension shorter than its row.
+    ``layout`` has a letter for A, for B and, if it is not N, for C: N for row-major storage, T for the
+    transposed one, column-major. ``lda``, ``ldb`` and ``ldc`` are leading dimensions in elements, 0 for tight
+    ones; ``gap`` rows of storage lie between the matrices of a batch. Raises ValueError for a negative size,
+    a leading dimension shorter than its row (or, of a column-major matrix, than its column), a layout of
+    other letters, or a gap without a batch.
     """
 
     m: int
@@ -25,17 +29,35 @@ class Problem:
     ldb: int = 0
     ldc: int = 0
     batch: int = 1
+    layout: str = "NN"
+    gap: int = 0
 
     def __post_init__(self) -> None:
+        sizes = f"problem {self.m}x{self.n}x{self.k}"
         if min(self.m, self.n, self.k) < 0 or self.batch < 1:
-            raise ValueError(f"problem {self.m}x{self.n}x{self.k}: sizes must be 0 or more, batch 1 or more")
-        for name, row in (("lda", self.k), ("ldb", self.n), ("ldc", self.n)):
+            raise ValueError(f"{sizes}: sizes must be 0 or more, batch 1 or more")
+        if not re.fullmatch("[NT][NT]T?", self.layout):
+            raise ValueError(f"{sizes}: layout {self.layout!r}: a letter N or T for A and for B, a T for C")
+        if self.gap < 0 or (self.gap and self.batch == 1):
+            raise ValueError(f"{sizes}: gap {self.gap}: 0 or more rows, between the matrices of a batch")
+        for name, row in self._rows.items():
             ld = getattr(self, name) or max(1, row)
             if ld < row:
-                raise ValueError(
-                    f"problem {self.m}x{self.n}x{self.k}: {name} {ld} is shorter than the row of {row}"
-                )
+                raise ValueError(f"{sizes}: {name} {ld} is shorter than the row of {row}")
             object.__setattr__(self, name, ld)
+
+    @property
+    def _rows(self) -> dict[str, int]:
+        """The tight leading dimensions: how long a row of storage is."""
+        extents = ((self.m, self.k), (self.k, self.n), (self.m, self.n))
+        return {
+            name: extent[0] if self.transposed(name[2].upper()) else extent[1]
+            for name, extent in zip(("lda", "ldb", "ldc"), extents, strict=True)
+        }
+
+    def transposed(self, matrix: str) -> bool:
+        """Whether ``A``, ``B`` or ``C`` is stored column-major."""
+        return self.layout["ABC".index(matrix) :][:1] == "T"
 
     @property
     def flops(self) -> int:
@@ -44,13 +66,34 @@ class Problem:
 
     @property
     def tight(self) -> bool:
-        return (self.lda, self.ldb, self.ldc) == (max(1, self.k), max(1, self.n), max(1, self.n))
+        return all(getattr(self, name) == max(1, row) for name, row in self._rows.items())
+
+    def stored(self, layout: str) -> Problem:
+        """The same problem in another layout; leading dimensions exceed their rows by as much as before."""
+        if layout == self.layout:
+            return self
+        tight = replace(self, layout=layout, lda=0, ldb=0, ldc=0)
+        return tight.with_leading({n: getattr(tight, n) + more for n, more in self.beyond.items()})
+
+    def with_leading(self, dimensions: Mapping[str, int]) -> Problem:
+        """The problem with other leading dimensions, by name (``lda`` …); 0 for a tight one."""
+        now = {"lda": self.lda, "ldb": self.ldb, "ldc": self.ldc, **dimensions}
+        return replace(self, lda=now["lda"], ldb=now["ldb"], ldc=now["ldc"])
+
+    @property
+    def beyond(self) -> dict[str, int]:
+        """By how much each leading dimension exceeds a tight one, in elements."""
+        return {name: getattr(self, name) - max(1, row) for name, row in self._rows.items()}
 
     @property
     def id(self) -> str:
         parts = [f"{self.m}x{self.n}x{self.k}"]
+        if self.layout != "NN":
+            parts.append(self.layout.lower())
         if self.batch != 1:
             parts.append(f"batch{self.batch}")
+        if self.gap:
+            parts.append(f"gap{self.gap}")
         if self.alpha != 1:
             parts.append(f"alpha{self.alpha:g}")
         if self.beta != 0:
@@ -66,7 +109,8 @@ class Problem:
 
 _PROBLEM = re.compile(
     r"(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)"
-    r"(-batch(?P<batch>\d+))?"
+    r"(-(?P<layout>[nt]{2}t?))?"
+    r"(-batch(?P<batch>\d+)(-gap(?P<gap>\d+))?)?"
     r"(-alpha(?P<alpha>[-+.e\d]+))?"
     r"(-beta(?P<beta>[-+.e\d]+))?"
     r"(-ld(?P<lda>\d+)\.(?P<ldb>\d+)\.(?P<ldc>\d+))?"
@@ -83,9 +127,10 @@ def find_problem(text: str) -> Problem:
         scales = {name: float(parts.pop(name)) for name in ("alpha", "beta") if name in parts}
     except ValueError:
         raise ValueError(f"shape {text!r}: alpha and beta must be numbers") from None
+    layout = parts.pop("layout", "nn").upper()
     numbers = {name: int(part) for name, part in parts.items()}
     if max(numbers.values()) > INT_MAX:
         raise ValueError(
             f"shape {text!r}: sizes and leading dimensions are 32-bit integers, at most {INT_MAX}"
         )
-    return Problem(**numbers, **scales)  # type: ignore[arg-type]
+    return Problem(**numbers, **scales, layout=layout)  # type: ignore[arg-type]

@@ -195,8 +195,8 @@ def test_case_is_timed_at_the_duty_cycle_of_its_kernel(device: CudaDevice) -> No
 
 
 def test_pair_hands_over_both_builds_each_with_its_own_launch(device: CudaDevice) -> None:
-    shape = OTHER.kernel.shape
-    narrow = replace(OTHER.kernel, shape=lambda c, d: replace(shape(c, d), threads=(16, 16)))
+    shape = OTHER.kernel.shape_of(OTHER.config, OTHER.dtype)
+    narrow = replace(OTHER.kernel, shape=replace(shape, threads=(16, 16)))
     base = replace(OTHER, kernel=narrow)
     answer: Any = device.pair(base, OTHER, PairPlan(("ABBA",)))
     names, launches, problem = answer

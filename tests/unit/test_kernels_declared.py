@@ -53,7 +53,9 @@ def source_drifted(kernel: Kernel, source: str) -> list[str]:
     used = re.sub(r"#if.*?#error \"[^\"]*\"", "", code)
     found += [f"{name} is not used" for name in demanded if not re.search(rf"\b{name}\b", used)]
     if len(kernel.dtypes) > 1:
-        found += [f"{d.macro} is not used" for d in kernel.dtypes if f"defined({d.macro})" not in code]
+        found += [
+            f"{d.macros[0]} is not used" for d in kernel.dtypes if f"defined({d.macros[0]})" not in code
+        ]
     header = source.split("\n\n")[0]
     if not header.startswith(f"// {kernel.name}: ") or not all(
         w in header for w in ("The idea", "The limit", "Next")

@@ -16,7 +16,7 @@ GOOD = BlockShape(threads=(16, 16), tile=(128, 128), thread_tile=(8, 8), shared_
 
 
 def kernel_of(shape: BlockShape, **fields: object) -> Kernel:
-    kernel = Kernel("k", "", LADDER[0].source, "gemm_k", (F32,), (Config(),), lambda config, dtype: shape)
+    kernel = Kernel("k", LADDER[0].source, "gemm_k", shape)
     return replace(kernel, **fields)  # type: ignore[arg-type]
 
 

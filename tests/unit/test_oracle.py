@@ -30,7 +30,7 @@ def found(device: NumpyDevice, problem: Problem = ODD, dtype: DType = F32) -> li
     return [finding.check for finding in oracle.verify(device, Case(KERNEL, dtype, Config(), problem))]
 
 
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+@pytest.mark.parametrize("dtype", (F32, F16, BF16, TF32), ids=str)
 @pytest.mark.parametrize("problem", VERIFIED, ids=lambda p: p.id)
 def test_a_right_kernel_gives_no_finding(problem: Problem, dtype: DType) -> None:
     assert found(NumpyDevice(), problem, dtype) == []

@@ -59,7 +59,7 @@ def test_rows_are_aligned_for_vectors_of_each_width_and_of_none(ld: str) -> None
 def test_every_config_meets_whole_tiles_and_four_of_them_along_k(kernel: object) -> None:
     kernel = find_kernel(getattr(kernel, "name", ""))
     for config, dtype in legal_variants(kernel, H200):
-        rows, columns = kernel.shape(config, dtype).tile
+        rows, columns = kernel.shape_of(config, dtype).tile
         depth = config.get("TILE_K", config.get("TILE_SIZE", 1))
         assert any(
             p.m >= rows and p.n >= columns and p.m * p.n > rows * columns and p.k >= 4 * depth

@@ -134,6 +134,7 @@ def _fault(variant: Variant, made: StaticFigures) -> str:
     kernel, config, dtype = variant
     if not made.blocks:
         return f"cannot be launched: too many {made.limited_by}"
-    if (declared := kernel.shape(config, dtype).shared_bytes) != made.shared_bytes:
+    declared = kernel.shape_of(config, dtype).shared_bytes
+    if declared is not None and declared != made.shared_bytes:
         return f"{made.shared_bytes} bytes of shared memory, but kernels/__init__.py declares {declared}"
     return ""

@@ -94,14 +94,14 @@ def _figures(variant: Variant, arch: str, binary: Binary, counts: Mapping[str, i
 def dynamic_shared(variant: Variant) -> int:
     """Bytes of shared memory that a launch asks for."""
     kernel, config, dtype = variant
-    of_block = kernel.shape(config, dtype)
-    return of_block.shared_bytes if of_block.dynamic else 0
+    of_block = kernel.shape_of(config, dtype)
+    return (of_block.shared_bytes or 0) if of_block.dynamic else 0
 
 
 def occupancy_of(variant: Variant, binary: Binary, limits: GpuLimits) -> Occupancy:
     """What an SM holds of a compiled variant."""
     kernel, config, dtype = variant
-    x, y = kernel.shape(config, dtype).threads
+    x, y = kernel.shape_of(config, dtype).threads
     ptxas = toolchain.read_ptxas(kernel.entry, binary.log)
     shared = ptxas.shared_bytes + dynamic_shared(variant)
     return occupancy(x * y, ptxas.registers, shared, limits, ptxas.barriers)

@@ -46,7 +46,7 @@ def main() -> None:
         if not isinstance(binary, Binary):
             raise SystemExit(str(binary))
         kernel, config, dtype = variant
-        x, y = kernel.shape(config, dtype).threads
+        x, y = kernel.shape_of(config, dtype).threads
         own = occupancy_of(variant, binary, GpuLimits.of(capability))
         driver_says = active_blocks(binary.cubin, kernel.entry, x * y, dynamic_shared(variant))
         found[name] = {"driver": driver_says, "own": own.blocks, "limited_by": own.limiter}

@@ -32,7 +32,7 @@ def smallest_tiles() -> list[str]:
     """Of each stage and dtype the variant with the fewest threads a block, which runs fastest here."""
     chosen: dict[tuple[str, str], tuple[int, str]] = {}
     for name, (kernel, config, dtype) in variants_of("sm_90a").items():
-        rows, columns = kernel.shape(config, dtype).tile
+        rows, columns = kernel.shape_of(config, dtype).tile
         stage = (kernel.name, dtype.name)
         chosen[stage] = min(chosen.get(stage, (rows * columns, name)), (rows * columns, name))
     return [name for _, name in chosen.values()]

@@ -1,0 +1,210 @@
+"""What a kernel is asked to compute, as data: operands, how they lie in memory, the float64 reference.
+
+All that depends on the operation is made from this: the parameters of a kernel, the arguments of a launch and
+its buffers on every device, the error bound, the call of cuBLAS beside it, FLOP and bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from harness.model.activation import GELU, RELU, Activation
+from harness.model.dtype import Array, DType
+from harness.model.problem import Problem
+
+# A matrix with a leading dimension above this is held without the columns past its rows.
+SPARSE = 2**24
+
+Values = Mapping[str, Array]  # by operand, (batch, rows, columns) each
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How an operand lies in memory: ``count`` matrices of ``rows`` × ``columns`` elements, rows ``ld``
+    elements and matrices ``rows + gap`` rows apart. ``transposed``: these are the rows of the transposed
+    matrix.
+    """
+
+    dtype: np.dtype[np.generic]
+    count: int
+    rows: int
+    columns: int
+    ld: int
+    gap: int = 0
+    transposed: bool = False
+
+    @property
+    def stride(self) -> int:
+        """Elements from one matrix of a batch to the next."""
+        return (self.rows + self.gap) * self.ld
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the buffer that holds it, columns past the row and rows of gaps included."""
+        return self.count * (self.rows + self.gap), self.columns if self.ld > SPARSE else self.ld
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the elements alone."""
+        return self.count * self.rows * self.columns * self.dtype.itemsize
+
+    def elements(self, buffer: Array) -> Array:
+        """The elements in a buffer of ``shape``, as they lie: a view of (count, rows, columns)."""
+        matrices = buffer.reshape(self.count, self.rows + self.gap, buffer.shape[1])
+        return matrices[:, : self.rows, : self.columns]
+
+    def matrices(self, buffer: Array) -> Array:
+        """The matrices in a buffer of ``shape``: a view of (count, m, n), whatever the layout."""
+        elements = self.elements(buffer)
+        return elements.swapaxes(1, 2) if self.transposed else elements
+
+    def buffer(self, matrices: Array, fill: float) -> Array:
+        """A buffer that holds these matrices, (count, m, n), and ``fill`` in between."""
+        out = np.full(self.shape, fill, self.dtype)
+        self.matrices(out)[:] = matrices
+        return out
+
+    def place(self, row: int, column: int) -> str:
+        """What lies at a row and column of the buffer, in words: ``(3, 5)``, ``[2](3, 5)`` of a batch."""
+        matrix, row = divmod(row, max(1, self.rows + self.gap))
+        at = (column, row) if self.transposed else (row, column)
+        return (f"[{matrix}]" if self.count > 1 else "") + f"({at[0]}, {at[1]})"
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A matrix or vector in global memory.
+
+    ``rows`` and ``columns`` name sizes of the problem (m, n, k), empty for 1. ``role``: what is multiplied is
+    of the dtype's storage type, what is added and the result of its output type; the result is read where
+    beta is not 0, and only there. ``like`` is the matrix of the problem, A, B or C, whose layout and leading
+    dimension it has; empty for a tight row-major one.
+    """
+
+    name: str
+    rows: str
+    columns: str
+    role: Literal["multiplied", "added", "result"]
+    like: str = ""
+    batched: bool = True
+
+    def storage(self, problem: Problem, dtype: DType) -> Storage:
+        """How it lies in memory."""
+        m, n = (getattr(problem, size) if size else 1 for size in (self.rows, self.columns))
+        turned = bool(self.like) and problem.transposed(self.like)
+        rows, columns = (n, m) if turned else (m, n)
+        ld = getattr(problem, f"ld{self.like.lower()}") if self.like else max(1, columns)
+        kind = dtype.storage if self.role == "multiplied" else dtype.output
+        if not self.batched:
+            return Storage(kind, 1, rows, columns, ld, 0, turned)
+        return Storage(kind, problem.batch, rows, columns, ld, problem.gap if self.like else 0, turned)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """result = activation(alpha · product + beta · result + what is added).
+
+    ``product`` makes of the multiplied operands, (batch, rows, columns) in float64 each, their product
+    (batch, m, n); of their absolute values it must give the sum of the absolute values of all terms.
+    ``depth`` is how many products an element adds up, a size of the problem. ``layout`` is that of
+    ``Problem.layout``; ``batched`` whether there may be more than one matrix of each. ``library`` names the
+    epilogue of the cuBLAS call that computes the same, empty for a plain product; None where there is no such
+    call.
+    """
+
+    name: str
+    operands: tuple[Operand, ...]
+    product: Callable[[Values], Array]
+    depth: str = "k"
+    layout: str = "NN"
+    batched: bool = False
+    activation: Activation | None = None
+    library: str | None = None
+
+    @property
+    def result(self) -> Operand:
+        """The operand that is written."""
+        return next(operand for operand in self.operands if operand.role == "result")
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        """The operands that are only read."""
+        return tuple(operand for operand in self.operands if operand.role != "result")
+
+    @property
+    def linear(self) -> bool:
+        """Whether an element is a sum of products and what is added, and nothing happens to that sum."""
+        return self.activation is None
+
+    def storages(self, problem: Problem, dtype: DType) -> dict[str, Storage]:
+        """How each operand lies in memory, by name, in the order of the operands."""
+        return {operand.name: operand.storage(problem, dtype) for operand in self.operands}
+
+    def sums(self, problem: Problem, product: Array, values: Values) -> Array:
+        """alpha · product + beta · result + what is added, (batch, m, n) in float64.
+
+        Of a product and values that are absolute, and a problem whose alpha and beta are, the S of the bound.
+        """
+        total = problem.alpha * product
+        if problem.beta:
+            total = total + problem.beta * values[self.result.name]
+        for operand in self.operands:
+            if operand.role == "added":
+                total = total + values[operand.name]
+        return total
+
+    def flop(self, problem: Problem) -> int:
+        """Floating-point (or integer) operations: 2 · m · n · depth · batch."""
+        return 2 * problem.m * problem.n * int(getattr(problem, self.depth)) * problem.batch
+
+    def compulsory_bytes(self, problem: Problem, dtype: DType) -> int:
+        """Bytes that no kernel can do without: each operand read once, the result written."""
+        storages = self.storages(problem, dtype)
+        read_again = storages[self.result.name].bytes if problem.beta else 0
+        return sum(storage.bytes for storage in storages.values()) + read_again
+
+
+def _product(values: Values) -> Array:
+    return np.asarray(values["A"] @ values["B"])
+
+
+_A = Operand("A", "m", "k", "multiplied", like="A")
+_B = Operand("B", "k", "n", "multiplied", like="B")
+_C = Operand("C", "m", "n", "result", like="C")
+_BIAS = Operand("bias", "", "n", "added", batched=False)
+
+
+def gemm(layout: str = "NN", batched: bool = False) -> Operation:
+    """C = alpha·A·B + beta·C; of a batch, every matrix of A, B and C a fixed stride after the one before."""
+    name = "gemm" if layout == "NN" else f"gemm_{layout.lower()}"
+    return Operation(
+        f"{name}_batched" if batched else name,
+        (_A, _B, _C),
+        _product,
+        layout=layout,
+        batched=batched,
+        library="",
+    )
+
+
+def gemm_bias(activation: Activation | None = None, layout: str = "NN") -> Operation:
+    """C = activation(alpha·A·B + beta·C + bias), bias (n,) added to every row."""
+    name = "gemm_bias" + (f"_{activation.name}" if activation else "")
+    return Operation(
+        name if layout == "NN" else f"{name}_{layout.lower()}",
+        (_A, _B, _BIAS, _C),
+        _product,
+        layout=layout,
+        activation=activation,
+        library="BIAS" if activation is None else activation.library,
+    )
+
+
+GEMM = gemm()
+GEMM_BATCHED = gemm(batched=True)
+GEMM_BIAS_RELU = gemm_bias(RELU)
+GEMM_BIAS_GELU = gemm_bias(GELU)

@@ -1,0 +1,109 @@
+"""Which problems a kernel takes; all others are refused, each with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from harness.model.config import Config
+from harness.model.operation import Operation
+from harness.model.parameters import Parameter
+from harness.model.problem import Problem
+
+
+@dataclass(frozen=True)
+class Takes:
+    """What a kernel asks of a problem beside what its parameters can say.
+
+    ``multiples`` of sizes and leading dimensions, by name (``m``, ``n``, ``k``, ``lda`` …): a number, or the
+    config's parameter that holds it, ``{"m": "TILE_M"}``; ``at_least`` and ``at_most`` by name; ``square``
+    where m, n and k are one size; ``unless`` gives a reason against a problem, or None.
+    """
+
+    multiples: Mapping[str, int | str] = field(default_factory=dict)
+    at_least: Mapping[str, int] = field(default_factory=dict)
+    at_most: Mapping[str, int] = field(default_factory=dict)
+    square: bool = False
+    unless: Callable[[Problem, Config], str | None] | None = None
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def refusals(self, problem: Problem, config: Config) -> Iterator[str]:
+        """Why this problem is not taken, a line a reason."""
+        for name, unit, size in self._units(config):
+            if getattr(problem, name) % size:
+                what = f"{unit} = {size}" if isinstance(unit, str) else str(size)
+                yield f"{name} {getattr(problem, name)} is no multiple of {what}"
+        for name, least in self.at_least.items():
+            if getattr(problem, name) < least:
+                yield f"{name} {getattr(problem, name)} is below {least}"
+        for name, most in self.at_most.items():
+            if getattr(problem, name) > most:
+                yield f"{name} {getattr(problem, name)} is above {most}"
+        if self.square and not problem.m == problem.n == problem.k:
+            yield f"{problem.m}x{problem.n}x{problem.k} is not square"
+        if self.unless and (reason := self.unless(problem, config)):
+            yield reason
+
+    def _units(self, config: Config) -> Iterator[tuple[str, int | str, int]]:
+        for name, unit in self.multiples.items():
+            yield name, unit, config[unit] if isinstance(unit, str) else unit
+
+    def near(self, problem: Problem, config: Config) -> Problem:
+        """The problem with its sizes brought into what is taken, as far as that goes: up to multiples, within
+        the limits, square; leading dimensions exceed their rows by as much as before, up to multiples."""
+        units = {name: size for name, _, size in self._units(config)}
+        sizes = {name: getattr(problem, name) for name in ("m", "n", "k")}
+        if self.square:
+            sizes = dict.fromkeys(sizes, min(max(sizes.values()), 256))
+        for name, size in sizes.items():
+            size = min(max(size, self.at_least.get(name, 0)), self.at_most.get(name, size))
+            unit = units.get(name, 1)
+            up = -(-size // unit) * unit
+            sizes[name] = up if up <= self.at_most.get(name, up) else size // unit * unit
+        tight = replace(problem, lda=0, ldb=0, ldc=0, m=sizes["m"], n=sizes["n"], k=sizes["k"])
+        rows = {name: getattr(tight, name) + more for name, more in problem.beyond.items()}
+        return tight.with_leading({n: -(-ld // units.get(n, 1)) * units.get(n, 1) for n, ld in rows.items()})
+
+
+ANY = Takes()
+
+
+def signature_refusals(
+    parameters: tuple[Parameter, ...], operation: Operation, problem: Problem
+) -> Iterator[str]:
+    """What of a problem these parameters cannot say, or the operation has not, a line a reason."""
+    narrowed = narrow(parameters, operation, problem)
+    if narrowed.layout != problem.layout:
+        yield f"{operation.name} has layout {operation.layout}, not {problem.layout}"
+        problem = problem.stored(operation.layout)
+    if narrowed.batch != problem.batch:
+        yield f"{operation.name} takes no batch"
+    for name in ("alpha", "beta"):
+        if getattr(narrowed, name) != getattr(problem, name):
+            yield f"it has no parameter {name}, which is {getattr(narrowed, name):g}"
+    if (narrowed.lda, narrowed.ldb, narrowed.ldc) != (problem.lda, problem.ldb, problem.ldc):
+        yield "it has no parameter for a leading dimension that is not tight"
+    elif narrowed.gap != problem.gap and narrowed.batch == problem.batch:
+        yield "it has no parameter for a stride that is not tight"
+
+
+def narrow(parameters: tuple[Parameter, ...], operation: Operation, problem: Problem) -> Problem:
+    """The problem as these parameters can say it: in the operation's layout, without a batch where it has
+    none, tight without leading dimensions or strides, alpha 1 and beta 0 where they are no parameters.
+    """
+    means = {parameter.means for parameter in parameters}
+    problem = problem.stored(operation.layout)
+    if not operation.batched:
+        problem = replace(problem, batch=1, gap=0)
+    if "alpha" not in means:
+        problem = replace(problem, alpha=1.0)
+    if "beta" not in means:
+        problem = replace(problem, beta=0.0)
+    matrices = [operand.name for operand in operation.operands if operand.like]
+    without = [operand.like for operand in operation.operands if f"ld{operand.name}" not in means]
+    problem = problem.with_leading({f"ld{like.lower()}": 0 for like in without if like})
+    if problem.gap and not all(f"stride{name}" in means for name in matrices):
+        problem = replace(problem, gap=0)
+    return problem
