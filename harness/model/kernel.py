@@ -27,7 +27,7 @@ class BlockShape:
     apply: None); ``shared_bytes`` static and dynamic shared memory of a block; ``dynamic`` whether
     that memory is asked for at launch, None where it is not declared; ``vectors`` (what, row stride in
     elements, vector width in elements) for every vector access into shared memory; ``batch`` matrices of a
-    batch a block makes.
+    batch a block makes; ``split`` blocks that share the K of a tile.
     """
 
     threads: tuple[int, int]
@@ -37,6 +37,7 @@ class BlockShape:
     dynamic: bool = False
     vectors: tuple[tuple[str, int, int], ...] = ()
     batch: int = 1
+    split: int = 1
 
 
 _LAUNCH = re.compile(r"grid (\d+)x(\d+)x(\d+), block (\d+)x(\d+)x(\d+), (\d+) bytes dynamic")
@@ -132,10 +133,12 @@ class Kernel:
         return self.shape if isinstance(self.shape, BlockShape) else self.shape(config, dtype)
 
     def launch(self, config: Config, dtype: DType, problem: Problem) -> Launch:
-        """Grid and block for a problem: by default one block a tile, x along the columns of C."""
+        """Grid and block for a problem: by default one block a tile (or as many as share it), x along the
+        columns of C."""
         shape = self.shape_of(config, dtype)
         rows, columns = shape.tile
-        tiles = (-(-problem.n // columns), -(-problem.m // rows), -(-problem.batch // shape.batch))
+        batches = -(-problem.batch // shape.batch)
+        tiles = (-(-problem.n // columns), -(-problem.m // rows), batches * shape.split)
         x, y, z = (max(1, count) for count in tiles)
         grid = self.grid(shape, problem) if self.grid else (x, y, z)
         return Launch(grid, (*shape.threads, 1), (shape.shared_bytes or 0) if shape.dynamic else 0)

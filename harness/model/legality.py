@@ -110,8 +110,9 @@ def _tile_refusals(shape: BlockShape, limits: GpuLimits) -> Iterable[str]:
     threads = shape.threads[0] * shape.threads[1]
     if rows % m or columns % n:
         yield f"a tile of {rows}×{columns} is not divisible into thread tiles of {m}×{n}"
-    elif threads * m * n != rows * columns:
-        yield f"{threads} threads with {m}×{n} elements each do not make a tile of {rows}×{columns}"
+    elif threads * m * n != rows * columns * shape.batch:
+        tiles = f"{shape.batch} tiles" if shape.batch > 1 else "a tile"
+        yield f"{threads} threads with {m}×{n} elements each do not make {tiles} of {rows}×{columns}"
     # The most registers a thread of such a block can have; they are handed out eight a thread.
     registers = min(limits.registers_per_thread, limits.registers_per_sm // max(WARP, threads) // 8 * 8)
     if m * n >= registers:

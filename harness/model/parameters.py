@@ -88,7 +88,11 @@ def usual_parameters(operation: Operation, workspace: bool = False) -> str:
         if operand.role == "multiplied":
             multiplied += _matrix(operand.name, operation.batched)
         elif operand.role == "added":
-            added.append(operand.name)
+            added += (
+                _matrix(operand.name, operand.batched and operation.batched)
+                if operand.like
+                else [operand.name]
+            )
     names = ["M", "N", "K", "alpha", *multiplied, *added, "beta", *_matrix(result, operation.batched)]
     names += ["batch"] * operation.batched + ["workspace"] * workspace
     return ", ".join(names)
