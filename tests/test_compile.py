@@ -13,8 +13,7 @@ from harness.compiler import toolchain
 from harness.compiler.toolchain import Binary, CompileError
 from harness.model import Config, DType, Kernel
 from harness.model.legality import GpuLimits, refusals
-from harness.ptx.machine import Machine
-from harness.ptx.parser import parse
+from harness.ptx import Machine, parse
 from kernels import LADDER
 
 pytestmark = pytest.mark.compile

@@ -23,7 +23,7 @@ from harness.devices import DeviceError
 from harness.devices.emulated.device import EmulatedDevice
 from harness.model import Case
 from harness.project.selection import find_case
-from harness.ptx.counters import Counters
+from harness.ptx import Counters
 
 CASE = "register-f32-tile128x128x8-thread8x8-pad0-256x256x256"
 ARCH = "sm_90a"

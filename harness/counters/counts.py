@@ -14,7 +14,7 @@ from harness.compiler.static.compiled import variants_of
 from harness.devices import DeviceError
 from harness.devices.emulated.device import EmulatedDevice
 from harness.model import Case, Problem
-from harness.ptx.counters import Counters, GlobalAccess, Tally, mnemonic
+from harness.ptx import Counters, GlobalAccess, Tally, mnemonic
 
 # Whole vectors and, for most stages, whole tiles; and a problem of which every edge is odd.
 PROBLEMS = (Problem(96, 160, 64), Problem(67, 45, 33))

@@ -8,7 +8,7 @@ from pathlib import Path
 from harness.compiler.static import files
 from harness.compiler.static.files import ROOT, Groups
 from harness.counters.counts import Counts
-from harness.ptx.counters import GlobalAccess
+from harness.ptx import GlobalAccess
 
 SCHEMA = 1
 ARCH = "sm_90a"

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from harness.counters.counts import Counts, expected_bytes
-from harness.ptx.counters import GlobalAccess, Tally
+from harness.ptx import GlobalAccess, Tally
 
 LEGEND = """\
 loads, stores: requests to global memory, one a warp with an active lane; loads include cp.async

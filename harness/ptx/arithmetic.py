@@ -18,7 +18,7 @@ Value = Any  # A NumPy array over lanes, or a NumPy scalar that is the same in e
 
 F32, F64 = np.float32, np.float64
 _INT64_MIN = np.iinfo(np.int64).min
-_CANONICAL_NAN = F32(np.uint32(0x7FFFFFFF).view(np.float32))
+NAN = F32(np.uint32(0x7FFFFFFF).view(np.float32))
 _LOW_BITS = 64 - 29  # a float64 has 29 significand bits more than an FP32
 
 
@@ -72,7 +72,7 @@ def fma_odd(a: Value, b: Value, c: Value) -> Value:
 
 def canonical(r: Value) -> Value:
     """FP32 results with every NaN the one that the hardware makes."""
-    return np.where(np.isnan(r), _CANONICAL_NAN, r)
+    return np.where(np.isnan(r), NAN, r)
 
 
 def canonical_if_any(r: Value) -> Value:
@@ -108,19 +108,26 @@ def _float32(operation: Any, *operands: Value) -> Value:
 
 
 def min32(a: Value, b: Value) -> Value:
-    """The other operand where one is NaN; −0 is below +0."""
-    return _extremum(np.fmin, a, b, np.signbit(a) | np.signbit(b))
+    return canonical(minimum(a, b))
 
 
 def max32(a: Value, b: Value) -> Value:
-    """The other operand where one is NaN; +0 is above −0."""
-    return _extremum(np.fmax, a, b, np.signbit(a) & np.signbit(b))
+    return canonical(maximum(a, b))
 
 
-def _extremum(operation: Any, a: Value, b: Value, negative: Value) -> Value:
-    r = operation(a, b)
-    r = np.where((a == 0) & (b == 0), np.where(negative, F32(-0.0), F32(0.0)), r)
-    return canonical(r)
+def minimum(a: Value, b: Value) -> Value:
+    """Of any floating type, the other operand where one is NaN; −0 is below +0."""
+    return _zeros(np.fmin(a, b), a, b, np.signbit(a) | np.signbit(b))
+
+
+def maximum(a: Value, b: Value) -> Value:
+    """Of any floating type, the other operand where one is NaN; +0 is above −0."""
+    return _zeros(np.fmax(a, b), a, b, np.signbit(a) & np.signbit(b))
+
+
+def _zeros(r: Value, a: Value, b: Value, negative: Value) -> Value:
+    zero = r.dtype.type(0)
+    return np.where((a == 0) & (b == 0), np.where(negative, -zero, zero), r)
 
 
 def narrow_fma(a: Value, b: Value, c: Value, dtype: Any) -> Value:
@@ -263,3 +270,8 @@ def permute(a: Value, b: Value, selector: Value) -> Value:
         sign = np.where(byte & np.uint64(0x80), np.uint64(0xFF), np.uint64(0))
         result = result | (np.where(nibble & np.uint64(8), sign, byte) << np.uint64(8 * i))
     return result.astype(np.uint32)
+
+
+def fma_once(a: Value, b: Value, c: Value) -> Value:
+    """a·b + c of FP32 values, rounded once."""
+    return _once(*(np.asarray(v).astype(F64) for v in (a, b, c)))

@@ -1,4 +1,4 @@
-"""From instructions to closures over the registers of a machine.
+"""From instructions to closures over the registers of a running kernel.
 
 A register holds one NumPy array over all lanes, or a scalar where all lanes agree; arrays are never changed
 in place. An instruction becomes a function of the active lanes (None for all of them).
@@ -7,17 +7,15 @@ in place. An instruction becomes a function of the active lanes (None for all of
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from harness.ptx.hazards import Site
 from harness.ptx.lanes import Array, Mask
-from harness.ptx.parser import Address, Entry, Instruction, Name, Number, Operand, PtxError, Register
-
-if TYPE_CHECKING:
-    from harness.ptx.machine import Machine
+from harness.ptx.state import State
+from harness.ptx.syntax import Address, Entry, Instruction, Name, Number, Operand, PtxError, Register
 
 Run = Callable[[Mask | None], None]
 Read = Callable[[], Any]
@@ -45,8 +43,8 @@ for _bits in (8, 16, 32, 64):
 class Builder:
     """Operands of one kernel's instructions as functions that read and write registers."""
 
-    def __init__(self, machine: Machine, entry: Entry) -> None:
-        self.machine, self.entry = machine, entry
+    def __init__(self, state: State, entry: Entry) -> None:
+        self.state, self.entry = state, entry
         self._slots = {name: i for i, name in enumerate(entry.registers)}
         self.initial: list[Any] = []
         for name, kind in entry.registers.items():
@@ -82,10 +80,10 @@ class Builder:
             return lambda: value
         if isinstance(operand, Name):
             return self._named(operand.text, want)
-        registers, i = self.machine.registers, self.slot(operand)
+        registers, i = self.state.registers, self.slot(operand)
         stored = STORED[self.kind(operand)]
         if self.kind(operand) == "f32":
-            value = self.machine.value
+            value = self.state.value
             return (lambda: value(i)) if stored == want else (lambda: value(i).view(want))
         if stored == want:
             return lambda: registers[i]
@@ -96,17 +94,19 @@ class Builder:
         raise PtxError(f"register {operand} of type .{self.kind(operand)} cannot be read as .{kind}")
 
     def _named(self, name: str, want: Any) -> Read:
-        machine = self.machine
-        if (address := machine.symbol(name)) is not None:
+        state = self.state
+        if (address := state.symbol(name)) is not None:
             constant = want.type(address)
             return lambda: constant
-        if machine.known_special(name):
-            return lambda: machine.special(name).astype(want)
+        if state.is_global(name):
+            return lambda: state.global_address(name).astype(want)
+        if state.known_special(name):
+            return lambda: state.special(name).astype(want)
         raise PtxError(f"unknown name {name}")
 
     def write(self, operand: Operand) -> Write:
         """Sets a register in the active lanes, from a value of its width over all lanes."""
-        machine, registers, wide = self.machine, self.machine.registers, self.machine.wide
+        state, registers, wide = self.state, self.state.registers, self.state.wide
         if isinstance(operand, Name) and operand.text == "_":
             return lambda value, mask: None
         i, stored = self.slot(operand), STORED[self.kind(operand)]
@@ -116,7 +116,7 @@ class Builder:
                 value = (
                     value.view(stored) if value.dtype.itemsize == stored.itemsize else value.astype(stored)
                 )
-            registers[i] = value if mask is None else np.where(mask.bits, value, machine.value(i))
+            registers[i] = value if mask is None else np.where(mask.bits, value, state.value(i))
             wide[i] = None
 
         return put
@@ -125,7 +125,7 @@ class Builder:
         """Sets a register from values of the active lanes alone, (n,) as memory holds them."""
         if isinstance(operand, Name) and operand.text == "_":
             return lambda value, mask: None
-        machine, registers, wide = self.machine, self.machine.registers, self.machine.wide
+        state, registers, wide = self.state, self.state.registers, self.state.wide
         i, stored, want = self.slot(operand), STORED[self.kind(operand)], SEEN[kind]
 
         def put(values: Any, mask: Mask | None) -> None:
@@ -134,8 +134,8 @@ class Builder:
             same = stored.itemsize == want.itemsize
             values = values.view(stored) if same else values.astype(stored)
             if mask is not None:
-                merged = np.empty(machine.lanes, stored)
-                merged[:] = machine.value(i)
+                merged = np.empty(state.lanes, stored)
+                merged[:] = state.value(i)
                 merged[mask.index] = values
                 values = merged
             registers[i] = values

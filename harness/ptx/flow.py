@@ -9,79 +9,20 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from harness.ptx.builder import Builder, Read, Run, Write
+from harness.ptx.barrier import Barrier
+from harness.ptx.builder import Run
 from harness.ptx.counters import Counters
-from harness.ptx.hazards import Site, Trap
+from harness.ptx.hazards import Report, Site, Tell, Trap
 from harness.ptx.lanes import Array, Geometry, Mask, full
-from harness.ptx.parser import Instruction, PtxError
+from harness.ptx.state import State
+from harness.ptx.syntax import Instruction
 
 _ENDS = re.compile(r"bra\b|(bar|barrier)(\.cta)?\.(sync|arrive|red)\b")
-
-
-@dataclass(frozen=True)
-class Hazard:
-    """Something that went wrong: a stable ``check``, the launch of the batch, one line."""
-
-    check: str
-    launch: int
-    message: str
-
-
-@dataclass
-class Report:
-    """What a batch of launches did: hazards, whether it was stopped, lanes × instructions executed."""
-
-    hazards: list[Hazard] = field(default_factory=list)
-    stopped: bool = False
-    lane_instructions: int = 0
-
-
-@dataclass(frozen=True)
-class Barrier:
-    """bar.sync, bar.arrive and bar.red: number, count of threads (None for the whole block), reduction."""
-
-    number: Read
-    count: Read | None
-    waits: bool
-    reduction: str = ""
-    put: Write | None = None
-    source: Read | None = None
-
-    @classmethod
-    def of(cls, b: Builder, i: Instruction) -> Barrier:
-        words, operands = (
-            i.op.removeprefix("barrier.cta").removeprefix("barrier").split("."),
-            list(i.operands),
-        )
-        action = next(word for word in words if word in ("sync", "arrive", "red"))
-        if action != "red":
-            count = b.read(operands[1], "u32") if len(operands) > 1 else None
-            if action == "arrive" and count is None:
-                raise PtxError("bar.arrive needs a count of threads")
-            return cls(b.read(operands[0], "u32"), count, action == "sync")
-        if len(operands) != 3 or words[-1] not in ("u32", "pred"):
-            raise PtxError("bar.red of a part of the block is not supported")
-        reduction = next(word for word in words if word in ("popc", "and", "or"))
-        source = b.read(operands[2], "pred")
-        return cls(b.read(operands[1], "u32"), None, True, reduction, b.write(operands[0]), source)
-
-    def reduce(self, geometry: Geometry, mask: Mask | None) -> None:
-        """bar.red: what the predicates of a block come to, for each of its threads."""
-        if self.put is None or self.source is None:
-            return
-        said = full(self.source(), geometry.lanes).reshape(geometry.count, geometry.threads)
-        there = np.ones_like(said) if mask is None else mask.bits.reshape(said.shape)
-        result = {
-            "popc": (said & there).sum(axis=1).astype(np.int32),
-            "and": (said | ~there).all(axis=1),
-            "or": (said & there).any(axis=1),
-        }[self.reduction]
-        self.put(np.repeat(result, geometry.threads), mask)
 
 
 @dataclass
@@ -103,14 +44,15 @@ class Flow:
 
     def __init__(
         self,
-        machine: Any,
+        state: State,
         blocks: list[Block],
         geometry: Geometry,
         budget: int,
         report: Report,
+        tell: Tell,
         counters: Counters | None,
     ) -> None:
-        self._machine, self._blocks, self._geometry = machine, blocks, geometry
+        self._state, self._blocks, self._geometry, self._tell = state, blocks, geometry, tell
         self._budget, self._report, self._counters = budget, report, counters
         self._alive = np.ones(geometry.lanes, bool)
         self._waiting: dict[int, Array | None] = {0: None}  # block of code -> lanes, None for all
@@ -209,7 +151,7 @@ class Flow:
         if barrier.count is not None:
             self._named(at, barrier, full(True, self._geometry.lanes) if lanes is None else lanes)
         elif lanes is None:
-            self._machine.shared.barrier(np.ones(self._geometry.count, bool))
+            self._state.barrier(np.ones(self._geometry.count, bool))
             barrier.reduce(self._geometry, None)
             self._go(at + 1, None)
         else:
@@ -241,7 +183,7 @@ class Flow:
             return
         arrived[complete] -= count
         # Orders what the whole block did before: more than the threads that met here are promised.
-        self._machine.shared.barrier(complete)
+        self._state.barrier(complete)
         for other in list(self._parked):
             same = self._blocks[other].barrier
             if same and same.count is not None:
@@ -262,9 +204,9 @@ class Flow:
             lane = row * threads + int(np.argmax(here[row]))
             gone = threads - int(here[row].sum())
             what = f"waits at a barrier that {gone} of the {threads} threads of the block left out by exiting"
-            self._machine.report("barrier", what, self._blocks[at].site, lane)
+            self._tell("barrier", what, self._blocks[at].site, lane)
         # Blocks of which every thread has exited wait for nothing.
-        self._machine.shared.barrier(complete | ~alive.any(axis=1))
+        self._state.barrier(complete | ~alive.any(axis=1))
         self._let_go(at, np.repeat(complete, threads) & self._parked[at])
 
     def _let_go(self, at: int, lanes: Array) -> None:

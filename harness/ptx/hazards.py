@@ -1,14 +1,44 @@
-"""What the emulated device sees go wrong, and where: a site is an instruction in the text of a kernel."""
+"""What goes wrong in a launch, and where: a site is an instruction in the text of a kernel."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from harness.ptx.parser import Instruction
+from harness.ptx.syntax import Instruction
 
-if TYPE_CHECKING:
-    from harness.ptx.counters import Counters
+
+@dataclass(frozen=True)
+class Hazard:
+    """Something that went wrong: a stable ``check`` (bounds, misaligned, uninit, race, barrier, hang,
+    unsupported), the ``launch`` of the batch, one line of ``message``: who, what, at which line."""
+
+    check: str
+    launch: int
+    message: str
+
+
+@dataclass
+class Report:
+    """What a batch of launches did: ``hazards``, whether one of them ``stopped`` it, and lanes ×
+    instructions executed."""
+
+    hazards: list[Hazard] = field(default_factory=list)
+    stopped: bool = False
+    lane_instructions: int = 0
+
+
+class Observer(Protocol):
+    """Who counts what instructions do: ``Counters``."""
+
+    def touch_global(
+        self, instruction: Instruction, kind: str, buffer: str, address: Any, width: int, mask: Any
+    ) -> None: ...
+
+    def touch_shared(self, instruction: Instruction, kind: str, pattern: Any) -> None: ...
+
+    def touch_guard(self, instruction: Instruction, mask: Any) -> None: ...
 
 
 class Trap(Exception):
@@ -21,11 +51,11 @@ class Trap(Exception):
 
 @dataclass
 class Site:
-    """An instruction, what its accesses looked like before, and its counters where they are kept."""
+    """An instruction, what its accesses looked like before, and who counts them where they are counted."""
 
     instruction: Instruction
     patterns: list[Any] = field(default_factory=list)
-    counters: Counters | None = None
+    counters: Observer | None = None
 
     def count_global(self, kind: str, buffer: str, address: Any, width: int, mask: Any) -> None:
         """A load, store or copy of ``width`` bytes at the addresses (n,) of the active lanes."""
@@ -46,3 +76,7 @@ class Site:
         i = self.instruction
         place = f"PTX line {i.line}: {i.text}"
         return f"{source}:{line} ({place})" if line else place
+
+
+# Notes a hazard after which the launch goes on: check, what, site, lane.
+Tell = Callable[[str, str, Site | None, int], None]

@@ -51,6 +51,11 @@ class Geometry:
         return self.count * self.threads
 
     @cached_property
+    def every(self) -> Array:
+        """All lanes, by number."""
+        return np.arange(self.lanes)
+
+    @cached_property
     def row(self) -> Array:
         """The block of each lane, an index into ``blocks``."""
         return np.repeat(np.arange(self.count), self.threads)

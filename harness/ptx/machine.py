@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from harness.ptx import instructions, tensor
-from harness.ptx.arithmetic import FusedMultiplyAdd, canonical_if_any
+from harness.ptx.barrier import Barrier
 from harness.ptx.builder import Builder, Run
 from harness.ptx.counters import Counters
-from harness.ptx.flow import Barrier, Block, Flow, Hazard, Report, ends
-from harness.ptx.hazards import Site, Trap
+from harness.ptx.flow import Block, Flow, ends
+from harness.ptx.hazards import Hazard, Report, Site, Trap
+from harness.ptx.instructions import find
 from harness.ptx.lanes import WARP, Geometry, Mask
-from harness.ptx.memory import SLOT, ConstantMemory, GlobalMemory, LocalMemory
-from harness.ptx.parser import Entry, Instruction, Name, PtxError, Register, size_of
-from harness.ptx.shared import SharedMemory
+from harness.ptx.memory import GlobalMemory
+from harness.ptx.state import State
+from harness.ptx.syntax import Entry, Instruction, Name, PtxError, Register, size_of
 
 # What the functions of the table raise where operands are not those they expect.
 _NOT_KNOWN = (PtxError, LookupError, ValueError, TypeError, ArithmeticError, AssertionError, StopIteration)
@@ -27,36 +27,17 @@ _HAZARDS = 10  # kept of each check and launch
 class Machine:
     """A kernel made ready to run. Raises PtxError for an instruction it does not know.
 
-    ``lines`` gives the line of the .cu file ``source`` of each PTX line, where they are asked for.
+    ``lines`` gives the line of the .cu file ``source`` of each PTX line, where they are asked for; without
+    it they are those that the PTX itself names (nvcc -lineinfo). ``static_shared``: bytes of shared memory a
+    block, without the dynamic ones.
     """
 
     def __init__(self, entry: Entry, source: str, lines: Callable[[], Mapping[int, int]] = dict) -> None:
         self.entry, self._source, self.lines = entry, source, lines
-        self.registers: list[Any] = []
-        # float64 copies of FP32 registers, or None; where the register is None, the copy is all there is.
-        self.wide: list[Any] = []
-        self.lanes = 0
-        self.fma = FusedMultiplyAdd(0)
-        self.shared: SharedMemory = None  # type: ignore[assignment]
-        self.memory: GlobalMemory = None  # type: ignore[assignment]
-        self.local: LocalMemory = None  # type: ignore[assignment]
-        self.parameters: Mapping[str, Any] = {}
-        self.geometry: Geometry = None  # type: ignore[assignment]
-        self._shared_variables = [v for v in entry.variables if v.space == "shared"]
-        constants = [v for v in entry.variables if v.space == "const"]
-        self.constant = ConstantMemory(constants)
-        self._slots = {v.name: i + 1 for of in (self._shared_variables, constants) for i, v in enumerate(of)}
-        self.static_shared = sum(v.size for v in self._shared_variables)
-        self._locals = {}
-        at = 0
-        for v in entry.variables:
-            if v.space == "local":
-                at = -(-at // v.align) * v.align
-                self._locals[v.name] = at
-                at += v.size
-        self._local_size = at
+        self.state = State(entry.variables, entry.parameters, self.report)
+        self.static_shared = self.state.static_shared
         self._granule = 4
-        self._builder = Builder(self, entry)
+        self._builder = Builder(self.state, entry)
         self._blocks = self._build()
         self._report = Report()
         self._told: dict[tuple[str, int], set[int]] = {}  # lines, by check and launch
@@ -66,20 +47,6 @@ class Machine:
         return site.where(self._source, line or site.instruction.source)
 
     # Building
-
-    def symbol(self, name: str) -> int | None:
-        """The address of a variable, or None."""
-        if name in self._locals:
-            return self._locals[name]
-        return self._slots[name] << SLOT if name in self._slots else None
-
-    @staticmethod
-    def known_special(name: str) -> bool:
-        probe = Geometry(np.zeros((1, 3), np.int32), np.zeros(1, np.int64), (WARP, 1, 1), (1, 1, 1))
-        return probe.special(name) is not None
-
-    def special(self, name: str) -> Any:
-        return self.geometry.special(name)
 
     def _build(self) -> list[Block]:
         code, labels = self.entry.code, self.entry.labels
@@ -110,8 +77,8 @@ class Machine:
                     assert isinstance(end.operands[-1], Name)
                     block.target = number[labels[end.operands[-1].text]]
             blocks.append(block)
-        self.registers += self._builder.initial
-        self.wide += [None] * len(self.registers)
+        self.state.registers += self._builder.initial
+        self.state.wide += [None] * len(self._builder.initial)
         return blocks
 
     def _guard(self, instruction: Instruction, site: Site) -> Callable[[], Any]:
@@ -121,8 +88,7 @@ class Machine:
         return read
 
     def _closure(self, instruction: Instruction) -> Run:
-        base = instruction.op.split(".")[0]
-        make = tensor.TABLE.get(base) or instructions.TABLE.get(base)
+        make = find(instruction.op)
         where = self._builder.site(instruction)
         if make is None:
             raise PtxError(f"unknown instruction {instruction.op}: {self._where(where)}")
@@ -151,13 +117,6 @@ class Machine:
             base = instruction.op.split(".")[0]
             raise PtxError(f"unknown form of {base}, {instruction.op}{detail}: {self._where(site)}") from None
 
-    def value(self, i: int) -> Any:
-        """An FP32 register, of which there may be only the float64 copy that arithmetic left."""
-        value = self.registers[i]
-        if value is None:
-            value = self.registers[i] = canonical_if_any(self.wide[i].astype(np.float32))
-        return value
-
     # Running
 
     def run(
@@ -176,8 +135,7 @@ class Machine:
         threads = block[0] * block[1] * block[2]
         if threads % WARP:
             raise PtxError(f"blocks of {threads} threads: whole warps of {WARP} are supported")
-        self.memory = memory
-        memory.report = self.report
+        self.state.begin(memory, len(parameters))
         count = grid[0] * grid[1] * grid[2]
         number = np.arange(count)
         one = np.stack([number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])], axis=1)
@@ -207,7 +165,7 @@ class Machine:
 
     def report(self, check: str, what: str, site: Site | None, lane: int) -> None:
         """Note a hazard, once an instruction and launch, and so many of a kind that none hides another."""
-        launch = int(self.geometry.launch[lane])
+        launch = int(self.state.geometry.launch[lane])
         told = self._told.setdefault((check, launch), set())
         line = site.instruction.line if site else 0
         if line in told or len(told) >= _HAZARDS:
@@ -216,9 +174,9 @@ class Machine:
         self._tell(check, what, site, lane)
 
     def _tell(self, check: str, what: str, site: Site | None, lane: int) -> None:
-        launch = int(self.geometry.launch[lane])
+        launch = int(self.state.geometry.launch[lane])
         where = f" at {self._where(site)}" if site else ""
-        message = f"{self.geometry.describe(lane)} {what}{where}"
+        message = f"{self.state.geometry.describe(lane)} {what}{where}"
         self._report.hazards.append(Hazard(check, launch, message))
 
     def _run_chunk(
@@ -229,20 +187,7 @@ class Machine:
         budget: int,
         counters: Counters | None,
     ) -> None:
-        if geometry.lanes != self.lanes:
-            self.fma = FusedMultiplyAdd(geometry.lanes)
-        self.geometry, self.lanes = geometry, geometry.lanes
-        self.registers[:] = self._builder.initial
-        self.wide[:] = [None] * len(self.registers)
-        self.memory.enter(geometry)
-        self.shared = SharedMemory(self._shared_variables, dynamic_shared, geometry, self._granule)
-        self.shared.report = self.report
-        self.local = LocalMemory(self._local_size, geometry.lanes if self._local_size else 0)
-        self.parameters = {}
-        for i, (name, _) in enumerate(self.entry.parameters):
-            values = [launch[i] for launch in parameters]
-            same = all(v == values[0] for v in values)
-            self.parameters[name] = values[0] if same else np.array(values)[geometry.launch]
+        self.state.enter(geometry, self._builder.initial, self._granule, dynamic_shared, parameters)
         if counters is not None:
             counters.enter(geometry)
-        Flow(self, self._blocks, geometry, budget, self._report, counters).run()
+        Flow(self.state, self._blocks, geometry, budget, self._report, self.report, counters).run()

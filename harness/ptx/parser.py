@@ -8,98 +8,23 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
+from harness.ptx.syntax import (
+    Address,
+    Entry,
+    Instruction,
+    Name,
+    Number,
+    Operand,
+    PtxError,
+    Register,
+    Variable,
+    Vector,
+    size_of,
+)
 
-class PtxError(Exception):
-    """PTX that cannot be read or executed. One line: what is wrong, and at which line."""
-
-
-@dataclass(frozen=True)
-class Register:
-    name: str
-
-
-@dataclass(frozen=True)
-class Number:
-    """An immediate; ``bits`` is its pattern where the text gave one (0f3F800000), else None."""
-
-    value: int | float
-    bits: int | None = None
-
-
-@dataclass(frozen=True)
-class Name:
-    """A variable, a label, or a special register such as %tid.x."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Address:
-    """[base + offset] in bytes."""
-
-    base: Register | Name | None
-    offset: int
-
-
-@dataclass(frozen=True)
-class Vector:
-    items: tuple[Operand, ...]
-
-
-Operand = Register | Number | Name | Address | Vector
-
-
-@dataclass(frozen=True)
-class Variable:
-    """A variable of a state space: ``size`` in bytes, 0 for dynamic shared memory; ``data`` its first
-    bytes."""
-
-    name: str
-    space: str
-    size: int
-    align: int
-    data: bytes = b""
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """One instruction. ``guard`` is (predicate register, negated), ``line`` the line in the PTX, ``source``
-    the line in the .cu file, 0 where the compiler named none."""
-
-    op: str
-    operands: tuple[Operand, ...]
-    guard: tuple[str, bool] | None
-    line: int
-    source: int
-    text: str
-
-
-@dataclass
-class Entry:
-    """A kernel: parameters as (name, type) in order, types of registers by name, its code and labels, which
-    are indices into the code."""
-
-    name: str
-    parameters: list[tuple[str, str]]
-    registers: dict[str, str] = field(default_factory=dict)
-    variables: list[Variable] = field(default_factory=list)
-    code: list[Instruction] = field(default_factory=list)
-    labels: dict[str, int] = field(default_factory=dict)
-
-
-_SIZES = {"pred": 1, "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2}
-_SIZES |= {"b32": 4, "u32": 4, "s32": 4, "f32": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16}
 _LARGEST = 1 << 20  # bytes of a variable: those of shared, local and constant memory are far smaller
 _LINE_DIRECTIVES = ("version", "target", "address_size", "file", "loc")
-
-
-def size_of(kind: str, line: int = 0) -> int:
-    """Bytes of a fundamental type such as "f32", of this line. Raises PtxError for an unknown one."""
-    if kind not in _SIZES:
-        raise PtxError(f"PTX line {line}: unknown type .{kind}" if line else f"unknown type .{kind}")
-    return _SIZES[kind]
 
 
 def parse(text: str, entry: str) -> Entry:
@@ -111,9 +36,11 @@ def parse(text: str, entry: str) -> Entry:
         if kind == "statement" and (variable := _variable(body, line)):
             outside.append(variable)
         elif kind == "open" and (head := re.search(r"\.entry\s+([\w$]+)\s*(?:\((.*?)\))?", body, re.DOTALL)):
-            parameters = _parameters(head[2] or "", line)
-            parsed = _Body(Entry(head[1], parameters), reader).read(line)
-            found = parsed if head[1] == entry else found
+            if head[1] == entry:
+                parameters = _parameters(head[2] or "", line)
+                found = _Body(Entry(head[1], parameters), reader).read(line)
+            else:
+                reader.skip_scope(line)
         elif kind == "open":
             reader.skip_scope(line)
         elif kind == "close":
@@ -330,12 +257,14 @@ def _parameters(text: str, line: int) -> list[tuple[str, str]]:
     parameters = []
     for item in _split_commas(text):
         match = re.search(
-            r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+(?:\.\w+\s+)*([\w$]+)(\[\d+\])?\s*$", item
+            r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+(?:\.(?!align)\w+\s+|\.align\s+\d+\s+)*([\w$]+)"
+            r"(\[\d+\])?\s*$",
+            item,
         )
-        if not match or match[3]:
+        if not match:
             raise PtxError(f"PTX line {line}: cannot read the parameter {item[:60]!r}")
         size_of(match[1], line)
-        parameters.append((match[2], match[1]))
+        parameters.append((match[2], match[1] + (match[3] or "")))
     return parameters
 
 

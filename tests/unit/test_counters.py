@@ -16,10 +16,7 @@ from harness.counters.counts import Bytes
 from harness.devices import DeviceError
 from harness.model import F32, TF32, Case, Problem
 from harness.project.suites import find_config, find_kernel
-from harness.ptx.counters import Counters, Tally, flop, mnemonic
-from harness.ptx.machine import Machine
-from harness.ptx.memory import Buffer, GlobalMemory
-from harness.ptx.parser import parse
+from harness.ptx import Buffer, Counters, GlobalMemory, Machine, Tally, flop, mnemonic, parse
 from tests.mutants import Mutant, build
 
 # %rd1: A, 64 KB; %r1: the thread; %p1: the lower half of its warp; shared: 16 KB.

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from harness.ptx.flow import Report
-from harness.ptx.machine import Machine
-from harness.ptx.memory import GlobalMemory
-from harness.ptx.parser import parse
+from harness.ptx import GlobalMemory, Machine, Report, parse
 
 
 def run(body: str, blocks: int = 1) -> Report:

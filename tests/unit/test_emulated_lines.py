@@ -13,7 +13,7 @@ from harness.devices.emulated.lines import align
 from harness.model import Case, Problem
 from harness.oracle import verify
 from harness.project.suites import find_kernel
-from harness.ptx.parser import Instruction, parse
+from harness.ptx import Instruction, parse
 from tests.mutants import Mutant, build
 
 # As nvcc writes it with -lineinfo.

@@ -14,11 +14,7 @@ from harness.compiler import toolchain
 from harness.devices import Array, DeviceError, Inputs, Outputs, Violation
 from harness.devices.emulated.lines import source_lines
 from harness.model import Case
-from harness.ptx.counters import Counters
-from harness.ptx.flow import Report
-from harness.ptx.machine import Machine
-from harness.ptx.memory import Buffer, GlobalMemory
-from harness.ptx.parser import Entry, PtxError, parse
+from harness.ptx import Buffer, Counters, Entry, GlobalMemory, Machine, PtxError, Report, parse
 
 _MACHINES = 4  # kept: cases come variant by variant
 

@@ -12,7 +12,7 @@ from difflib import SequenceMatcher
 from harness.compiler import toolchain
 from harness.compiler.toolchain import Nvcc
 from harness.model import Config, DType, Kernel
-from harness.ptx.parser import Instruction, parse
+from harness.ptx import Instruction, parse
 
 
 def source_lines(

@@ -7,10 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.ptx.flow import Report
-from harness.ptx.machine import Machine
-from harness.ptx.memory import Buffer, GlobalMemory
-from harness.ptx.parser import parse
+from harness.ptx import Buffer, GlobalMemory, Machine, Report, parse
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -7,10 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from harness.ptx.flow import Report
-from harness.ptx.machine import Machine
-from harness.ptx.memory import Buffer, GlobalMemory
-from harness.ptx.parser import parse
+from harness.ptx import Buffer, GlobalMemory, Machine, Report, parse
 from tests.unit.emulated.rig import Array, checks, execute, hazards, kernel, numbers, per_lane
 
 # X has 32 rows of 4 words for each of which Y has one of 2; [%rd4] and [%rd6] are the lane's own.
@@ -156,7 +153,8 @@ def test_reading_what_another_block_wrote() -> None:
     assert checks(body.format(1), blocks=2) == []
     (said,) = hazards(body.format(32), blocks=2)
     expected = (
-        r"race: thread \(0, 0, 0\) of block \(0, 0, 0\) reads Y\(32, 0\), which another block wrote in "
+        r"race: thread \(0, 0, 0\) of block \(0, 0, 0\) reads Y\(32, 0\), which block \(1, 0, 0\) "
+        r"wrote in this launch with no fence and atomic between"
     )
     assert re.match(expected, said)
 

@@ -9,8 +9,7 @@ import pytest
 
 from harness.compiler import toolchain
 from harness.compiler.static.compiled import variants_of
-from harness.ptx.machine import Machine
-from harness.ptx.parser import PtxError, parse
+from harness.ptx import Machine, PtxError, parse
 from tests.unit.emulated.rig import BEFORE, kernel
 
 # One instruction of each kind.

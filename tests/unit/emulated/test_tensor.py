@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from harness.ptx.parser import PtxError
+from harness.ptx import PtxError
 from tests.unit.emulated.rig import Array, launch
 
 STORAGE: dict[str, Any] = {

@@ -1,0 +1,161 @@
+"""Logic, shifts and fields of bits (PTX ISA §9.7.1 and §9.7.8)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import harness.ptx.arithmetic as arith
+from harness.ptx.builder import SEEN, Builder, Run
+from harness.ptx.hazards import Site
+from harness.ptx.instructions.common import Make, only, parts, simple
+from harness.ptx.lanes import Mask
+from harness.ptx.syntax import Instruction, Number, PtxError
+
+_LOGIC: dict[str, Any] = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert}
+
+
+def _logic(b: Builder, i: Instruction, site: Site) -> Run:
+    base, kind = i.op.split(".")
+    return simple(b, i, kind, _LOGIC[base])
+
+
+def _cnot(b: Builder, i: Instruction, site: Site) -> Run:
+    return simple(b, i, parts(i)[1], lambda v: (v == 0).astype(v.dtype))
+
+
+def _shift(b: Builder, i: Instruction, site: Site) -> Run:
+    base, kind = i.op.split(".")
+    operation = arith.shift_left if base == "shl" else arith.shift_right
+    put, value, amount = b.write(i.operands[0]), b.read(i.operands[1], kind), b.read(i.operands[2], "u32")
+    if isinstance(i.operands[2], Number) and 0 <= i.operands[2].value < 8 * SEEN[kind].itemsize:
+        by = SEEN[kind].type(i.operands[2].value)
+        plain = np.left_shift if base == "shl" else np.right_shift
+        return lambda mask: put(plain(value(), by), mask)
+    return lambda mask: put(operation(value(), amount()), mask)
+
+
+def _funnel(b: Builder, i: Instruction, site: Site) -> Run:
+    """shf: the upper (l) or lower (r) word of {b, a} shifted by c."""
+    _, side, mode, kind = i.op.split(".")
+    if kind != "b32" or side not in ("l", "r") or mode not in ("wrap", "clamp"):
+        raise PtxError("not supported")
+    put, (low, high, amount) = b.write(i.operands[0]), (b.read(o, "u32") for o in i.operands[1:])
+
+    def run(mask: Mask | None) -> None:
+        by = amount() & np.uint32(31) if mode == "wrap" else np.minimum(amount(), np.uint32(32))
+        pair, by = low().astype(np.uint64) | (high().astype(np.uint64) << np.uint64(32)), by.astype(np.uint64)
+        moved = (pair << by) >> np.uint64(32) if side == "l" else pair >> by
+        put((moved & np.uint64(0xFFFFFFFF)).astype(np.uint32), mask)
+
+    return run
+
+
+def _prmt(b: Builder, i: Instruction, site: Site) -> Run:
+    if len(i.op.split(".")) > 2:
+        raise PtxError("prmt with a mode is not supported")
+    return simple(b, i, "u32", arith.permute)
+
+
+def _lop3(b: Builder, i: Instruction, site: Site) -> Run:
+    table = i.operands[4]
+    assert isinstance(table, Number)
+    put, (x, y, z) = b.write(i.operands[0]), (b.read(o, "u32") for o in i.operands[1:4])
+    return lambda mask: put(_any_logic(x(), y(), z(), int(table.value)), mask)
+
+
+def _any_logic(x: Any, y: Any, z: Any, table: int) -> Any:
+    """Any logic of three inputs: bit (4x + 2y + z) of the table."""
+    result = np.uint32(0)
+    for row in range(8):
+        if table >> row & 1:
+            result = result | ((x if row & 4 else ~x) & (y if row & 2 else ~y) & (z if row & 1 else ~z))
+    return result
+
+
+def _extract(b: Builder, i: Instruction, site: Site) -> Run:
+    """bfe: ``length`` bits from bit ``start`` on; above them zeros, or the topmost of them where signed."""
+    _, kind = parts(i)
+    bits, signed = 8 * SEEN[kind].itemsize, kind[0] == "s"
+    put, value = b.write(i.operands[0]), b.read(i.operands[1], f"u{bits}")
+    start, length = b.read(i.operands[2], "u32"), b.read(i.operands[3], "u32")
+    one = SEEN[f"u{bits}"].type(1)
+
+    def run(mask: Mask | None) -> None:
+        v, at, n = value(), start() & np.uint32(0xFF), length() & np.uint32(0xFF)
+        there = np.minimum(n, bits - np.minimum(at, np.uint32(bits))).astype(np.uint32)
+        low = arith.shift_left(np.broadcast_to(one, np.shape(there)), there) - one
+        field = arith.shift_right(v, at) & low
+        if signed:
+            top = np.minimum(at + np.maximum(n, np.uint32(1)) - np.uint32(1), np.uint32(bits - 1))
+            negative = (arith.shift_right(v, top) & one == 1) & (n > 0)
+            field = np.where(negative, field | ~low, field)
+        put(field, mask)
+
+    return run
+
+
+def _insert(b: Builder, i: Instruction, site: Site) -> Run:
+    """bfi: the lower ``length`` bits of a at bit ``start`` of b."""
+    kind = f"u{parts(i)[1][1:]}"
+    put, (a, into) = b.write(i.operands[0]), (b.read(o, kind) for o in i.operands[1:3])
+    start, length = b.read(i.operands[3], "u32"), b.read(i.operands[4], "u32")
+    one = SEEN[kind].type(1)
+
+    def run(mask: Mask | None) -> None:
+        at, n = start() & np.uint32(0xFF), length() & np.uint32(0xFF)
+        low = arith.shift_left(np.broadcast_to(one, np.shape(n)), n) - one
+        field = arith.shift_left(low, at)
+        put((into() & ~field) | (arith.shift_left(a(), at) & field), mask)
+
+    return run
+
+
+def _count(b: Builder, i: Instruction, site: Site) -> Run:
+    """popc, clz and bfind: as 32 bits, of a value of 32 or 64; brev: the bits in reverse."""
+    base, (modifiers, kind) = i.op.split(".")[0], parts(i)
+    only(modifiers, {"shiftamt"} if base == "bfind" else set())
+    bits = int(kind[1:])
+
+    def leading(v: Any) -> Any:
+        """Zeros above the highest bit set."""
+        n = np.asarray(v)
+        for shift in (1, 2, 4, 8, 16, 32)[: bits.bit_length() - 1]:
+            n = n | (n >> n.dtype.type(shift))
+        return (bits - np.bitwise_count(n)).astype(np.int32)
+
+    def find(v: Any) -> Any:
+        if kind[0] == "s":
+            v = np.where(v < 0, ~v, v)
+        zeros = leading(v.view(f"u{bits // 8}"))
+        at = zeros if modifiers else (bits - 1 - zeros).astype(np.int32)
+        return np.where(zeros == bits, np.int32(-1), at)
+
+    def reverse(v: Any) -> Any:
+        r = np.zeros_like(v)
+        for j in range(bits):
+            r = r | ((v >> v.dtype.type(j) & v.dtype.type(1)) << v.dtype.type(bits - 1 - j))
+        return r
+
+    if base == "bfind":
+        return simple(b, i, kind, find)
+    how = {"popc": lambda v: np.bitwise_count(v).astype(np.int32), "clz": leading, "brev": reverse}
+    return simple(b, i, f"b{bits}", how[base])
+
+
+TABLE: dict[str, Make] = {
+    **dict.fromkeys(_LOGIC, _logic),
+    "cnot": _cnot,
+    "shl": _shift,
+    "shr": _shift,
+    "shf": _funnel,
+    "prmt": _prmt,
+    "lop3": _lop3,
+    "bfe": _extract,
+    "bfi": _insert,
+    "popc": _count,
+    "clz": _count,
+    "brev": _count,
+    "bfind": _count,
+}

@@ -1,0 +1,75 @@
+"""Conversions between types (PTX ISA §9.7.9, cvt)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import harness.ptx.arithmetic as arith
+from harness.ptx.builder import SEEN, STORED, Builder, Run
+from harness.ptx.hazards import Site
+from harness.ptx.instructions.common import Make
+from harness.ptx.lanes import Mask
+from harness.ptx.syntax import Instruction, PtxError
+
+
+def _cvt(b: Builder, i: Instruction, site: Site) -> Run:
+    words = i.op.split(".")[1:]
+    target, source = words[-2:]
+    modes = words[:-2]
+    put = b.write(i.operands[0])
+    if target == "tf32":
+        if modes[:1] != ["rna"]:
+            raise PtxError("only cvt.rna.tf32.f32 is supported")
+        one = b.read(i.operands[1], source)
+        return lambda mask: put(arith.tf32(one()), mask)
+    if target in ("f16x2", "bf16x2"):
+        high, low = b.read(i.operands[1], source), b.read(i.operands[2], source)
+        narrow = SEEN[target[:-2]]
+
+        def pack(mask: Mask | None) -> None:
+            first, second = (
+                arith.round_narrow(v(), narrow).view(np.uint16).astype(np.uint32) for v in (low, high)
+            )
+            put(first | (second << np.uint32(16)), mask)
+
+        return pack
+    one = b.read(i.operands[1], source)
+    convert = _conversion(target, source, modes)
+    register = STORED[b.kind(i.operands[0])]
+
+    def run(mask: Mask | None) -> None:
+        value = convert(np.asarray(one()))
+        if value.dtype.kind in "iu" and value.dtype.itemsize != register.itemsize:
+            value = value.astype(register)
+        put(value, mask)
+
+    return run
+
+
+def _conversion(target: str, source: str, modes: list[str]) -> Any:
+    to, of = SEEN[target], SEEN[source]
+    rounding = next((m for m in modes if m[:2] in ("rn", "rz", "rm", "rp")), "rn")
+    if set(modes) - {rounding}:
+        raise PtxError(f"modifiers {modes} are not supported")
+    floats = {"f16", "bf16", "f32", "f64"}
+    if source not in floats and target not in floats:
+        return lambda v: v.astype(to)
+    if source in floats and target not in floats:
+        return lambda v: arith.float_to_integer(v, to.type, rounding)
+    if target == "f32" and source == "f64":
+        return lambda v: arith.float64_to_float32(v, rounding)
+    if target == "f32" and source not in floats:
+        return lambda v: arith.integers_to_float32(v, rounding)
+    if target in ("f16", "bf16"):
+        if rounding != "rn":
+            raise PtxError("only rounding to nearest is supported")
+        wide = np.float64 if source not in floats else of
+        return lambda v: arith.round_narrow(v.astype(wide), to)
+    if rounding in ("rni", "rzi", "rmi", "rpi") and target == source == "f32":
+        return lambda v: {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[rounding](v)
+    return lambda v: v.astype(to)
+
+
+TABLE: dict[str, Make] = {"cvt": _cvt}

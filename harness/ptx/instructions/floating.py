@@ -1,0 +1,137 @@
+"""Arithmetic of FP32 and FP64 to the bit (PTX ISA §9.7.3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import harness.ptx.arithmetic as arith
+import harness.ptx.modifiers as modify
+from harness.ptx.builder import SEEN, Builder, Run
+from harness.ptx.hazards import Site
+from harness.ptx.instructions.common import Make, only, parts, quiet, simple
+from harness.ptx.lanes import Mask
+from harness.ptx.syntax import Instruction, Number, PtxError
+
+_SINGLE: dict[str, Any] = {
+    "add": arith.add32,
+    "sub": arith.sub32,
+    "mul": arith.mul32,
+    "min": arith.min32,
+    "max": arith.max32,
+}
+_DOUBLE: dict[str, Any] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "min": np.fmin,
+    "max": np.fmax,
+}
+
+
+def _arithmetic(b: Builder, i: Instruction, site: Site) -> Run:
+    """Of FP32 with .ftz, subnormal inputs and results are zeros of their sign; .sat clamps to [0, 1];
+    min and max with .NaN are NaN where an input is."""
+    base, (modifiers, kind) = i.op.split(".")[0], parts(i)
+    if kind == "f64":
+        only(modifiers, {"rn"})
+        return simple(b, i, kind, quiet(_DOUBLE[base]))
+    extremum = base in ("min", "max")
+    only(modifiers, {"ftz", "NaN"} if extremum else {"rn", "ftz", "sat"})
+    if extremum and len(i.operands) != 3:
+        raise PtxError("of three inputs is not supported")
+    operation = _SINGLE[base]
+    if "NaN" in modifiers:
+        operation = modify.or_nan(operation)
+    if "ftz" in modifiers:
+        operation = modify.flushing(operation)
+    return simple(b, i, kind, modify.saturating(operation) if "sat" in modifiers else operation)
+
+
+def _sign(b: Builder, i: Instruction, site: Site) -> Run:
+    """neg and abs: of the bits, NaN included."""
+    base, (modifiers, kind) = i.op.split(".")[0], parts(i)
+    only(modifiers, {"ftz"} if kind == "f32" else set())
+    bits = 8 * SEEN[kind].itemsize
+    flip = SEEN[f"b{bits}"].type(1 << (bits - 1))
+
+    def operation(v: Any) -> Any:
+        if "ftz" in modifiers:
+            v = modify.flush(v.view(np.float32)).view(np.uint32)
+        return v ^ flip if base == "neg" else v & ~flip
+
+    return simple(b, i, f"b{bits}", operation)
+
+
+def _copysign(b: Builder, i: Instruction, site: Site) -> Run:
+    """copysign d, a, b: the magnitude of b with the sign of a (§9.7.3.4)."""
+    _, kind = parts(i)
+    bits = 8 * SEEN[kind].itemsize
+    sign = SEEN[f"b{bits}"].type(1 << (bits - 1))
+    return simple(b, i, f"b{bits}", lambda of, magnitude: (of & sign) | (magnitude & ~sign))
+
+
+def _testp(b: Builder, i: Instruction, site: Site) -> Run:
+    _, how, _ = i.op.split(".")
+    tests: dict[str, Any] = {
+        "finite": np.isfinite,
+        "infinite": np.isinf,
+        "number": lambda v: ~np.isnan(v),
+        "notanumber": np.isnan,
+        "normal": lambda v: np.isfinite(v) & (np.abs(v) >= np.finfo(v.dtype).tiny),
+        "subnormal": lambda v: (v != 0) & (np.abs(v) < np.finfo(v.dtype).tiny),
+    }
+    return simple(b, i, parts(i)[1], tests[how])
+
+
+def _fma(b: Builder, i: Instruction, site: Site) -> Run:
+    modifiers, kind = parts(i)
+    if kind == "f64":
+        raise PtxError("fma.f64 is not supported")
+    only(modifiers, {"rn", "ftz", "sat"})
+    if set(modifiers) != {"rn"}:
+        return _fma_of(b, i, modifiers)
+    registers, wide = b.state.registers, b.state.wide
+    slots = [b.constant(b.read(o, "f32")()) if isinstance(o, Number) else b.slot(o) for o in i.operands[1:]]
+    x, y, z = slots
+    d = b.slot(i.operands[0])
+    state, widen = b.state, np.float64
+
+    def run(mask: Mask | None) -> None:
+        p, q, s = wide[x], wide[y], wide[z]
+        if p is None:
+            p = wide[x] = registers[x].astype(widen)
+        if q is None:
+            q = wide[y] = registers[y].astype(widen)
+        if s is None:
+            s = wide[z] = registers[z].astype(widen)
+        r = state.fma(p, q, s)
+        if mask is None:
+            registers[d], wide[d] = None, r
+        else:
+            registers[d] = np.where(mask.bits, arith.canonical(r.astype(np.float32)), state.value(d))
+            wide[d] = None
+
+    return run
+
+
+def _fma_of(b: Builder, i: Instruction, modifiers: list[str]) -> Run:
+    """fma.rn with .ftz or .sat."""
+
+    def once(x: Any, y: Any, z: Any) -> Any:
+        return arith.canonical(arith.fma_once(x, y, z))
+
+    operation = modify.flushing(once) if "ftz" in modifiers else once
+    return simple(b, i, "f32", modify.saturating(operation) if "sat" in modifiers else operation)
+
+
+TABLE: dict[str, Make] = {
+    **dict.fromkeys(_SINGLE, _arithmetic),
+    "neg": _sign,
+    "abs": _sign,
+    "copysign": _copysign,
+    "testp": _testp,
+    "fma": _fma,
+    "mad": _fma,
+}

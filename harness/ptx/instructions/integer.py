@@ -1,0 +1,112 @@
+"""Integer arithmetic (PTX ISA §9.7.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import harness.ptx.arithmetic as arith
+from harness.ptx.builder import Builder, Run
+from harness.ptx.hazards import Site
+from harness.ptx.instructions.common import Make, only, parts, simple
+from harness.ptx.lanes import Mask
+from harness.ptx.syntax import Instruction, PtxError
+
+_TWO: dict[str, Any] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "min": np.minimum,
+    "max": np.maximum,
+    "div": arith.divide,
+    "rem": arith.remainder,
+}
+
+
+def _arithmetic(b: Builder, i: Instruction, site: Site) -> Run:
+    base, (modifiers, kind) = i.op.split(".")[0], parts(i)
+    only(modifiers, set())
+    return simple(b, i, kind, _TWO[base])
+
+
+def _unary(b: Builder, i: Instruction, site: Site) -> Run:
+    base, (modifiers, kind) = i.op.split(".")[0], parts(i)
+    only(modifiers, set())
+    return simple(b, i, kind, np.negative if base == "neg" else np.abs)
+
+
+def _wide_product(a: Any, b: Any) -> Any:
+    wide = np.dtype(f"{a.dtype.kind}{2 * a.dtype.itemsize}")
+    return a.astype(wide) * b.astype(wide)
+
+
+_PRODUCTS: dict[str, Any] = {"lo": np.multiply, "hi": arith.high_product, "wide": _wide_product}
+
+
+def _mul(b: Builder, i: Instruction, site: Site) -> Run:
+    modifiers, kind = parts(i)
+    return simple(b, i, kind, _PRODUCTS[modifiers[0]])
+
+
+def _mad(b: Builder, i: Instruction, site: Site) -> Run:
+    modifiers, kind = parts(i)
+    only(modifiers[1:], set())
+    product: Any = _PRODUCTS[modifiers[0]]
+    wide = f"{kind[0]}{2 * int(kind[1:])}" if modifiers[0] == "wide" else kind
+    put, one, two = b.write(i.operands[0]), b.read(i.operands[1], kind), b.read(i.operands[2], kind)
+    three = b.read(i.operands[3], wide)
+    return lambda mask: put(product(one(), two()) + three(), mask)
+
+
+def _sad(b: Builder, i: Instruction, site: Site) -> Run:
+    """c + |a − b|."""
+    _, kind = parts(i)
+    put, (one, two, three) = b.write(i.operands[0]), (b.read(o, kind) for o in i.operands[1:])
+
+    def run(mask: Mask | None) -> None:
+        x, y = one(), two()
+        put(three() + np.where(x < y, y - x, x - y), mask)
+
+    return run
+
+
+def _dot(b: Builder, i: Instruction, site: Site) -> Run:
+    """dp4a: c plus the products of four bytes; dp2a: of two halves of a and two bytes of b (§9.7.1.23 f.).
+
+    Sums wrap at 32 bits."""
+    words = i.op.split(".")
+    if words[0] == "dp2a" and words[1] not in ("lo", "hi"):
+        raise PtxError("not supported")
+    first, second = words[-2:]
+    kinds = {"s32": "i", "u32": "u"}
+    put = b.write(i.operands[0])
+    one, two = b.read(i.operands[1], "b32"), b.read(i.operands[2], "b32")
+    three = b.read(i.operands[3], "s32" if "s32" in (first, second) else "u32")
+
+    def elements(value: Any, kind: str, width: int) -> Any:
+        return (
+            np.ascontiguousarray(np.atleast_1d(value)).view(f"{kinds[kind]}{width}").reshape(-1, 4 // width)
+        )
+
+    def run(mask: Mask | None) -> None:
+        y = elements(two(), second, 1).astype(np.int64)
+        if words[0] == "dp4a":
+            x = elements(one(), first, 1).astype(np.int64)
+        else:
+            x = elements(one(), first, 2).astype(np.int64)
+            y = y[:, :2] if words[1] == "lo" else y[:, 2:]
+        put((three() + (x * y).sum(axis=1)).astype(np.int32), mask)
+
+    return run
+
+
+TABLE: dict[str, Make] = {
+    **dict.fromkeys(_TWO, _arithmetic),
+    "neg": _unary,
+    "abs": _unary,
+    "mul": _mul,
+    "mad": _mad,
+    "sad": _sad,
+    "dp4a": _dot,
+    "dp2a": _dot,
+}

@@ -1,0 +1,213 @@
+"""Loads, stores and asynchronous copies (PTX ISA §9.7.9)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from harness.ptx.builder import SEEN, STORED, Builder, Run, join, split
+from harness.ptx.hazards import Site, Trap
+from harness.ptx.instructions.common import Make, parts
+from harness.ptx.lanes import Array, Mask, full
+from harness.ptx.memory import LOCAL, SHARED, Strength, divide
+from harness.ptx.syntax import (
+    Address,
+    Instruction,
+    Name,
+    Number,
+    Operand,
+    PtxError,
+    Vector,
+    parameter_bytes,
+    size_of,
+)
+
+_SPACE = LOCAL.bit_length() - 1  # address bits below the state space of a generic address
+
+
+def space_of(modifiers: list[str]) -> str:
+    for space in ("global", "shared", "local", "param", "const"):
+        if any(m == space or m.startswith(space + "_") for m in modifiers):
+            return space
+    return "generic"
+
+
+_SPACES = {LOCAL >> _SPACE: "local", SHARED >> _SPACE: "shared"}
+
+
+def within(space: str, where: Array) -> Array:
+    """A generic address in its state space."""
+    return where if space == "global" else where & np.int64((1 << _SPACE) - 1)
+
+
+def spaces(where: Array, mask: Mask | None) -> list[tuple[Any, str, Mask | None]]:
+    """Of a generic address: the lanes of each state space, as places among the active ones, and mask."""
+    kinds = (where if mask is None else where[mask.index]) >> _SPACE
+    if (kinds == kinds[0]).all():
+        return [(slice(None), _SPACES.get(int(kinds[0]), "global"), mask)]
+    return [(at, _SPACES.get(int(kinds[at[0]]), "global"), part) for at, part in divide(kinds, mask)]
+
+
+def accessors(b: Builder, modifiers: list[str], site: Site, address: Any, width: int) -> tuple[Any, Any]:
+    """(load, store) of an instruction's state space: load(mask), store(values, mask)."""
+    state, space, how = b.state, space_of(modifiers), Strength.of(modifiers)
+
+    def load_of(name: str, where: Any, mask: Mask | None) -> Array:
+        if name == "global":
+            return state.memory.load(site, where, width, mask, how=how)
+        return (state.shared if name == "shared" else state.local).load(site, where, width, mask)
+
+    def store_of(name: str, where: Any, values: Array, mask: Mask | None) -> None:
+        if name == "global":
+            state.memory.store(site, where, width, values, mask, how)
+        else:
+            (state.shared if name == "shared" else state.local).store(site, where, width, values, mask)
+
+    if space == "const":
+        return lambda mask: state.constant.load(site, address(), width, mask, state.lanes), None
+    if space == "param":
+        raise PtxError("not supported")
+
+    def load(mask: Mask | None) -> Array:
+        where = address()
+        if space != "generic":
+            return np.asarray(load_of(space, where, mask))
+        where = full(where, state.lanes)
+        of_spaces = [
+            (at, np.asarray(load_of(name, within(name, where), part)))
+            for at, name, part in spaces(where, mask)
+        ]
+        values = of_spaces[0][1]
+        if len(of_spaces) > 1:
+            active = state.lanes if mask is None else len(mask.index)
+            values = np.empty((active, *values.shape[1:]), values.dtype)
+            for at, each in of_spaces:
+                values[at] = each
+        return values
+
+    def store(values: Array, mask: Mask | None) -> None:
+        where = address()
+        if space != "generic":
+            store_of(space, where, values, mask)
+            return
+        where = full(where, state.lanes)
+        for at, name, part in spaces(where, mask):
+            store_of(name, within(name, where), values[at], part)
+
+    return load, store
+
+
+def _ld(b: Builder, i: Instruction, site: Site) -> Run:
+    modifiers, kind = parts(i)
+    target, source = i.operands
+    if space_of(modifiers) == "param":
+        return _ld_param(b, target, source, kind)
+    items = target.items if isinstance(target, Vector) else (target,)
+    puts = [b.write_active(item, kind) for item in items]
+    load, _ = accessors(b, modifiers, site, b.address(source), size_of(kind) * len(items))
+    count = len(items)
+
+    def run(mask: Mask | None) -> None:
+        for put, values in zip(puts, split(load(mask), kind, count), strict=True):
+            put(values, mask)
+
+    return run
+
+
+def _ld_param(b: Builder, target: Operand, source: Operand, kind: str) -> Run:
+    """A parameter that is a number, as a whole; of one that is a struct the bytes at an offset."""
+    assert isinstance(source, Address)
+    assert isinstance(source.base, Name)
+    name, offset, state = source.base.text, source.offset, b.state
+    size = parameter_bytes(dict(b.entry.parameters).get(name, ""))
+    items = target.items if isinstance(target, Vector) else (target,)
+    width = size_of(kind)
+    whole = name in dict(b.entry.parameters) and not offset and len(items) == 1
+    if not (0 <= offset <= size - width * len(items) if size else whole):
+        raise PtxError(f"no parameter {name}+{offset}")
+    if not size:
+        put = b.write(items[0])
+        return lambda mask: put(state.parameters[name], mask)
+    puts = [b.write(item) for item in items]
+    # A narrow load fills a wider register: by its sign, or by zeros.
+    stored = [STORED[b.kind(item)] for item in items]
+
+    def run(mask: Mask | None) -> None:
+        held = state.parameters[name]
+        for j, (put, register) in enumerate(zip(puts, stored, strict=True)):
+            at = offset + j * width
+            field = np.ascontiguousarray(held[..., at : at + width]).view(SEEN[kind])[..., 0]
+            put(field if field.dtype.itemsize == register.itemsize else field.astype(register), mask)
+
+    return run
+
+
+def _st(b: Builder, i: Instruction, site: Site) -> Run:
+    modifiers, kind = parts(i)
+    target, source = i.operands
+    items = source.items if isinstance(source, Vector) else (source,)
+    # Bits are stored, whatever they mean; a narrow store takes the low ones of a register.
+    reads, width = [b.read(item, f"b{8 * size_of(kind)}") for item in items], size_of(kind) * len(items)
+    _, store = accessors(b, modifiers, site, b.address(target), width)
+    state = b.state
+
+    def run(mask: Mask | None) -> None:
+        values = [full(read(), state.lanes) for read in reads]
+        if mask is not None:
+            values = [value[mask.index] for value in values]
+        store(join(values, width), mask)
+
+    return run
+
+
+def _cp(b: Builder, i: Instruction, site: Site) -> Run:
+    """cp.async and its groups."""
+    state, words = b.state, i.op.split(".")
+    if words[:3] == ["cp", "async", "commit_group"]:
+        return lambda mask: state.shared.commit(mask)
+    if words[:3] == ["cp", "async", "wait_group"]:
+        groups = i.operands[0]
+        assert isinstance(groups, Number)
+        return lambda mask: state.shared.wait(int(groups.value), mask)
+    if words[:3] == ["cp", "async", "wait_all"]:
+
+        def all_of_them(mask: Mask | None) -> None:
+            state.shared.commit(mask)
+            state.shared.wait(0, mask)
+
+        return all_of_them
+    if words[:2] != ["cp", "async"] or words[2] not in ("ca", "cg") or "mbarrier" in words:
+        raise PtxError("not supported")
+    to, of = b.address(i.operands[0]), b.address(i.operands[1])
+    assert isinstance(i.operands[2], Number)
+    width = int(i.operands[2].value)
+    size = b.read(i.operands[3], "s32") if len(i.operands) > 3 else None
+
+    def run(mask: Mask | None) -> None:
+        if size is None:
+            values = state.memory.load(site, of(), width, mask, "copy")
+        else:
+            values = _partial(b, site, of(), size(), width, mask)
+        # Both ends are one instruction: the patterns are of its shared-memory side.
+        state.shared.copy(site, to(), width, values, mask)
+
+    return run
+
+
+def _partial(b: Builder, site: Site, address: Any, size: Any, width: int, mask: Mask | None) -> Array:
+    """cp.async of the first ``size`` bytes, zeros for the rest: all of them or none are supported."""
+    lanes = b.state.lanes
+    size = full(size, lanes)
+    active = np.ones(lanes, bool) if mask is None else mask.bits
+    if not np.isin(size[active], (0, width)).all():
+        raise Trap("unsupported", "cp.async of a part of its bytes", site, int(np.flatnonzero(active)[0]))
+    shape = (lanes,) if width <= 4 else (lanes, width // 4)
+    values = np.zeros(shape, np.uint32)
+    read = active & (size > 0)
+    if read.any():
+        values[read] = b.state.memory.load(site, address, width, Mask(read), "copy")
+    return values[active]
+
+
+TABLE: dict[str, Make] = {"ld": _ld, "ldu": _ld, "st": _st, "cp": _cp}

@@ -1,0 +1,77 @@
+"""Moves between registers, and of addresses between state spaces (PTX ISA §9.7.9)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.ptx.builder import SEEN, Builder, Run
+from harness.ptx.hazards import Site
+from harness.ptx.instructions.common import Make, parts
+from harness.ptx.lanes import Mask
+from harness.ptx.memory import LOCAL, SHARED
+from harness.ptx.syntax import Instruction, Operand, PtxError, Vector
+
+
+def _mov(b: Builder, i: Instruction, site: Site) -> Run:
+    _, kind = parts(i)
+    target, source = i.operands
+    if isinstance(target, Vector) or isinstance(source, Vector):
+        return _pack(b, target, source, kind)
+    put, one = b.write(target), b.read(source, kind)
+    if kind == "f32" and b.kind(target) == b.kind(source) == "f32":
+        registers, wide = b.state.registers, b.state.wide
+        d, s = b.slot(target), b.slot(source)
+
+        def move(mask: Mask | None) -> None:
+            if mask is None:
+                registers[d], wide[d] = registers[s], wide[s]
+            else:
+                put(one(), mask)
+
+        return move
+    return lambda mask: put(one(), mask)
+
+
+def _pack(b: Builder, target: Operand, source: Operand, kind: str) -> Run:
+    """mov of a vector into a wider register, or out of one."""
+    bits = 8 * SEEN[kind].itemsize
+    if isinstance(target, Vector):
+        count = len(target.items)
+        narrow, puts = np.dtype(f"u{bits // count // 8}"), [b.write(item) for item in target.items]
+        read = b.read(source, f"b{bits}")
+
+        def unpack(mask: Mask | None) -> None:
+            value = read()
+            for j, put in enumerate(puts):
+                put((value >> value.dtype.type(j * bits // count)).astype(narrow), mask)
+
+        return unpack
+    assert isinstance(source, Vector)
+    count = len(source.items)
+    wide, reads = np.dtype(f"u{bits // 8}"), [b.read(item, f"b{bits // count}") for item in source.items]
+    put = b.write(target)
+
+    def pack(mask: Mask | None) -> None:
+        value = wide.type(0)
+        for j, read in enumerate(reads):
+            value = value | (read().astype(wide) << wide.type(j * bits // count))
+        put(value, mask)
+
+    return pack
+
+
+def _cvta(b: Builder, i: Instruction, site: Site) -> Run:
+    modifiers, _ = parts(i)
+    space = modifiers[-1]
+    base = {"global": 0, "shared": SHARED, "local": LOCAL}.get(space)
+    if base is None:
+        raise PtxError("not supported")
+    put, one = b.write(i.operands[0]), b.read(i.operands[1], "s64")
+    if base == 0:
+        return lambda mask: put(one(), mask)
+    if modifiers[0] == "to":
+        return lambda mask: put(one() & np.int64(base - 1), mask)
+    return lambda mask: put(one() | np.int64(base), mask)
+
+
+TABLE: dict[str, Make] = {"mov": _mov, "cvta": _cvta}

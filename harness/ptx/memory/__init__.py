@@ -1,0 +1,21 @@
+"""The state spaces of the PTX ISA (§5.1), each with its checks."""
+
+from harness.ptx.memory.buffer import Buffer
+from harness.ptx.memory.global_memory import GlobalMemory, Strength
+from harness.ptx.memory.private import ConstantMemory, LocalMemory
+from harness.ptx.memory.shared_memory import SharedMemory
+from harness.ptx.memory.spaces import LOCAL, SHARED, SLOT, Change, divide
+
+__all__ = [
+    "LOCAL",
+    "SHARED",
+    "SLOT",
+    "Buffer",
+    "Change",
+    "ConstantMemory",
+    "GlobalMemory",
+    "LocalMemory",
+    "SharedMemory",
+    "Strength",
+    "divide",
+]

@@ -1,0 +1,175 @@
+"""Which accesses to global memory are ordered: barriers within a block, fences and atomics between blocks.
+
+A write counts as before another thread's access where (PTX ISA, §8, "Memory Consistency Model", simplified)
+- both threads are of one block, and a barrier (or of one warp, and a warp-level one) lies between; or
+- a fence of GPU scope (__threadfence) covers the write: one of its own thread after it, or one of a thread of
+  its block with a barrier between; then, by that thread or past a barrier, an atomic or a strong store
+  (volatile, relaxed, release) on some location; and an atomic or a strong load of that location by the other
+  thread, or by one of its block with a barrier between, that sees it. An atomic with .release is a fence too.
+
+More lenient than the ISA in three places, so that NVIDIA's own examples are clean: the reading side needs no
+fence of its own; a fence may be another thread's than the atomic's where a barrier lies between; a location
+hands on all that was ever released there. A read before a write (write after read) is not looked at.
+
+Times are those of one clock: blocks run one after another or in step, so every write has one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from harness.ptx.lanes import WARP, Array, Geometry, Mask
+
+# What was released: by block of the grid, for each of its threads the time before which its writes count.
+Released = dict[int, Array]
+_Location = tuple[int, int]  # buffer, offset in its storage
+
+
+class Order:
+    """Of one batch of launches; ``clock`` is the time that a write is noted with."""
+
+    def __init__(self) -> None:
+        self.clock = 1
+        self._released: dict[_Location, list[Released]] = {}
+
+    def enter(self, geometry: Geometry) -> None:
+        """These blocks run from now on; what they knew of each other before is in the locations."""
+        self.clock += 1
+        self._geometry, self._fenced = geometry, False
+        self._met = np.zeros(geometry.count, np.int64)  # the last barrier
+        self._warp_met = np.zeros(geometry.lanes // WARP, np.int64)
+        # Before which times writes are covered by fences: of a lane by its own, of its warp and its block by
+        # those of this lane, of this lane by those before the last barrier.
+        self._own, self._of_warp, self._of_block, self._public = np.zeros((4, geometry.lanes), np.int64)
+        self._acquired: list[list[tuple[int, int, list[Released], int]]] = [[] for _ in range(geometry.count)]
+        self._known: list[Released] = [{} for _ in range(geometry.count)]
+        self._merged = [0] * geometry.count
+
+    # What orders
+
+    def barrier(self, blocks: Array) -> None:
+        """All threads of these blocks, (B,) bool, have met."""
+        self.clock += 1
+        self._met[blocks] = self.clock
+        if self._fenced:
+            of_block = self._of_block.reshape(len(blocks), -1).max(axis=1)
+            of_warp = np.repeat(self._of_warp.reshape(-1, WARP).max(axis=1), WARP)
+            now = np.maximum(np.maximum(self._own, of_warp), np.repeat(of_block, self._geometry.threads))
+            np.copyto(self._public, now, where=np.repeat(blocks, self._geometry.threads))
+
+    def warp_barrier(self, mask: Mask | None) -> None:
+        self.clock += 1
+        self._warp_met[slice(None) if mask is None else mask.warps] = self.clock
+
+    def fence(self, mask: Mask | None) -> None:
+        """A fence of GPU or system scope."""
+        self.clock += 1
+        self._fenced = True
+        lanes = np.arange(self._geometry.lanes) if mask is None else mask.index
+        self._own[lanes] = self.clock
+        self._of_warp[lanes] = self._warp_met[lanes // WARP]
+        self._of_block[lanes] = self._met[lanes // self._geometry.threads]
+
+    def synchronise(self, buffer: int, at: Array, lanes: Array, acquires: bool, releases: bool) -> Array:
+        """Strong accesses of these lanes (n,), one after another, to the locations ``at`` (n,); for which
+        of them there was something to release."""
+        self.clock += 1
+        handed = np.zeros(len(lanes), bool)
+        if not (self._released or (releases and self._fenced)):
+            return handed
+        for i, (offset, lane) in enumerate(zip(at.tolist(), lanes.tolist(), strict=True)):
+            location = (buffer, offset)
+            held = self._released.get(location, [])
+            if acquires and held:
+                row = lane // self._geometry.threads
+                self._acquired[row].append((self.clock, lane, held, len(held)))
+            if releases and (event := self._release(lane)):
+                self._released.setdefault(location, held).append(event)
+                handed[i] = True
+        return handed
+
+    def _release(self, lane: int) -> Released | None:
+        row, thread = divmod(lane, self._geometry.threads)
+        start, warp = row * self._geometry.threads, thread // WARP * WARP
+        covered = np.maximum(self._public[start : start + self._geometry.threads], self._of_block[lane])
+        beside = self._own[start + warp : start + warp + WARP]
+        met = self._warp_met[lane // WARP]
+        # Fences of the warp's other lanes count where the warp has met since.
+        beside = np.maximum(np.where(beside < met, beside, 0), self._of_warp[lane])
+        covered[warp : warp + WARP] = np.maximum(covered[warp : warp + WARP], beside)
+        covered[thread] = max(covered[thread], self._own[lane])
+        if not covered.any():
+            return None
+        return {**self._knowledge(lane), self._block(lane): covered}
+
+    def _block(self, lane: int) -> int:
+        return (int(self._geometry.writer[lane]) - 1) // self._geometry.threads
+
+    def _knowledge(self, lane: int) -> Released:
+        """What has been handed to a lane: by way of its block, of its warp, or to itself."""
+        row = lane // self._geometry.threads
+        acquired, known = self._acquired[row], self._known[row]
+        seen = {(id(held), n) for _, _, held, n in acquired[: self._merged[row]]}
+        while self._merged[row] < len(acquired) and acquired[self._merged[row]][0] < self._met[row]:
+            _, _, held, n = acquired[self._merged[row]]
+            if (id(held), n) not in seen:
+                _merge(known, held[:n])
+                seen.add((id(held), n))
+            self._merged[row] += 1
+        warp_met = self._warp_met[lane // WARP]
+        rest = [
+            held[:n]
+            for when, other, held, n in acquired[self._merged[row] :]
+            if other == lane or (other // WARP == lane // WARP and when < warp_met)
+        ]
+        if rest:
+            known = dict(known)
+            for events in rest:
+                _merge(known, events)
+        return known
+
+    # What is asked
+
+    def unordered(self, lanes: Array, writer: Array, when: Array) -> Array:
+        """For which of these lanes (n,) the last write of what they access, by the thread of the number
+        ``writer`` (n,), 0 for none, at the time ``when``, is not ordered before now; bool (n,)."""
+        threads, mine = self._geometry.threads, self._geometry.writer[lanes]
+        other = (writer != 0) & (writer != mine)
+        if not other.any():
+            return np.asarray(other)
+        block, thread = np.divmod(writer - 1, threads)
+        same_block = block == (mine - 1) // threads
+        same_warp = same_block & (thread // WARP == (mine - 1) % threads // WARP)
+        met = same_block & (when < self._met[lanes // threads])
+        met |= same_warp & (when < self._warp_met[lanes // WARP])
+        bad = np.asarray(other & ~met)
+        abroad = np.flatnonzero(bad & ~same_block)
+        if len(abroad) and self._released:
+            bad[abroad] = ~self._handed(lanes[abroad], block[abroad], thread[abroad], when[abroad])
+        return bad
+
+    def _handed(self, lanes: Array, block: Array, thread: Array, when: Array) -> Array:
+        good = np.zeros(len(lanes), bool)
+        # Nearly always all lanes of a block know the same.
+        by_lane = any(
+            len(self._acquired[row]) > self._merged[row]
+            for row in set((lanes // self._geometry.threads).tolist())
+        )
+        group = lanes if by_lane else lanes // self._geometry.threads
+        for one in np.unique(group):
+            places = np.flatnonzero(group == one)
+            known = self._knowledge(int(lanes[places[0]]))
+            for b in np.unique(block[places]):
+                covered: Any = known.get(int(b))
+                if covered is not None:
+                    of_block = places[block[places] == b]
+                    good[of_block] = when[of_block] < covered[thread[of_block]]
+        return good
+
+
+def _merge(known: Released, events: list[Released]) -> None:
+    for event in events:
+        for block, covered in event.items():
+            known[block] = np.maximum(known[block], covered) if block in known else covered

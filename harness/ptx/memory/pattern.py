@@ -1,0 +1,77 @@
+"""Which bytes of shared memory an instruction accesses: in a loop the same ones come again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from harness.ptx.accesses import SharedAccess
+from harness.ptx.lanes import WARP, Array, Mask
+
+SEVERAL_IN_WARP, SEVERAL = -1, -2  # in place of a thread, where there were several
+
+
+@dataclass
+class Pattern:
+    """Which bytes the active lanes of an instruction access. ``element`` (n,) storage elements of ``width``
+    bytes, ``lane`` (n,) whose each is, ``offset`` (n,) from the start of shared memory."""
+
+    address: Any
+    mask: Mask | None
+    width: int
+    element: Array
+    lane: Array
+    offset: Array
+    low: int
+    high: int
+    granule: int
+    threads: int
+    name: str
+    known: bool = False
+    access: SharedAccess | None = None  # where counters are kept
+    atomic: bool = False
+    clash: tuple[int, int] | None = field(default=None)
+
+    @cached_property
+    def cells(self) -> tuple[Array, Array]:
+        """Storage cells of one granule and the lanes that touch them, a lane once a cell."""
+        n = max(1, self.width // self.granule)
+        cell = (self.element[:, None] * n + np.arange(n)).ravel()
+        return cell, np.repeat(self.lane, n)
+
+    @cached_property
+    def readers(self) -> tuple[Array, Array, Array]:
+        """Each cell once; its thread, or that there are several; the warp of the first one."""
+        cell, lane = self.cells
+        thread = lane % self.threads
+        order = np.argsort(cell, kind="stable")
+        cell, thread = cell[order], thread[order]
+        start = np.flatnonzero(np.r_[True, cell[1:] != cell[:-1]])
+        low, high = np.minimum.reduceat(thread, start), np.maximum.reduceat(thread, start)
+        who = np.where(low == high, low, np.where(low // WARP == high // WARP, SEVERAL_IN_WARP, SEVERAL))
+        return cell[start], who, low // WARP
+
+
+def same_mask(one: Mask | None, other: Mask | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one is other or bool((one.bits == other.bits).all())
+
+
+def overlaps(ranges: list[tuple[int, int]], pattern: Pattern) -> bool:
+    return any(low < pattern.high and pattern.low < high for low, high in ranges)
+
+
+def extend(ranges: list[tuple[int, int]], pattern: Pattern) -> None:
+    """Add a pattern's range of offsets; ranges that touch become one."""
+    low, high = pattern.low, pattern.high
+    for i, (start, end) in enumerate(ranges):
+        if low >= start and high <= end:
+            return
+        if low <= end and start <= high:
+            ranges[i] = (min(low, start), max(high, end))
+            return
+    ranges.append((low, high))

@@ -1,0 +1,60 @@
+"""Where state spaces lie in the address space, and bytes of storage as elements."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from harness.ptx.lanes import Array, Mask
+
+SLOT = 20  # address bits of a shared or constant variable, apart like the buffers
+LOCAL, SHARED = 1 << 61, 1 << 62  # generic addresses of local and of shared memory start there
+UNSIGNED: dict[int, Any] = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32)}
+
+
+# A word, (1,), of 32 or 64 bits, to what an atomic makes of it, for the lane at a place of the active ones.
+Change = Callable[[int, Array], Array]
+
+
+def gather(storage: Array, element: Array, width: int) -> Array:
+    """Elements of ``width`` bytes of a byte storage: (n,), or (n, width / 4) words where wider than one."""
+    if width <= 4:
+        return np.asarray(storage.view(UNSIGNED[width]).take(element))
+    return storage.view(np.uint32).reshape(-1, width // 4).take(element, axis=0)
+
+
+def scatter(storage: Array, element: Array, width: int, values: Array) -> None:
+    """Set elements, shaped as ``gather`` gives them."""
+    if width <= 4:
+        storage.view(UNSIGNED[width])[element] = values
+    else:
+        storage.view(np.uint32).reshape(-1, width // 4)[element] = values
+
+
+def update(storage: Array, element: Array, width: int, change: Change) -> Array:
+    """Words of 4 or 8 bytes, changed one after another; what was there before, (n,) unsigned."""
+    words = storage.view(f"u{width}")
+    before = np.empty(len(element), words.dtype)
+    for i, at in enumerate(element):
+        before[i] = words[at]
+        words[at : at + 1] = change(i, words[at : at + 1])
+    return before
+
+
+def divide(kinds: Array, mask: Mask | None) -> Iterator[tuple[Array, Mask]]:
+    """The lanes of each kind, ``kinds`` (n,) being those of the active ones: places among those, and mask."""
+    for kind in np.unique(kinds):
+        of_kind = kinds == kind
+        bits = of_kind if mask is None else np.zeros_like(mask.bits)
+        if mask is not None:
+            bits[mask.index[of_kind]] = True
+        yield np.flatnonzero(of_kind), Mask(bits)
+
+
+def readable(name: str) -> str:
+    """A variable as the .cu file has it: _ZZ10gemm_tiledE2As is As, _ZL5count is count."""
+    match = re.fullmatch(r"_Z(?:Z\d+\w+?E|L)(\d+)(\w+)", name)
+    return match[2][: int(match[1])] if match else name

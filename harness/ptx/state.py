@@ -1,0 +1,137 @@
+"""What a kernel has while it runs: registers, memories, parameters, the threads that run together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from harness.ptx.arithmetic import FusedMultiplyAdd, canonical_if_any
+from harness.ptx.hazards import Tell
+from harness.ptx.lanes import WARP, Array, Geometry, Mask
+from harness.ptx.memory import SLOT, ConstantMemory, GlobalMemory, LocalMemory, SharedMemory
+from harness.ptx.syntax import PtxError, Variable, parameter_bytes
+
+_PROBE = Geometry(np.zeros((1, 3), np.int32), np.zeros(1, np.int64), (WARP, 1, 1), (1, 1, 1))
+
+
+class State:
+    """The state of one kernel. A register holds an array over all lanes, or a scalar where all lanes agree.
+
+    ``wide`` are float64 copies of FP32 registers, or None; where the register is None, the copy is all there
+    is. ``tell`` notes a hazard.
+    """
+
+    def __init__(
+        self, variables: Sequence[Variable], parameters: Sequence[tuple[str, str]], tell: Tell
+    ) -> None:
+        self.registers: list[Any] = []
+        self.wide: list[Any] = []
+        self.lanes = 0
+        self.fma = FusedMultiplyAdd(0)
+        self.parameters: dict[str, Any] = {}
+        # Each launch makes its own.
+        self.geometry: Geometry = _PROBE
+        self.memory = GlobalMemory([])
+        self.shared: SharedMemory = None  # type: ignore[assignment]
+        self.local = LocalMemory(0, 0)
+        self._tell, self._declared = tell, list(parameters)
+        of: dict[str, list[Variable]] = {space: [] for space in ("shared", "const", "local", "global")}
+        for variable in variables:
+            of[variable.space].append(variable)
+        self.constant = ConstantMemory(of["const"])
+        self._shared_variables, self._global_variables = of["shared"], of["global"]
+        self._symbols = {
+            v.name: i + 1 << SLOT for each in ("shared", "const") for i, v in enumerate(of[each])
+        }
+        at = 0
+        for v in of["local"]:
+            at = -(-at // v.align) * v.align
+            self._symbols[v.name] = at
+            at += v.size
+        self._local_size = at
+        self._globals = {v.name: i for i, v in enumerate(self._global_variables)}
+        self.static_shared = sum(v.size for v in self._shared_variables)
+
+    # Names
+
+    def symbol(self, name: str) -> int | None:
+        """The address of a variable in its state space, or None."""
+        return self._symbols.get(name)
+
+    def is_global(self, name: str) -> bool:
+        return name in self._globals
+
+    def global_address(self, name: str) -> Any:
+        """The address of a variable in global memory, of which each launch has its own."""
+        return self.memory.variable(self._globals[name])
+
+    @staticmethod
+    def known_special(name: str) -> bool:
+        return _PROBE.special(name) is not None
+
+    def special(self, name: str) -> Any:
+        return self.geometry.special(name)
+
+    def value(self, i: int) -> Any:
+        """An FP32 register, of which there may be only the float64 copy that arithmetic left."""
+        value = self.registers[i]
+        if value is None:
+            value = self.registers[i] = canonical_if_any(self.wide[i].astype(np.float32))
+        return value
+
+    # Runs
+
+    def begin(self, memory: GlobalMemory, launches: int) -> None:
+        """A batch of launches on this memory."""
+        self.memory = memory
+        memory.declare(self._global_variables, launches)
+        memory.report = self._tell
+
+    def enter(
+        self,
+        geometry: Geometry,
+        initial: Sequence[Any],
+        granule: int,
+        dynamic: int,
+        given: Sequence[Sequence[Any]],
+    ) -> None:
+        """The blocks that run now, with the registers' ``initial`` values, ``dynamic`` bytes of shared
+        memory of which ``granule`` bytes are told apart, and the parameters of each launch."""
+        if geometry.lanes != self.lanes:
+            self.fma = FusedMultiplyAdd(geometry.lanes)
+        self.geometry, self.lanes = geometry, geometry.lanes
+        self.registers[:] = initial
+        self.wide[:] = [None] * len(initial)
+        self.memory.enter(geometry)
+        self.shared = SharedMemory(self._shared_variables, dynamic, geometry, granule)
+        self.shared.report = self._tell
+        self.local = LocalMemory(self._local_size, geometry.lanes if self._local_size else 0)
+        self.parameters = {
+            name: _parameter(name, kind, [launch[i] for launch in given], geometry)
+            for i, (name, kind) in enumerate(self._declared)
+        }
+
+    def barrier(self, blocks: Array) -> None:
+        """All threads of these blocks, (B,) bool, have met."""
+        self.shared.barrier(blocks)
+        self.memory.order.barrier(blocks)
+
+    def warp_barrier(self, mask: Mask | None) -> None:
+        """__syncwarp, or a shuffle: the lanes of a warp have met."""
+        self.shared.warp_barrier(mask)
+        self.memory.order.warp_barrier(mask)
+
+
+def _parameter(name: str, kind: str, values: Sequence[Any], geometry: Geometry) -> Any:
+    """What all lanes have of a parameter; of a struct its bytes, (size,) or (lanes, size)."""
+    if size := parameter_bytes(kind):
+        held = [bytes(value) for value in values]
+        if any(len(each) != size for each in held):
+            raise PtxError(f"parameter {name} is a struct of {size} bytes")
+        values = [np.frombuffer(each, np.uint8) for each in held]
+        same = all(each == held[0] for each in held)
+    else:
+        same = all(v == values[0] for v in values)
+    return values[0] if same else np.array(values)[geometry.launch]

@@ -1,0 +1,100 @@
+"""A PTX module as data: operands, instructions with their lines, variables, entries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+class PtxError(Exception):
+    """PTX that cannot be read or executed. One line: what is wrong, and at which line."""
+
+
+@dataclass(frozen=True)
+class Register:
+    name: str
+
+
+@dataclass(frozen=True)
+class Number:
+    """An immediate; ``bits`` is its pattern where the text gave one (0f3F800000), else None."""
+
+    value: int | float
+    bits: int | None = None
+
+
+@dataclass(frozen=True)
+class Name:
+    """A variable, a label, or a special register such as %tid.x."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Address:
+    """[base + offset] in bytes."""
+
+    base: Register | Name | None
+    offset: int
+
+
+@dataclass(frozen=True)
+class Vector:
+    items: tuple[Operand, ...]
+
+
+Operand = Register | Number | Name | Address | Vector
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable of a state space: ``size`` in bytes, 0 for dynamic shared memory; ``data`` its first
+    bytes."""
+
+    name: str
+    space: str
+    size: int
+    align: int
+    data: bytes = b""
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction. ``guard`` is (predicate register, negated), ``line`` the line in the PTX, ``source``
+    the line in the .cu file, 0 where the compiler named none."""
+
+    op: str
+    operands: tuple[Operand, ...]
+    guard: tuple[str, bool] | None
+    line: int
+    source: int
+    text: str
+
+
+@dataclass
+class Entry:
+    """A kernel: parameters as (name, type) in order, a struct's type being "b8[24]", types of registers by
+    name, its code and labels, which are indices into the code."""
+
+    name: str
+    parameters: list[tuple[str, str]]
+    registers: dict[str, str] = field(default_factory=dict)
+    variables: list[Variable] = field(default_factory=list)
+    code: list[Instruction] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
+
+
+_SIZES = {"pred": 1, "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2}
+_SIZES |= {"b32": 4, "u32": 4, "s32": 4, "f32": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16}
+
+
+def size_of(kind: str, line: int = 0) -> int:
+    """Bytes of a fundamental type such as "f32", of this line. Raises PtxError for an unknown one."""
+    if kind not in _SIZES:
+        raise PtxError(f"PTX line {line}: unknown type .{kind}" if line else f"unknown type .{kind}")
+    return _SIZES[kind]
+
+
+def parameter_bytes(kind: str) -> int:
+    """Bytes of a parameter that is a struct, of a type such as "b8[24]"; 0 for one that is a number."""
+    unit, _, count = kind.partition("[")
+    return size_of(unit) * int(count.rstrip("]")) if count else 0
