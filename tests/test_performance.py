@@ -6,6 +6,7 @@ import pytest
 
 from harness.commands.plugin_benchmark import DEVICE_CLOCK, GateFixture
 from harness.model import Case
+from harness.reports.wording import orphans_text
 
 
 @pytest.mark.gpu
@@ -17,8 +18,4 @@ def test_performance(timed_case: Case, gate: GateFixture) -> None:
 @pytest.mark.gpu
 def test_no_orphans(orphans: list[str]) -> None:
     if orphans:
-        pytest.fail(
-            f"ORPHAN: {len(orphans)} baseline cases are no longer in the suite: {', '.join(orphans)}. "
-            "Drop them with `python -m harness baseline prune`, or pass --allow-orphans",
-            pytrace=False,
-        )
+        pytest.fail(orphans_text(orphans), pytrace=False)

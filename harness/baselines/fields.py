@@ -1,13 +1,27 @@
-"""What is checked of any pytest-benchmark file, a run's or a baseline's: JSON, types, numbers that can be."""
+"""What is checked of any pytest-benchmark file, a run's or a baseline's: JSON, types, numbers that can be.
+
+The models are what is checked; what is kept is the file's own, to the digit.
+"""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import (
+    BaseModel,
+    Field,
+    StrictBool,
+    StrictStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from harness.files import fault
 
 # What is kept of machine_info: a list of what may be told, so that nothing else ever is.
 _MACHINE = (
@@ -15,9 +29,10 @@ _MACHINE = (
     *("max_sm_clock_mhz", "max_memory_clock_mhz", "applications_sm_clock_mhz", "board", "vbios"),
     *("python", "pycuda", "numpy", "pytest", "pytest_benchmark", "nvmath_python", "cublas"),
 )
-_MACHINE_NEEDED = ("name", "capability", "driver", "cuda_driver", "nvcc")
-STATS_POSITIVE = ("min", "max", "mean", "median", "q1", "q3", "ld15iqr", "hd15iqr", "ops", "total")
-STATS_OTHER = ("stddev", "iqr")
+_COMMIT = ("id", "dirty", "time")
+
+Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 
 
 class BaselineError(Exception):
@@ -37,72 +52,112 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
     return document
 
 
-def parts_of(record: Any) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Case id, ``extra_info`` and ``stats`` of one benchmark of this suite."""
-    fullname, info = need(record, "fullname", str), need(record, "extra_info", dict)
-    case = info.get("case")
-    if not isinstance(case, str) or not fullname.endswith(f"[{case}]"):
+class Stats(BaseModel):
+    """pytest-benchmark's ``stats``, where they can be those of durations: seconds, but for ``ops``, their
+    inverse, and counts."""
+
+    min: Positive
+    max: Positive
+    mean: Positive
+    median: Positive
+    q1: Positive
+    q3: Positive
+    ld15iqr: Positive
+    hd15iqr: Positive
+    ops: Positive
+    total: Positive
+    rounds: Positive
+    iterations: Positive
+    stddev: NotNegative
+    iqr: NotNegative
+    outliers: StrictStr
+
+
+class Info(BaseModel):
+    """What any ``extra_info`` tells of a case that was timed: what was run (a library has no cubin) and how
+    fast it was."""
+
+    case: StrictStr
+    l2: StrictStr
+    cubin_sha256: Annotated[str, Field(strict=True, pattern=r"^[0-9a-f]{64}$")] | None = None
+    flops: Positive
+    gflops: Positive
+
+
+class Record(BaseModel):
+    """One benchmark of this suite."""
+
+    fullname: StrictStr
+    group: StrictStr
+    extra_info: Info
+    stats: Stats
+
+    @model_validator(mode="after")
+    def _agree(self) -> Record:
+        agree("gflops", self.extra_info.gflops, self.extra_info.flops / self.stats.median / 1e9)
+        return self
+
+
+class Machine(BaseModel):
+    """What any ``machine_info`` must tell."""
+
+    name: StrictStr
+    capability: StrictStr
+    driver: StrictStr
+    cuda_driver: StrictStr
+    nvcc: StrictStr
+
+
+class _Commit(BaseModel):
+    id: StrictStr
+    dirty: StrictBool
+
+
+class File(BaseModel):
+    """A run's file or a baseline's, as a whole."""
+
+    machine_info: Machine
+    commit_info: _Commit
+    datetime: StrictStr
+    benchmarks: list[Any]
+
+    @field_validator("datetime")
+    @classmethod
+    def _moment(cls, text: str) -> str:
+        datetime.fromisoformat(text)  # its date becomes part of a file name
+        return text
+
+
+def checked(document: Any, model: type[BaseModel]) -> None:
+    """Raises ValueError, in one line, where a document is not of this model."""
+    try:
+        model.model_validate(document)
+    except ValidationError as error:
+        raise ValueError(fault(error)) from None
+
+
+def checked_record(record: Any, model: type[Record]) -> str:
+    """The case id of a benchmark of this model. Raises ValueError, which names the case."""
+    told = record if isinstance(record, dict) else {}
+    fullname, info = told.get("fullname"), told.get("extra_info")
+    case = info.get("case") if isinstance(info, dict) else None
+    if isinstance(fullname, str) and not (isinstance(case, str) and fullname.endswith(f"[{case}]")):
         raise ValueError(f"{fullname} is not a timed case of this suite")
-    need(record, "group", str)
-    return case, info, need(record, "stats", dict)
-
-
-def check_binary(info: Mapping[str, Any]) -> None:
-    """Raises ValueError where what was timed is not told: the cubin (none of a library), the L2 policy."""
-    need(info, "l2", str)
-    cubin = info.get("cubin_sha256")
-    if cubin is not None and not (isinstance(cubin, str) and re.fullmatch(r"[0-9a-f]{64}", cubin)):
-        raise ValueError(f"cubin_sha256 is {cubin!r}, no SHA-256")
-
-
-def check_stats(stats: Mapping[str, Any]) -> None:
-    """Raises ValueError where pytest-benchmark's ``stats`` are not those of durations."""
-    for name in (*STATS_POSITIVE, "rounds", "iterations"):
-        positive(stats, name)
-    for name in STATS_OTHER:
-        positive(stats, name, zero=True)
-    need(stats, "outliers", str)
+    try:
+        checked(record, model)
+    except ValueError as error:
+        raise ValueError(f"{case}: {error}" if case else str(error)) from None
+    return str(case)
 
 
 def machine_of(document: Mapping[str, Any]) -> dict[str, Any]:
     """GPU, settings and software versions; no host, no user."""
-    told = need(document, "machine_info", dict)
-    for name in _MACHINE_NEEDED:
-        need(told, name, str)
-    return {name: told[name] for name in _MACHINE if name in told}
+    return {name: document["machine_info"][name] for name in _MACHINE if name in document["machine_info"]}
 
 
 def commit_of(document: Mapping[str, Any]) -> dict[str, Any]:
     """Commit id, whether the tree had changes, and the commit's time; no branch, no project."""
-    told = need(document, "commit_info", dict)
-    need(told, "id", str)
-    need(told, "dirty", bool)
-    return {name: told.get(name) for name in ("id", "dirty", "time")}
-
-
-def moment(document: Mapping[str, Any]) -> str:
-    """When it was written, ISO 8601; its date becomes part of a file name."""
-    text: str = need(document, "datetime", str)
-    datetime.fromisoformat(text)
-    return text
-
-
-def need(mapping: Any, name: str, kind: type) -> Any:
-    """A member of this type, or ValueError."""
-    value = mapping.get(name) if isinstance(mapping, dict) else None
-    if not isinstance(value, kind):
-        raise ValueError(f"{name} is missing or not a {kind.__name__}")
-    return value
-
-
-def positive(mapping: Mapping[str, Any], name: str, zero: bool = False) -> float:
-    """A member that is a finite number above zero (or zero), or ValueError."""
-    value = mapping.get(name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e300:
-        raise ValueError(f"{name} is {value!r}, not a number")
-    if value < 0 or (value == 0 and not zero):
-        raise ValueError(f"{name} is {value!r}, which is impossible")
-    return float(value)
+    return {name: document["commit_info"].get(name) for name in _COMMIT}
 
 
 def agree(name: str, value: float, expected: float) -> None:

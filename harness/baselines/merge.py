@@ -9,35 +9,44 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import model_validator
+
 from harness.baselines.fields import (
-    STATS_OTHER,
-    STATS_POSITIVE,
     BaselineError,
-    agree,
-    check_binary,
-    check_stats,
+    File,
+    Info,
+    NotNegative,
+    Record,
+    Stats,
+    checked,
+    checked_record,
     commit_of,
     machine_of,
-    moment,
-    need,
-    parts_of,
-    positive,
     read_json,
 )
 from harness.baselines.store import MIN_RUNS, Baseline, BaselineEntry, gpu_slug, noise_floor
 from harness.verdicts.judge import MIN_SAMPLES
+from harness.verdicts.vocabulary import VerdictKind
 
+_UNUSABLE = (VerdictKind.WRONG, VerdictKind.CRASHED, VerdictKind.AMBIGUOUS)
 _COPIED = (
     *("case", "variant", "flops", "l2", "duty", "clock_event_reasons"),
     *("registers", "shared_bytes", "local_bytes", "cubin_sha256", "launch"),
 )
+_COUNTS = ("outliers", "rounds", "iterations")
 _SET = ("board", "driver", "nvcc", "power_limit_w", "ecc", "mig")
 _OBSERVED = ("cublas_ratio", "sm_clock_mhz", "power_w", "temperature_c")
 
 
 @dataclass(frozen=True)
 class Run:
-    """What ``--benchmark-json`` wrote in one fresh run, checked; ``label`` names the file."""
+    """What ``--benchmark-json`` wrote in one fresh run, checked.
+
+    Attributes:
+        label: the file's name.
+        machine_info, commit_info, datetime: as in Baseline.
+        records: pytest-benchmark's record of each case, by case id.
+    """
 
     label: str
     machine_info: Mapping[str, Any]
@@ -55,34 +64,45 @@ def load_run(path: Path) -> Run:
         raise BaselineError(f"{path}: {error}; run it again") from None
 
 
+class _Info(Info):
+    spread: NotNegative
+
+
+class _Record(Record):
+    extra_info: _Info
+
+    @model_validator(mode="before")
+    @classmethod
+    def _usable(cls, record: Any) -> Any:
+        """What no baseline may rest on says so before anything else."""
+        info = record.get("extra_info") if isinstance(record, dict) else None
+        if isinstance(info, dict):
+            if info.get("verdict") in _UNUSABLE:
+                raise ValueError(
+                    f"{info['verdict']} ({info.get('verdict_reason')}), no baseline can rest on it"
+                )
+            if info.get("throttled") is not False:
+                raise ValueError("throttled, no baseline can rest on it")
+        return record
+
+    @model_validator(mode="after")
+    def _enough(self) -> _Record:
+        if self.stats.rounds < MIN_SAMPLES:
+            raise ValueError(f"{self.stats.rounds:g} rounds, at least {MIN_SAMPLES} are needed")
+        return self
+
+
 def _run(document: dict[str, Any], label: str) -> Run:
+    checked(document, File)
     records: dict[str, Mapping[str, Any]] = {}
-    for record in need(document, "benchmarks", list):
-        case, info, stats = parts_of(record)
+    for record in document["benchmarks"]:
+        case = checked_record(record, _Record)
         if case in records:
             raise ValueError(f"{case} is in it twice")
-        try:
-            _usable(info, stats)
-        except ValueError as error:
-            raise ValueError(f"{case}: {error}") from None
         records[case] = record
     if not records:
         raise ValueError("no timed case in it")
-    return Run(label, machine_of(document), commit_of(document), moment(document), records)
-
-
-def _usable(info: Mapping[str, Any], stats: Mapping[str, Any]) -> None:
-    """Raises ValueError for a case that no baseline may rest on."""
-    if info.get("verdict") in ("WRONG", "CRASHED", "AMBIGUOUS"):
-        raise ValueError(f"{info['verdict']} ({info.get('verdict_reason')}), no baseline can rest on it")
-    if info.get("throttled") is not False:
-        raise ValueError("throttled, no baseline can rest on it")
-    check_stats(stats)
-    if stats["rounds"] < MIN_SAMPLES:
-        raise ValueError(f"{stats['rounds']} rounds, at least {MIN_SAMPLES} are needed")
-    positive(info, "spread", zero=True)
-    check_binary(info)
-    agree("gflops", positive(info, "gflops"), positive(info, "flops") / stats["median"] / 1e9)
+    return Run(label, machine_of(document), commit_of(document), document["datetime"], records)
 
 
 def merge_runs(runs: Sequence[Run], previous: Baseline | None = None) -> Baseline:
@@ -154,8 +174,8 @@ def _merge_case(case: str, runs: Sequence[Run]) -> BaselineEntry:
         "dirty": first.commit_info["dirty"],
         **{name: first.machine_info[name] for name in _SET if name in first.machine_info},
     }
-    kept = {name: _significant(stats[name]) for name in (*STATS_POSITIVE, *STATS_OTHER)}
-    counts = {name: stats[name] for name in ("outliers", "rounds", "iterations")}
+    kept = {name: _significant(stats[name]) for name in Stats.model_fields if name not in _COUNTS}
+    counts = {name: stats[name] for name in _COUNTS}
     return BaselineEntry(middle["fullname"], middle["group"], {**kept, **counts}, info)
 
 

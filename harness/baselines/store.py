@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 import re
 import statistics
 from collections.abc import Collection, Mapping, Sequence
@@ -13,29 +11,42 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, model_validator
+
 from harness.baselines.fields import (
     BaselineError,
+    File,
+    Info,
+    NotNegative,
+    Positive,
+    Record,
     agree,
-    check_binary,
-    check_stats,
+    checked,
+    checked_record,
     commit_of,
     machine_of,
-    moment,
-    need,
-    parts_of,
-    positive,
     read_json,
 )
+from harness.files import write_whole
+from harness.verdicts.vocabulary import Reference
 
 SCHEMA = 1
 MIN_RUNS = 5  # Fresh processes: their medians give the noise floor.
+_OF_A_CASE = ("board", "driver", "nvcc", "power_limit_w", "ecc", "mig")  # told by a case's own provenance
 _MEASURE = "measure it with `nox -s baseline`"
 _RESTORE = "restore it from git, or remove it and measure again with `nox -s baseline`"
 
 
 @dataclass(frozen=True)
 class BaselineEntry:
-    """One case as stored: pytest-benchmark's ``stats`` in seconds, and our ``extra_info``."""
+    """One case as stored.
+
+    Attributes:
+        fullname: of its test.
+        group: its problem.
+        stats: pytest-benchmark's statistics, in seconds.
+        info: our ``extra_info``; the properties name what is in it.
+    """
 
     fullname: str
     group: str
@@ -59,6 +70,23 @@ class BaselineEntry:
     def noise_floor(self) -> float:
         """(max - min) / median of the medians of the fresh runs, dimensionless."""
         return float(self.info["noise_floor"])
+
+    @property
+    def reference(self) -> Reference:
+        """What an observation of the case is held to."""
+        return Reference(
+            median_s=self.median_s,
+            gflops=self.gflops,
+            noise_floor=self.noise_floor,
+            l2=self.l2,
+            duty=self.duty,
+            launch=self.launch,
+            cubin_sha256=self.cubin_sha256,
+            sm_clock_mhz=self.sm_clock_mhz,
+            temperature_c=self.info.get("temperature_c"),
+            cublas_ratio=self.cublas_ratio,
+            stats=self.stats,
+        )
 
     @property
     def cublas_ratio(self) -> float | None:
@@ -107,7 +135,17 @@ class BaselineEntry:
 
 @dataclass(frozen=True)
 class Baseline:
-    """All cases of one GPU model. ``runs`` is how many fresh runs made the latest of them."""
+    """All cases of one GPU model.
+
+    Attributes:
+        slug: the folder of the GPU model.
+        runs: how many fresh runs made the latest of the cases.
+        machine_info: the GPU, its settings and the software of the latest.
+        commit_info: the commit that was measured.
+        datetime: when, ISO 8601.
+        entries: the cases, by id.
+        path: the file, where it is one.
+    """
 
     slug: str
     runs: int
@@ -128,6 +166,10 @@ class Baseline:
 
     def entry(self, case_id: str) -> BaselineEntry | None:
         return self.entries.get(case_id)
+
+    def machine_of(self, entry: BaselineEntry) -> dict[str, Any]:
+        """The machine that a case of it was measured on: a case may be older than the file."""
+        return {**self.machine_info, **{n: entry.info[n] for n in _OF_A_CASE if n in entry.info}}
 
     def require_gpu(self, slug: str, name: str) -> None:
         """Raises BaselineError where this is the baseline of another GPU model."""
@@ -159,7 +201,9 @@ def current(root: Path, slug: str, board: str | None = None) -> Path | None:
     files = [path for _, path in reversed(_numbered(root / slug))]
     for path in files if board else ():
         try:
-            if machine_of(read_json(path, _RESTORE)).get("board") == board:
+            document = read_json(path, _RESTORE)
+            checked(document, File)
+            if machine_of(document).get("board") == board:
                 return path
         except (BaselineError, ValueError):
             return path
@@ -197,6 +241,41 @@ def load(path: Path) -> Baseline:
         raise BaselineError(f"{path}: {error}") from None
 
 
+class _Ours(BaseModel):
+    runs: Positive
+
+
+class _File(File):
+    gemm_baseline: _Ours
+
+
+class _Info(Info):
+    median_s: Positive
+    run_medians: list[Positive]
+    noise_floor: NotNegative
+    cublas_ratio: NotNegative | None = None
+    registers: NotNegative | None = None
+    shared_bytes: NotNegative | None = None
+    local_bytes: NotNegative | None = None
+
+    @model_validator(mode="after")
+    def _floor(self) -> _Info:
+        if len(self.run_medians) < MIN_RUNS:
+            raise ValueError(f"{len(self.run_medians)} run medians, at least {MIN_RUNS} are needed")
+        if abs(self.noise_floor - noise_floor(self.run_medians)) > 1e-4 + 0.01 * self.noise_floor:
+            raise ValueError(f"noise_floor {self.noise_floor!r} does not follow from its run medians")
+        return self
+
+
+class _Record(Record):
+    extra_info: _Info
+
+    @model_validator(mode="after")
+    def _median(self) -> _Record:
+        agree("median_s", self.extra_info.median_s, self.stats.median)
+        return self
+
+
 def _baseline(document: dict[str, Any], path: Path | None) -> Baseline:
     ours = document.get("gemm_baseline")
     if not isinstance(ours, dict):
@@ -206,47 +285,28 @@ def _baseline(document: dict[str, Any], path: Path | None) -> Baseline:
     if ours.get("checksum") != _checksum(document):
         raise ValueError(f"its checksum does not fit: edited by hand or damaged; {_RESTORE}")
     try:
+        checked(document, _File)
         machine = machine_of(document)
         if ours.get("gpu") != gpu_slug(machine["name"]):
             raise ValueError(f"it lies about its GPU: {ours.get('gpu')!r} and {machine['name']!r}")
         entries: dict[str, BaselineEntry] = {}
-        for record in need(document, "benchmarks", list):
-            entry = _entry(record)
+        for record in document["benchmarks"]:
+            checked_record(record, _Record)
+            entry = BaselineEntry(record["fullname"], record["group"], record["stats"], record["extra_info"])
             if entry.case_id in entries:
                 raise ValueError(f"{entry.case_id} is in it twice")
             entries[entry.case_id] = entry
         return Baseline(
             slug=ours["gpu"],
-            runs=int(positive(ours, "runs")),
+            runs=int(ours["runs"]),
             machine_info=machine,
             commit_info=commit_of(document),
-            datetime=moment(document),
+            datetime=document["datetime"],
             entries=entries,
             path=path,
         )
     except ValueError as error:
         raise ValueError(f"{error}; {_RESTORE}") from None
-
-
-def _entry(record: Any) -> BaselineEntry:
-    case, info, stats = parts_of(record)
-    try:
-        check_stats(stats)
-        medians = [positive({"median": m}, "median") for m in need(info, "run_medians", list)]
-        if len(medians) < MIN_RUNS:
-            raise ValueError(f"{len(medians)} run medians, at least {MIN_RUNS} are needed")
-        agree("median_s", positive(info, "median_s"), positive(stats, "median"))
-        agree("gflops", positive(info, "gflops"), positive(info, "flops") / stats["median"] / 1e9)
-        floor = positive(info, "noise_floor", zero=True)
-        if abs(floor - noise_floor(medians)) > 1e-4 + 0.01 * floor:
-            raise ValueError(f"noise_floor {floor!r} does not follow from its run medians")
-        check_binary(info)
-        for name in ("cublas_ratio", "registers", "shared_bytes", "local_bytes"):
-            if info.get(name) is not None:
-                positive(info, name, zero=True)
-    except ValueError as error:
-        raise ValueError(f"{case}: {error}") from None
-    return BaselineEntry(record["fullname"], record["group"], stats, info)
 
 
 def noise_floor(medians: Sequence[float]) -> float:
@@ -270,24 +330,15 @@ def write(baseline: Baseline, folder: Path) -> Path:
         _baseline(document, None)  # What would be refused when read is never written.
     except ValueError as error:
         raise BaselineError(f"not written: {error}") from None
-    temporary = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.glob("*.json.tmp"):
+        for leftover in folder.glob("*.json*.tmp"):
             leftover.unlink()
         earlier = _numbered(folder)
         number = earlier[-1][0] + 1 if earlier else 1
         target = folder / f"{number:04}_{baseline.datetime[:10]}.json"
-        temporary = target.with_name(target.name + ".tmp")
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(document, indent=1, allow_nan=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
+        write_whole(target, json.dumps(document, indent=1, allow_nan=False) + "\n")
     except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
         raise BaselineError(
             f"{folder}: the baseline could not be written ({error.strerror}); what was there is untouched"
         ) from None

@@ -29,7 +29,8 @@ from harness.baselines import (
 from harness.baselines.agree import agreement, boards, summary
 from harness.baselines.history import lost, moves, of_boards
 from harness.project.selection import find_case
-from harness.verdicts.judge import Policy, detectable, gflops_text, noise_text, percent_text, share_text
+from harness.reports.figures import gflops_text, noise_text, percent_text, share_text
+from harness.verdicts.vocabulary import Policy, detectable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -152,7 +153,8 @@ def _detectable(baseline: Baseline, entry: BaselineEntry) -> float | None:
         case = find_case(entry.case_id, (major, minor))
     except ValueError:
         return None
-    return detectable(Policy().threshold(case, entry.noise_floor), entry.noise_floor)
+    threshold = Policy().of_kernel(case.kernel.threshold).threshold(entry.noise_floor)
+    return detectable(threshold, entry.noise_floor)
 
 
 def _history(root: Path, gpu: str | None, part: str) -> int:

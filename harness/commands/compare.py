@@ -21,9 +21,10 @@ from harness.baselines import provenance
 from harness.commands.common import busy_text, end_on_sigterm
 from harness.compiler.toolchain import ToolchainError
 from harness.devices import DeviceError, NoDevice, open_cuda
+from harness.files import write_whole
 from harness.gate import document
 from harness.gate.compare import compare
-from harness.gate.pairs import PairState, pairs_of
+from harness.gate.pairs import pairs_of
 from harness.model import Case
 from harness.project import selection as cases
 from harness.project.commit import ROOT, CommitError, Tree, checked_out, folder_of, working_tree
@@ -90,7 +91,7 @@ def _run(given: argparse.Namespace, rule: Rule, open_device: Callable[[float], A
                 raise ValueError(busy_text(device.info.name, others))
             chosen = select(given, device.info.capability)
             pairs = pairs_of(chosen, commit, device.info.capability)
-            timed = [(p.base, p.case) for p in pairs if p.base and p.state is PairState.CHANGED]
+            timed = [(p.base, p.case) for p in pairs if p.base and p.outcome is None]
             device.prepare_pairs(timed)
             seed = secrets.randbelow(2**32) if given.seed is None else given.seed
             busy = list if given.allow_busy else device.busy
@@ -101,11 +102,11 @@ def _run(given: argparse.Namespace, rule: Rule, open_device: Callable[[float], A
     print("\n".join(report.heading(result, commit, tree)))
     print(report.table(result, sys.stdout.isatty()))
     if given.markdown:
-        given.markdown.write_text(report.markdown(result, commit, tree), encoding="utf-8")
+        write_whole(given.markdown, report.markdown(result, commit, tree))
     if given.json:
         when = datetime.now(UTC).isoformat(timespec="seconds")
         told = document.document(result, commit, tree, machine, when)
-        given.json.write_text(json.dumps(told, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        write_whole(given.json, json.dumps(told, indent=1, allow_nan=False) + "\n")
     return result.exit_status
 
 

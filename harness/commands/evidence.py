@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.baselines.fields import BaselineError
-from harness.verdicts.evidence import replay
+from harness.gate.replay import replay
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -27,7 +27,7 @@ from harness.gate.compare import PairingDevice
 from harness.model import Case
 from harness.project import selection as cases
 from harness.timing.plan import Plan
-from harness.verdicts.judge import CompareFail, Policy
+from harness.verdicts.vocabulary import CompareFail, Policy
 
 pytest_plugins = ["harness.commands.plugin_benchmark", "harness.commands.plugin_summary"]
 

@@ -14,6 +14,7 @@ from harness.commands.session import KEY, Session
 from harness.devices import DeviceError
 from harness.gate.timed import Result, SampleClock, extra_info, run
 from harness.model import Case
+from harness.reports import wording
 from harness.verdicts.evidence import UNUSABLE
 
 DEVICE_CLOCK = SampleClock()
@@ -39,14 +40,15 @@ class GateFixture:
         s.results.append(result)
         self._record(result)
         if result.verdict.failed(s.policy):
-            pytest.fail(f"{result.verdict.kind}: {result.verdict.message}", pytrace=False)
+            pytest.fail(f"{result.verdict.kind}: {_message(result)}", pytrace=False)
 
     def _record(self, result: Result) -> None:
         benchmark = self._benchmark
         benchmark.group = result.case.problem.id
         benchmark.params = {"timed_case": result.case.id}  # a Case's repr names this machine's paths
-        benchmark.extra_info.update(extra_info(result))
+        benchmark.extra_info.update(extra_info(result), path=wording.path(result.evidence))
         if result.measurement is None or not result.usable:
+            benchmark.extra_info["message"] = _message(result)
             # To pytest-benchmark it is one that raised: kept out of its table and of its "benchmarks".
             with contextlib.suppress(_UnusableError):
                 benchmark.pedantic(_no_samples, rounds=1, iterations=1)
@@ -54,6 +56,10 @@ class GateFixture:
         seconds = result.measurement.seconds
         DEVICE_CLOCK.load(seconds)
         benchmark.pedantic(DEVICE_CLOCK.tick, rounds=len(seconds), iterations=1)
+
+
+def _message(result: Result) -> str:
+    return wording.message(result.verdict, result.evidence)
 
 
 class _UnusableError(Exception):

@@ -9,13 +9,16 @@ import pytest
 
 from harness.baselines import history, provenance
 from harness.commands.session import KEY, Session
+from harness.files import write_whole
 from harness.gate.timed import Result
 from harness.reports import row
 from harness.reports.check import CheckRow, check_rows, check_table
+from harness.reports.figures import gflops_text
 from harness.reports.markdown import job_summary
 from harness.reports.terminal import ladder_table
+from harness.reports.wording import difference_text
 from harness.verdicts.drift import settings
-from harness.verdicts.judge import VerdictKind, gflops_text
+from harness.verdicts.vocabulary import VerdictKind
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -60,7 +63,7 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         header = [*pytest_report_header(config), f"tests: {counts}", *notes]
         others = _other_failures(terminalreporter, session)
         text = job_summary(rows, header, int(exitstatus), others, checked)
-        Path(config.option.job_summary).write_text(text, encoding="utf-8")
+        write_whole(Path(config.option.job_summary), text)
 
 
 def _checked(terminalreporter: Any, session: Session) -> list[CheckRow]:
@@ -88,7 +91,7 @@ def _notes(session: Session) -> list[str]:
     if session.baseline and session.judging:
         machine = provenance.machine_info(session.gpu.info)
         if unlike := settings(session.baseline.machine_info, machine):
-            notes.append(f"not as when the baseline was measured: {', '.join(unlike)}")
+            notes.append(f"not as when the baseline was measured: {', '.join(map(difference_text, unlike))}")
         entries = [e for r in session.results if (e := session.baseline.entry(r.case.id))]
         if strange := sum(e.board not in (None, session.gpu.info.board) for e in entries):
             notes.append(

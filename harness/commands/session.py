@@ -16,7 +16,7 @@ from harness.gate.against import Against
 from harness.gate.timed import Result
 from harness.project import selection as cases
 from harness.timing.plan import Plan
-from harness.verdicts.judge import Policy
+from harness.verdicts.vocabulary import Policy
 
 
 @dataclass

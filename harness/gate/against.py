@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 from harness.baselines import BaselineEntry
 from harness.compiler.toolchain import ToolchainError
-from harness.gate.compare import Comparison, PairingDevice, compare
-from harness.gate.pairs import Pair, PairState, pairs_of
+from harness.gate.compare import PairingDevice, compare
+from harness.gate.pairs import Pair, pairs_of
 from harness.model import Case
 from harness.project.commit import ROOT, Commit, CommitError, checked_out
 from harness.timing.looks import Rule
 from harness.timing.plan import PairPlan
-from harness.verdicts.judge import Paired, percent_text
+from harness.verdicts.paired import BASE_UNUSABLE, NO_PAIR, SAME_BINARY, Paired
 
 
 class Against:
@@ -49,36 +50,26 @@ class Against:
         """What the pair comes to. ``threshold`` is the gate's for the case: half of it is the margin, since
         what it suspects is beyond the whole."""
         if entry.dirty:
-            text = f"not paired: the baseline was measured with changes on top of {entry.commit[:12]}"
-            return Paired("IMPOSSIBLE", text)
+            return _none(f"the baseline was measured with changes on top of {entry.commit[:12]}")
         try:
             commit = self._commit(entry.commit)
             (pair,) = pairs_of([case], commit, self._capability)
         except (CommitError, ToolchainError) as error:
-            return Paired("IMPOSSIBLE", f"not paired: {error}")
-        if pair.state is PairState.IDENTICAL:
-            text = f"yet {commit.label} compiles to the same binary today"
-            return Paired("IDENTICAL", text, commit.sha)
-        if pair.state is not PairState.CHANGED:
-            return Paired("IMPOSSIBLE", f"not paired: {pair.reason}")
+            return _none(str(error))
+        if pair.outcome == SAME_BINARY:
+            return Paired(*SAME_BINARY, commit=commit.sha)
+        if pair.outcome is not None:
+            return _none(pair.detail)
         return self._timed(pair, commit, Rule(delta=min(threshold / 2, 0.5)))
 
     def _timed(self, pair: Pair, commit: Commit, rule: Rule) -> Paired:
-        result = compare(self._device, [pair], rule, self._seed, self._plan)
-        (row,) = result.rows
-        if row.kind == PairState.BASE_UNUSABLE:
-            return Paired("IMPOSSIBLE", f"not paired: {row.reason}")
-        if row.finding is None:
-            return Paired(str(row.kind), f"beside {commit.label}: {row.reason}", commit.sha)
+        (row,) = compare(self._device, [pair], rule, self._seed, self._plan).rows
+        if row.outcome == BASE_UNUSABLE:
+            return _none(row.detail)
+        found = Paired(*row.outcome, detail=row.detail, commit=commit.sha, delta=rule.delta)
         f = row.finding
-        return Paired(str(f.kind), _words(result, commit), commit.sha, f.change, f.interval, rule.delta)
+        return replace(found, change=f.change, interval=f.interval) if f else found
 
 
-def _words(result: Comparison, commit: Commit) -> str:
-    (row,) = result.rows
-    assert row.finding is not None
-    low, high = row.finding.interval
-    return (
-        f"beside {commit.label} its time is {percent_text(row.finding.change, 2)} "
-        f"({percent_text(low, 2)} … {percent_text(high, 2)}): {row.kind} by ±{100 * result.rule.delta:.2g} %"
-    )
+def _none(why: str) -> Paired:
+    return Paired(*NO_PAIR, detail=why)

@@ -7,16 +7,27 @@ from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from harness.devices import DeviceError
-from harness.gate.pairs import Pair, PairState
+from harness.gate.pairs import Pair
 from harness.model import Case
 from harness.timing.interval import PairedKind
 from harness.timing.looks import Finding, Rule, decide
 from harness.timing.plan import PairPlan
 from harness.timing.samples import PairedSamples, total
 from harness.timing.schedule import stretch
+from harness.verdicts.paired import (
+    FASTER,
+    JUDGED,
+    SAME_BINARY,
+    SLOWER,
+    UNDECIDED,
+    UNFIT,
+    failed_beside,
+    outcome_of,
+    red,
+)
+from harness.verdicts.vocabulary import Outcome
 
 CONTROLS = 3  # identical pairs that are timed
-_PASS = (PairedKind.SAME, PairedKind.FASTER, PairState.IDENTICAL, PairState.NEW)
 
 
 @runtime_checkable
@@ -28,19 +39,25 @@ class PairingDevice(Protocol):
 
 @dataclass(frozen=True)
 class Row:
-    """One case. ``kind`` is a PairedKind, a PairState, WRONG, CRASHED or UNFIT; ``looks`` what each look
-    added; ``reason`` one line where there is something to say."""
+    """One case.
+
+    Attributes:
+        case: of the working tree.
+        outcome: the verdict.
+        detail: one line, where there is something to say.
+        finding: of the last look; None where nothing was decided by one.
+        looks: what each look added.
+    """
 
     case: Case
-    kind: str
-    reason: str = ""
+    outcome: Outcome
+    detail: str = ""
     finding: Finding | None = None
     looks: tuple[PairedSamples, ...] = ()
 
     @property
     def failed(self) -> bool:
-        """Only what was judged and is fine, has not changed or is new is green."""
-        return self.kind not in _PASS
+        return red(self.outcome)
 
     @property
     def samples(self) -> PairedSamples:
@@ -60,7 +77,7 @@ class Comparison:
 
     @property
     def judged(self) -> int:
-        return sum(row.kind in PairedKind.__members__ or row.kind == PairState.IDENTICAL for row in self.rows)
+        return sum(row.outcome in JUDGED for row in self.rows)
 
     @property
     def exit_status(self) -> int:
@@ -86,12 +103,12 @@ def compare(
     timing = _Timing(device, seed, plan)
     controls = _judged(timing, _controls(pairs), control_rule(rule), "control")
     unfit = _unfit(controls)
-    changed = [pair for pair in pairs if pair.state is PairState.CHANGED]
+    changed = [pair for pair in pairs if pair.outcome is None]
     judged = {} if unfit else {row.case.id: row for row in _judged(timing, changed, rule, "case")}
     if others := busy():
         unfit = unfit or f"other processes came to the GPU meanwhile: {'; '.join(others)}"
     rows = tuple(
-        _unjudged(pair, unfit) if unfit or pair.state is not PairState.CHANGED else judged[pair.case.id]
+        _unjudged(pair, unfit) if unfit or pair.outcome is not None else judged[pair.case.id]
         for pair in pairs
     )
     return Comparison(rule, seed, rows, tuple(controls), unfit)
@@ -104,9 +121,9 @@ def control_rule(rule: Rule) -> Rule:
 
 def _controls(pairs: Sequence[Pair]) -> list[Pair]:
     """A few pairs of equal builds, spread over the sizes of their problems."""
-    equal = [pair for pair in pairs if pair.state is PairState.IDENTICAL]
+    equal = [pair for pair in pairs if pair.outcome == SAME_BINARY]
     if not equal:
-        changed = [pair for pair in pairs if pair.state is PairState.CHANGED and pair.base]
+        changed = [pair for pair in pairs if pair.outcome is None and pair.base]
         equal = [replace(pair, case=pair.base) for pair in changed if pair.base]
     equal.sort(key=lambda pair: pair.case.problem.flops)
     last = len(equal) - 1
@@ -115,7 +132,7 @@ def _controls(pairs: Sequence[Pair]) -> list[Pair]:
 
 
 def _unfit(controls: Sequence[Row]) -> str:
-    differing = [row for row in controls if row.kind in (PairedKind.SLOWER, PairedKind.FASTER)]
+    differing = [row for row in controls if row.outcome in (SLOWER, FASTER)]
     if differing:
         row = differing[0]
         assert row.finding is not None
@@ -124,14 +141,14 @@ def _unfit(controls: Sequence[Row]) -> str:
             f"{100 * row.finding.change:+.2f} %; find out what disturbs it, and run it again"
         )
     if controls and not any(row.finding for row in controls):
-        return f"no control could be timed: {controls[0].reason}"
+        return f"no control could be timed: {controls[0].detail}"
     return ""
 
 
 def _unjudged(pair: Pair, unfit: str) -> Row:
-    if pair.state is PairState.CHANGED:
-        return Row(pair.case, "UNFIT", unfit)
-    return Row(pair.case, pair.state, pair.reason)
+    if pair.outcome is None:
+        return Row(pair.case, UNFIT, unfit)
+    return Row(pair.case, pair.outcome, pair.detail)
 
 
 class _Timing:
@@ -171,19 +188,16 @@ def _row(
     case: Case, finding: Finding | None, looks: tuple[PairedSamples, ...], error: DeviceError | None
 ) -> Row:
     if error is not None:
-        kind = "WRONG" if error.code == "WRONG" else "CRASHED"
-        if error.code.startswith("BASE_"):
-            kind = PairState.BASE_UNUSABLE
-        return Row(case, kind, f"{error.code}: {error}", None, looks)
+        return Row(case, failed_beside(error.code), f"{error.code}: {error}", None, looks)
     samples = total(looks)
     if finding is None:
-        reason = (
+        detail = (
             f"{len(samples.blocks)} whole blocks, {samples.discarded} launches were thrown away for a "
             "throttled clock; let the GPU rest and run it again"
         )
-        return Row(case, PairedKind.AMBIGUOUS, reason, None, looks)
-    reason = ""
+        return Row(case, UNDECIDED, detail, None, looks)
+    detail = ""
     if finding.kind is PairedKind.AMBIGUOUS:
         low, high = finding.interval
-        reason = f"after {finding.blocks} blocks still between {100 * low:+.2f} % and {100 * high:+.2f} %"
-    return Row(case, finding.kind, reason, finding, looks)
+        detail = f"after {finding.blocks} blocks still between {100 * low:+.2f} % and {100 * high:+.2f} %"
+    return Row(case, outcome_of(finding.kind), detail, finding, looks)

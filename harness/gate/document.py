@@ -11,8 +11,10 @@ from typing import Any
 from harness.gate.compare import Comparison, Row, control_rule
 from harness.project.commit import Commit, Tree
 from harness.timing.looks import Rule, decide
+from harness.verdicts.paired import outcome_of
+from harness.verdicts.vocabulary import Outcome, VerdictKind
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 def document(
@@ -36,7 +38,14 @@ def document(
 
 
 def _record(row: Row) -> dict[str, Any]:
-    record: dict[str, Any] = {"case": row.case.id, "verdict": str(row.kind), "reason": row.reason}
+    kind, reason = row.outcome
+    record: dict[str, Any] = {
+        "case": row.case.id,
+        "verdict": str(kind),
+        "verdict_reason": reason,
+        "red": row.failed,
+        "detail": row.detail,
+    }
     if row.finding:
         f = row.finding
         record |= {
@@ -72,13 +81,22 @@ def _round(value: float, digits: int = 9) -> float:
     return float(f"{value:.{digits}g}")
 
 
-def verdicts(told: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """The verdicts on the controls and on the cases that were timed, from the document alone, by case id."""
+Outcomes = dict[str, Outcome]
+
+
+def verdicts(told: Mapping[str, Any]) -> tuple[Outcomes, Outcomes]:
+    """The verdicts on the controls and on the cases that were timed, from the document alone, by case id.
+
+    Raises ValueError for a document of another version.
+    """
+    if told.get("gemm_comparison") != SCHEMA:
+        version = told.get("gemm_comparison")
+        raise ValueError(f"a comparison of schema {version!r}, this version reads {SCHEMA}; compare again")
     rule = Rule(**told["rule"])
     return _again(told["controls"], control_rule(rule)), _again(told["cases"], rule)
 
 
-def _again(records: Sequence[Mapping[str, Any]], rule: Rule) -> dict[str, str]:
+def _again(records: Sequence[Mapping[str, Any]], rule: Rule) -> Outcomes:
     timed = {record["case"]: record for record in records if record.get("looks")}
 
     def more(case: str, look: int) -> tuple[Sequence[float], float] | None:
@@ -88,5 +106,11 @@ def _again(records: Sequence[Mapping[str, Any]], rule: Rule) -> dict[str, str]:
         return record["looks"][look], record["resolutions"][look]
 
     found = decide(list(timed), more, rule)
-    kinds = {case: str(f.kind) for case, f in found.items()}
-    return {case: kinds.get(case, record["verdict"]) for case, record in timed.items()}
+    return {
+        case: outcome_of(found[case].kind) if case in found else _said(record)
+        for case, record in timed.items()
+    }
+
+
+def _said(record: Mapping[str, Any]) -> Outcome:
+    return Outcome(VerdictKind(record["verdict"]), record["verdict_reason"])

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from harness.compiler.signature import mismatch
 from harness.compiler.toolchain import Binary, CompileError, Variant, arch, compile_all, compile_ptx
 from harness.model import Case
 from harness.model.legality import GpuLimits, refusals
 from harness.project.commit import Commit
-
-
-class PairState(StrEnum):
-    """CHANGED is to be timed. IDENTICAL has the same cubin and launch on both sides. NEW has no counterpart
-    in the commit, BASE_UNUSABLE one that cannot be run here, BROKEN does not compile in the working tree."""
-
-    CHANGED = "CHANGED"
-    IDENTICAL = "IDENTICAL"
-    NEW = "NEW"
-    BASE_UNUSABLE = "BASE_UNUSABLE"
-    BROKEN = "BROKEN"
+from harness.verdicts.paired import BASE_UNUSABLE, COMPILE_ERROR, NOT_IN_BASE, SAME_BINARY
+from harness.verdicts.vocabulary import Outcome
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A case of the working tree and its counterpart; ``reason`` one line where it is not to be timed."""
+    """A case of the working tree and its counterpart.
+
+    Attributes:
+        case: of the working tree.
+        base: the same of the commit; None where that has none.
+        outcome: the verdict, where there is nothing to time for it; None: the pair is to be timed.
+        detail: why, in one line.
+    """
 
     case: Case
-    state: PairState
     base: Case | None = None
-    reason: str = ""
+    outcome: Outcome | None = None
+    detail: str = ""
 
 
 def pairs_of(cases: Sequence[Case], commit: Commit, capability: tuple[int, int]) -> list[Pair]:
@@ -60,24 +57,24 @@ def _pair(
 ) -> Pair:
     new = built[_variant(case)]
     if isinstance(new, CompileError):
-        return Pair(case, PairState.BROKEN, reason=_first_line(new))
+        return Pair(case, None, COMPILE_ERROR, _first_line(new))
     if isinstance(base, str):
-        return Pair(case, PairState.NEW, reason=base)
+        return Pair(case, None, NOT_IN_BASE, base)
     old = built[_variant(base)]
     if isinstance(old, CompileError):
-        return Pair(case, PairState.BASE_UNUSABLE, base, f"at {commit.label}, {_first_line(old)}")
+        return Pair(case, base, BASE_UNUSABLE, f"at {commit.label}, {_first_line(old)}")
     try:
         same = base.launch == case.launch and old.cubin == new.cubin
         reasons = refusals(base.kernel, base.config, base.dtype, limits)
     except Exception as error:  # A declaration of another time may do anything.
         text = f"at {commit.label}, its declaration fails ({type(error).__name__}: {error})"
-        return Pair(case, PairState.BASE_UNUSABLE, base, text)
+        return Pair(case, base, BASE_UNUSABLE, text)
     if same:
-        return Pair(case, PairState.IDENTICAL, base, "same cubin, same launch")
+        return Pair(case, base, SAME_BINARY, "same cubin, same launch")
     ptx = compile_ptx(*_variant(base), arch(limits.capability))
     if reason := mismatch(ptx, base.kernel.entry) or "; ".join(reasons):
-        return Pair(case, PairState.BASE_UNUSABLE, base, f"at {commit.label}, {reason}")
-    return Pair(case, PairState.CHANGED, base)
+        return Pair(case, base, BASE_UNUSABLE, f"at {commit.label}, {reason}")
+    return Pair(case, base)
 
 
 def _first_line(error: CompileError) -> str:

@@ -13,15 +13,18 @@ from harness.baselines import Baseline, BaselineEntry
 from harness.devices import DeviceError
 from harness.model import Case
 from harness.timing.measurement import Measurement
-from harness.verdicts.drift import decisive, differences
+from harness.timing.plan import Plan
+from harness.verdicts.drift import differences
 from harness.verdicts.evidence import Evidence, conclude, confirmed, told
-from harness.verdicts.judge import CONFIRMED, Paired, Policy, Verdict, VerdictKind
+from harness.verdicts.judge import CONFIRMED
+from harness.verdicts.paired import Paired
+from harness.verdicts.vocabulary import Observation, Policy, Verdict, VerdictKind
 
 
 class TimingDevice(Protocol):
     """A device with a clock."""
 
-    def time(self, case: Case, plan: Any) -> Measurement: ...
+    def time(self, case: Case, plan: Plan) -> Measurement: ...
 
     def restart(self) -> None: ...
 
@@ -34,17 +37,21 @@ class PairsWithBaseline(Protocol):
 
 @dataclass(frozen=True)
 class Result:
-    """A case, its verdict and what that rests on."""
+    """A case, its verdict and what that rests on.
+
+    Attributes:
+        case: the case.
+        verdict: what it came to.
+        evidence: all that decided it.
+        policy: that of the run, for this kernel.
+        measurement: the last one: of a confirmed suspicion, the confirming one; None where the device failed.
+    """
 
     case: Case
     verdict: Verdict
     evidence: Evidence = field(default_factory=Evidence)
     policy: Policy = field(default_factory=Policy)
-
-    @property
-    def measurement(self) -> Measurement | None:
-        """The last one: of a confirmed suspicion, the confirming one; None where the device failed."""
-        return None if self.evidence.error else self.evidence.second or self.evidence.first
+    measurement: Measurement | None = None
 
     @property
     def first_median(self) -> float | None:
@@ -91,7 +98,7 @@ def run(
     case: Case,
     baseline: Baseline | None,
     policy: Policy,
-    plan: Any,
+    plan: Plan,
     now: Callable[[], Mapping[str, Any]] = dict,
     against: PairsWithBaseline | None = None,
     busy: Callable[[], Sequence[str]] = tuple,
@@ -103,31 +110,49 @@ def run(
     who else is on the GPU.
     """
     entry = baseline.entry(case.id) if baseline else None
-    evidence = Evidence(entry=entry, stored=baseline is not None)
+    reference = entry.reference if entry else None
+    policy = policy.of_kernel(case.kernel.threshold)
+    evidence = Evidence(reference=reference, stored=baseline is not None)
     try:
-        evidence = replace(evidence, first=device.time(case, plan))
-        evidence = replace(evidence, others=tuple(busy()))
-        verdict = conclude(case, evidence, policy)
-        if verdict.kind is not VerdictKind.REGRESSED or entry is None or baseline is None:
-            return Result(case, verdict, evidence, policy)
+        m = device.time(case, plan)
+        evidence = replace(evidence, first=observation(case, m), others=tuple(busy()))
+        verdict = conclude(evidence, policy)
+        if verdict.kind is not VerdictKind.REGRESSED or not (baseline and entry and reference):
+            return Result(case, verdict, evidence, policy, m)
         # One process can be unlucky (memory layout, a neighbour's burst); two in a row are not.
         device.restart()
-        second = device.time(case, plan)
-        machine = now()
-        evidence = replace(
-            evidence,
-            second=second,
-            differences=differences(baseline, entry, machine, second),
-            decisive=decisive(baseline, entry, machine),
-        )
-        verdict = confirmed(case, evidence, policy)
+        m = device.time(case, plan)
+        second = observation(case, m)
+        unlike = differences(baseline.machine_of(entry), reference, now(), second)
+        evidence = replace(evidence, second=second, differences=unlike)
+        verdict = confirmed(evidence, policy)
         if verdict.reason == CONFIRMED and against and verdict.threshold is not None:
             evidence = replace(evidence, paired=against(case, entry, verdict.threshold))
         evidence = replace(evidence, others=tuple(busy()))
-        return Result(case, conclude(case, evidence, policy), evidence, policy)
+        return Result(case, conclude(evidence, policy), evidence, policy, m)
     except DeviceError as error:
         evidence = replace(evidence, error=(error.code, str(error)))
-        return Result(case, conclude(case, evidence, policy), evidence, policy)
+        return Result(case, conclude(evidence, policy), evidence, policy)
+
+
+def observation(case: Case, m: Measurement) -> Observation:
+    """What the judge sees of a measurement."""
+    return Observation(
+        case_id=case.id,
+        flop=case.problem.flops,
+        seconds=m.seconds,
+        launch=str(case.launch),
+        library=case.kernel.library,
+        sm_clock_mhz=m.sm_clock_mhz,
+        power_w=m.power_w,
+        temperature_c=m.temperature_c,
+        clock_event_reasons=m.clock_event_reasons,
+        throttled=m.throttled,
+        l2=m.l2,
+        duty=m.duty,
+        cubin_sha256=m.resources.cubin_sha256 if m.resources else None,
+        reference_seconds=m.reference_seconds,
+    )
 
 
 def extra_info(result: Result) -> dict[str, Any]:
@@ -143,12 +168,11 @@ def extra_info(result: Result) -> dict[str, Any]:
         "verdict": str(v.kind),
         "verdict_reason": v.reason,
         "red": v.failed(result.policy),
-        "path": result.evidence.path,
         "launch": str(case.launch),
-        "evidence": told(case, result.evidence, result.policy),
+        "evidence": told(result.evidence, result.policy),
     }
     if m is None or not result.usable:
-        return info | {"message": v.message, "seconds": list(m.seconds) if m else []}
+        return info | {"seconds": list(m.seconds) if m else []}
     info |= {
         "gflops": case.problem.gflops(m.median),
         "median_s": m.median,

@@ -6,19 +6,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.model import Case
-from harness.verdicts.judge import Policy, Verdict
+from harness.verdicts.vocabulary import Policy, Verdict
 from kernels import LADDER
 
 __all__ = ["Row", "in_order", "row"]
 
 # What a verdict means where nothing needs explaining; any other reason is shown with it.
-_PLAIN = ("WITHIN_THRESHOLD", "FASTER", "NOT_IN_BASELINE", "NO_BASELINE_FILE", "NOT_RUN")
+_PLAIN = ("WITHIN_THRESHOLD", "FASTER", "NOT_IN_BASELINE", "NO_BASELINE_FILE", "WITHIN_MARGIN")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One case. ``change``, ``per_clock``, ``noise_floor`` and ``detectable``, the minimum detectable effect,
-    are shares, ``cublas_ratio`` the speed over cuBLAS's; None where there is none."""
+    """One case.
+
+    Attributes:
+        stage, config, dtype, problem: its names.
+        gflops: GFLOPS at the median; this and the next figures None where there is none.
+        cublas_ratio: speed as a share of cuBLAS's.
+        change, per_clock: relative change of the GFLOPS, and of the work per SM clock.
+        noise_floor, detectable: relative; the latter is the minimum detectable effect.
+        verdict, reason: kind and reason code.
+        failed: whether it is red.
+    """
 
     stage: str
     config: str

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from harness.baselines import Baseline, BaselineEntry
+from harness.files import write_whole
 from harness.model import Case, Kernel, Problem
 from harness.reports import Row, in_order
 from harness.reports.check import ALIGN, HEADS, CheckRow
-from harness.verdicts.judge import gflops_text, noise_text, percent_text, share_text
+from harness.reports.figures import gflops_text, noise_text, percent_text, share_text
 from kernels import LADDER
 
 BEGIN, END = "<!-- ladder:begin -->", "<!-- ladder:end -->"
@@ -147,5 +148,5 @@ def update_readme(readme: Path, baselines: Sequence[Baseline], check: bool) -> b
     text = readme.read_text(encoding="utf-8")
     wanted = replaced(text, readme_section(baselines))
     if text != wanted and not check:
-        readme.write_text(wanted, encoding="utf-8")
+        write_whole(readme, wanted)
     return text == wanted

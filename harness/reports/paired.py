@@ -9,29 +9,32 @@ from rich.table import Table
 
 from harness.gate.compare import Comparison, Row
 from harness.gate.document import cycles_change
-from harness.gate.pairs import PairState
 from harness.project.commit import Commit, Tree
+from harness.reports.figures import percent_text
 from harness.reports.markdown import table_text
 from harness.reports.terminal import render
-from harness.verdicts.judge import percent_text
+from harness.verdicts.paired import SAME_BINARY, UNFIT
+from harness.verdicts.vocabulary import VerdictKind
 
 HEADS = ("case", "base µs", "new µs", "change", "interval", "in cycles", "blocks", "verdict")
 ALIGN = "lrrrrrrl"
-_STYLES = {"FASTER": "green", "NEW": "yellow", "IDENTICAL": "dim"}
+_STYLES = {VerdictKind.IMPROVED: "green", VerdictKind.NO_BASELINE: "yellow"}
 
 
 def heading(comparison: Comparison, commit: Commit, tree: Tree) -> list[str]:
     """What was compared, how, and what it came to; a line each."""
     rule = comparison.rule
-    said = ", ".join(f"{n} {kind}" for kind, n in Counter(str(r.kind) for r in comparison.rows).most_common())
+    said = ", ".join(
+        f"{n} {kind}" for kind, n in Counter(str(r.outcome) for r in comparison.rows).most_common()
+    )
     lines = [
         f"{tree.label} against {commit.label}: {said or 'no case'}",
-        f"SLOWER and FASTER are beyond ±{100 * rule.delta:g} %, SAME is within, AMBIGUOUS neither; "
+        f"REGRESSED and IMPROVED are beyond ±{100 * rule.delta:g} %, PASS is within, AMBIGUOUS neither; "
         f"a false verdict in this run has a probability of at most {100 * rule.error:g} % "
         f"(seed {comparison.seed})",
     ]
     if comparison.unfit:
-        lines.append(f"UNFIT: {comparison.unfit}")
+        lines.append(f"{UNFIT}: {comparison.unfit}")
     elif not comparison.judged:
         lines.append("nothing was judged")
     elif not comparison.controls:
@@ -47,10 +50,10 @@ def table(comparison: Comparison, color: bool) -> str:
     for row in comparison.controls:
         drawn.add_row(*_cells(row, "control"), style="dim")
     for row in _shown(comparison):
-        style = "red" if row.failed else _STYLES.get(str(row.kind), "")
+        style = "red" if row.failed else _STYLES.get(row.outcome.kind, "")
         drawn.add_row(*_cells(row, ""), style=style)
     lines = [render(drawn, color)] if drawn.row_count else []
-    lines += [f"{row.case.id}: {row.kind}: {row.reason}" for row in _explained(comparison)]
+    lines += [f"{row.case.id}: {row.outcome}: {row.detail}" for row in _explained(comparison)]
     return "\n".join(lines)
 
 
@@ -69,7 +72,7 @@ def markdown(comparison: Comparison, commit: Commit, tree: Tree) -> str:
         parts.append("Equal builds, timed as the run's own control:")
         parts.append(table_text(HEADS, ALIGN, controls))
     if explained := _explained(comparison):
-        parts.append("\n".join(f"- {row.case.id}: {row.kind}: {_plain(row.reason)}" for row in explained))
+        parts.append("\n".join(f"- {row.case.id}: {row.outcome}: {_plain(row.detail)}" for row in explained))
     return "\n\n".join(parts) + "\n"
 
 
@@ -78,13 +81,13 @@ def _plain(text: str) -> str:
 
 
 def _shown(comparison: Comparison) -> Sequence[Row]:
-    return [row for row in comparison.rows if row.kind != PairState.IDENTICAL]
+    return [row for row in comparison.rows if row.outcome != SAME_BINARY]
 
 
 def _explained(comparison: Comparison) -> list[Row]:
     """Rows with something to say, that the heading has not said for all of them."""
     rows = (*comparison.controls, *_shown(comparison))
-    return [row for row in rows if row.reason and row.kind != "UNFIT"]
+    return [row for row in rows if row.detail and row.outcome != UNFIT]
 
 
 def _cells(row: Row, note: str) -> tuple[str, ...]:
@@ -99,5 +102,5 @@ def _cells(row: Row, note: str) -> tuple[str, ...]:
         f"{percent_text(low, 2)} … {percent_text(high, 2)}" if finding else "–",
         percent_text(cycles_change(row) if known else None, 2),
         str(finding.blocks) if finding else "–",
-        str(row.kind),
+        str(row.outcome),
     )

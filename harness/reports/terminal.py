@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.reports import Row, in_order, row
-from harness.verdicts.judge import gflops_text, noise_text, percent_text, share_text
+from harness.reports.figures import gflops_text, noise_text, percent_text, share_text
 
 __all__ = ["Row", "ladder_table", "row"]
 

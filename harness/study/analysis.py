@@ -15,8 +15,8 @@ from harness.project.selection import find_case
 from harness.study.methods import others
 from harness.study.raw import seconds
 from harness.study.trials import MARGINS, gate_verdict, judged, pair_finding
-from harness.timing.interval import PairedKind
-from harness.verdicts.judge import VerdictKind
+from harness.verdicts.paired import outcome_of
+from harness.verdicts.vocabulary import VerdictKind
 
 GATE, GATE_FIRST = "gate, confirmed in a fresh worker", "gate, first look only"
 PAIRED = {margin: f"paired comparison, ±{100 * margin:g} %" for margin in MARGINS}
@@ -73,8 +73,9 @@ def _cell(
     undecided = {}
     for margin, name in PAIRED.items():
         finding = pair_finding(looks, margin)
-        kind, last = (finding.kind, finding.look) if finding else (PairedKind.AMBIGUOUS, len(looks) - 1)
-        found[name], undecided[name] = kind is PairedKind.SLOWER, kind is PairedKind.AMBIGUOUS
+        kind = outcome_of(finding.kind).kind if finding else VerdictKind.AMBIGUOUS
+        last = finding.look if finding else len(looks) - 1
+        found[name], undecided[name] = kind is VerdictKind.REGRESSED, kind is VerdictKind.AMBIGUOUS
         cost[name] = sum(look["gpu_seconds"] for look in looks[: last + 1])
     blocks = [block for look in record["looks"] for block in look["blocks"]]
     a, b, a_mhz, b_mhz = ([x for block in blocks for x in block[part]] for part in range(4))

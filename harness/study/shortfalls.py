@@ -10,7 +10,6 @@ from harness.project.selection import find_case
 from harness.study import trials
 from harness.study.analysis import GATE, GATE_FIRST, PAIRED, Rate, rate, trials_to_show
 from harness.study.studies import Study, same
-from harness.verdicts.judge import Policy
 
 FALSE_ALARMS = 0.001  # of A/A trials, at most
 SECONDS = 1.0  # of GPU a case, at most
@@ -35,8 +34,8 @@ def _floor_and_threshold(study: Study, case_id: str) -> tuple[float, float]:
     """Noise floor and the gate's threshold of a case, relative."""
     major, minor = map(int, study.head["machine_info"]["capability"].split("."))
     case = find_case(case_id, (major, minor))
-    floor = trials.entry(case, study.head["baseline"][case_id]).noise_floor
-    return floor, Policy().threshold(case, floor)
+    floor = trials.reference(case, study.head["baseline"][case_id]).noise_floor
+    return floor, trials.policy(case).threshold(floor)
 
 
 def spread_text(values: Collection[float], digits: int = 1) -> str:

@@ -14,7 +14,6 @@ from itertools import accumulate
 from random import Random
 from typing import Any
 
-from harness.baselines import BaselineEntry
 from harness.baselines.store import noise_floor
 from harness.devices import DeviceError
 from harness.model import Case
@@ -26,7 +25,8 @@ from harness.timing.measurement import Measurement
 from harness.timing.plan import PairPlan, Plan
 from harness.timing.samples import Block, PairedSamples
 from harness.timing.schedule import stretch
-from harness.verdicts.judge import Policy, Verdict, VerdictKind, confirm, judge
+from harness.verdicts.judge import confirm, judge
+from harness.verdicts.vocabulary import Observation, Policy, Reference, Verdict, VerdictKind
 
 SIZES = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.05)
 MARGINS = (0.0025, 0.005)  # of the paired comparison, on the same blocks
@@ -43,7 +43,6 @@ CASES = (
     "warp_tiled-f32-tile256x128x8-warp64x64-thread16x8-stages4-4096x4096x4096",
     "naive-f32-block32x32-4096x3072x4096",
 )
-_POLICY = Policy()
 Record = dict[str, Any]
 
 
@@ -55,26 +54,24 @@ def rule(margin: float) -> Rule:
     return Rule(delta=margin, error=ERROR / len(CASES))
 
 
-def entry(case: Case, stored: Mapping[str, Any]) -> BaselineEntry:
-    """The baseline entry of a case, as of another build: a slowdown is to be a regression, not drift."""
+def reference(case: Case, stored: Mapping[str, Any]) -> Reference:
+    """What a case is held to, as of another build: a slowdown is to be a regression, not drift."""
     median = statistics.median_low(stored["medians"])
-    info = {
-        "case": case.id,
-        "median_s": median,
-        "gflops": case.problem.gflops(median),
-        "noise_floor": noise_floor(stored["medians"]),
-        "l2": "cold",
-    }
-    return BaselineEntry("", "", {}, info)
+    return Reference(median, case.problem.gflops(median), noise_floor(stored["medians"]))
+
+
+def policy(case: Case) -> Policy:
+    """The gate's for a case, where the run asks for nothing."""
+    return Policy().of_kernel(case.kernel.threshold)
 
 
 def gate_verdict(case: Case, stored: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> Verdict:
     """The gate's word on one measurement, or on one and that of a fresh worker."""
-    base = entry(case, stored)
-    verdict = judge(case, _measurement(runs[0]), base, _POLICY)
+    base, rules = reference(case, stored), policy(case)
+    verdict = judge(_observation(case, runs[0]), base, rules)
     if len(runs) == 1:
         return verdict
-    return confirm(case, verdict, _measurement(runs[1]), base, _POLICY)
+    return confirm(verdict, _observation(case, runs[1]), base, rules)
 
 
 def pair_finding(looks: Sequence[Mapping[str, Any]], margin: float) -> Finding | None:
@@ -93,8 +90,15 @@ def _decided(looks: Sequence[Mapping[str, Any]], margin: float) -> bool:
     return finding is not None and finding.kind is not PairedKind.AMBIGUOUS
 
 
-def _measurement(run: Mapping[str, Any]) -> Measurement:
-    return Measurement(seconds(run["samples"]), (), None, run["mhz"], 0.0, 0.0, 0, 0, run["throttled"])
+def _observation(case: Case, run: Mapping[str, Any]) -> Observation:
+    return Observation(
+        case.id,
+        case.problem.flops,
+        seconds(run["samples"]),
+        library=case.kernel.library,
+        sm_clock_mhz=run["mhz"],
+        throttled=run["throttled"],
+    )
 
 
 # On the GPU

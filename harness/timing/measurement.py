@@ -9,19 +9,6 @@ import numpy as np
 
 from harness.model import Resources
 
-# NVML's clock-event reasons (nvmlClocksEventReasons in its API reference): why the clock is not higher.
-_CLOCK_EVENT_REASONS = {
-    0x001: "idle",
-    0x002: "application clocks",
-    0x004: "software power cap",
-    0x008: "hardware slowdown",
-    0x010: "sync boost",
-    0x020: "software thermal slowdown",
-    0x040: "hardware thermal slowdown",
-    0x080: "hardware power brake",
-    0x100: "display clocks",
-}
-
 
 @dataclass(frozen=True)
 class Measurement:
@@ -66,12 +53,3 @@ class Measurement:
         if not self.reference_seconds:
             return None
         return float(np.median(self.reference_seconds)) / self.median
-
-    @property
-    def slowed_by(self) -> str:
-        """The clock-event reasons in words, or ``none``."""
-        bits = self.clock_event_reasons
-        words = [word for bit, word in _CLOCK_EVENT_REASONS.items() if bits & bit]
-        if unknown := bits & ~sum(_CLOCK_EVENT_REASONS):
-            words.append(f"{unknown:#x}")
-        return ", ".join(words) or "none"

@@ -3,72 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from harness.timing.measurement import Measurement
-from harness.verdicts.judge import CLOCK_TOLERANCE, percent_text
+from harness.verdicts.judge import CLOCK_TOLERANCE
+from harness.verdicts.vocabulary import Observation, Reference
 
-if TYPE_CHECKING:
-    from harness.baselines import Baseline, BaselineEntry
-
-_SETTINGS = {
-    "board": "board",
-    "vbios": "VBIOS",
-    "driver": "driver",
-    "cuda_driver": "CUDA of the driver",
-    "nvcc": "nvcc",
-    "cublas": "cuBLAS",
-    "pycuda": "PyCUDA",
-    "power_limit_w": "power limit in W",
-    "applications_sm_clock_mhz": "application SM clock in MHz",
-    "max_sm_clock_mhz": "maximal SM clock in MHz",
-    "max_memory_clock_mhz": "maximal memory clock in MHz",
-    "memory_mib": "memory in MiB",
-    "ecc": "ECC",
-    "mig": "MIG",
-}
+# Names in ``machine_info``, the likeliest causes first.
+SETTINGS = (
+    *("board", "vbios", "driver", "cuda_driver", "nvcc", "cublas", "pycuda", "power_limit_w"),
+    *("applications_sm_clock_mhz", "max_sm_clock_mhz", "max_memory_clock_mhz", "memory_mib", "ecc", "mig"),
+)
 # Of those, what may change how many cycles a kernel takes; the others change the clock alone, which is seen.
 _DECISIVE = ("board", "driver", "cuda_driver", "nvcc", "max_memory_clock_mhz", "ecc", "mig")
-_OF_A_CASE = ("board", "driver", "nvcc", "power_limit_w", "ecc", "mig")  # told by a case's own provenance
 _DEGREES = 10.0
 
 
+@dataclass(frozen=True)
+class Difference:
+    """``what`` was ``then`` and is ``now``: a name of SETTINGS, or ``sm_clock_mhz``, ``temperature_c`` (°C)
+    or ``cublas_speed``, whose relative change is ``now``. ``decisive`` where it may by itself change how many
+    cycles a kernel takes; ``reasons`` NVML's clock-event bits, of a clock."""
+
+    what: str
+    then: Any = None
+    now: Any = None
+    decisive: bool = False
+    reasons: int = 0
+
+
 def settings(
-    then: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str] = _SETTINGS
-) -> tuple[str, ...]:
+    then: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str] = SETTINGS
+) -> tuple[Difference, ...]:
     """Which of these differ between two ``machine_info``; what either does not tell is no difference."""
     return tuple(
-        f"{_SETTINGS[name]} {then[name]} → {now[name]}"
+        Difference(name, then[name], now[name], name in _DECISIVE)
         for name in names
         if None not in (then.get(name), now.get(name)) and then[name] != now[name]
     )
 
 
-def decisive(baseline: Baseline, entry: BaselineEntry, now: Mapping[str, Any]) -> tuple[str, ...]:
-    """Settings and software that differ and may by themselves change how many cycles a kernel takes."""
-    return settings(_then(baseline, entry), now, _DECISIVE)
-
-
-def _then(baseline: Baseline, entry: BaselineEntry) -> dict[str, Any]:
-    return {**baseline.machine_info, **{n: entry.info[n] for n in _OF_A_CASE if n in entry.info}}
-
-
 def differences(
-    baseline: Baseline, entry: BaselineEntry, now: Mapping[str, Any], m: Measurement
-) -> tuple[str, ...]:
-    """What differs between the baseline and this run, a few words each, the likeliest causes first.
-
-    ``now`` is this run's ``machine_info``. A setting that either does not tell is no difference.
-    """
-    found = list(settings(_then(baseline, entry), now))
-    clock = entry.sm_clock_mhz
-    if clock and m.sm_clock_mhz and abs(m.sm_clock_mhz / clock - 1) > CLOCK_TOLERANCE:
-        found.append(f"SM clock {clock:.0f} → {m.sm_clock_mhz:.0f} MHz ({m.slowed_by})")
-    warmth = entry.info.get("temperature_c")
-    if warmth and abs(m.temperature_c - warmth) > _DEGREES:
-        found.append(f"temperature {warmth:.0f} → {m.temperature_c:.0f} °C")
-    if entry.cublas_ratio and m.reference_seconds:
-        change = entry.median_s * entry.cublas_ratio / median(m.reference_seconds) - 1
-        found.append(f"cuBLAS on the same problem {percent_text(change)}")
+    then: Mapping[str, Any], reference: Reference, now: Mapping[str, Any], o: Observation
+) -> tuple[Difference, ...]:
+    """What differs between the reference, measured on the machine ``then``, and this run; the likeliest
+    causes first. ``then`` and ``now`` are ``machine_info``."""
+    found = list(settings(then, now))
+    clock = reference.sm_clock_mhz
+    if clock and o.sm_clock_mhz and abs(o.sm_clock_mhz / clock - 1) > CLOCK_TOLERANCE:
+        found.append(Difference("sm_clock_mhz", clock, o.sm_clock_mhz, reasons=o.clock_event_reasons))
+    warmth = reference.temperature_c
+    if warmth and abs(o.temperature_c - warmth) > _DEGREES:
+        found.append(Difference("temperature_c", warmth, o.temperature_c))
+    if reference.cublas_ratio and o.reference_seconds:
+        change = reference.median_s * reference.cublas_ratio / median(o.reference_seconds) - 1
+        found.append(Difference("cublas_speed", None, change))
     return tuple(found)

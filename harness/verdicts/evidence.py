@@ -1,225 +1,214 @@
-"""All that decides a verdict, in one place: concluded from while it grows, stored, concluded from again.
+"""All that decides a verdict, in one place: concluded from as it grows, stored, concluded from again. Pure.
 
-Pure. `gate.run` gathers the evidence; `python -m harness evidence RUN.json` judges every case of a run's
-JSON again, by what the run recorded alone: kernels may have been renamed or removed since.
+`gate.timed` gathers the evidence; what a run's JSON tells of a case gives the same verdict by that alone:
+kernels may have been renamed or removed since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from harness.baselines import BaselineEntry
-from harness.baselines.fields import BaselineError, need, read_json
-from harness.model import F32, BlockShape, Case, Config, Kernel, Launch, Resources, find_problem
-from harness.timing.measurement import Measurement
-from harness.verdicts.judge import (
-    CONFIRMED,
-    CompareFail,
-    Paired,
-    Policy,
-    Verdict,
-    broken,
-    confirm,
-    judge,
-    settle,
-    shared,
-    unpaired,
-)
+from pydantic import BaseModel, BeforeValidator
 
-_MEASURED = (
-    *("seconds", "sm_clock_mhz", "power_w", "temperature_c", "clock_event_reasons", "throttled"),
-    *("l2", "duty"),
-)
-_STORED = ("median_s", "gflops", "noise_floor", "cubin_sha256", "l2", "duty", "sm_clock_mhz")
+from harness.model import find_problem
+from harness.verdicts.drift import Difference
+from harness.verdicts.judge import CONFIRMED, broken, confirm, judge, settle, shared, unpaired
+from harness.verdicts.paired import Paired, of_older
+from harness.verdicts.vocabulary import Observation, Policy, Reference, Verdict
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """``first`` what was measured, ``second`` what a fresh worker measured, ``paired`` what came of a pair;
-    ``stored`` False where this GPU has no baseline; ``differences`` and ``decisive`` are those of `drift`,
-    ``others`` the processes that came to the GPU; ``error`` the code and text of what the device could not
-    do, and then ``first`` may be None."""
+    """What is known of a case that was to be judged.
 
-    first: Measurement | None = None
-    entry: BaselineEntry | None = None
+    Attributes:
+        first: what was measured; None only with an error.
+        reference: what the baseline holds of the case; None where it lacks it.
+        stored: whether this GPU has a baseline.
+        second: what a fresh worker measured, to confirm a suspicion.
+        paired: what came of a pair with the baseline's commit.
+        differences: what is not as it was when the baseline was measured.
+        others: processes that came to the GPU, each in words.
+        error: code and text of what the device could not do.
+    """
+
+    first: Observation | None = None
+    reference: Reference | None = None
     stored: bool = True
-    second: Measurement | None = None
+    second: Observation | None = None
     paired: Paired | None = None
-    differences: tuple[str, ...] = ()
-    decisive: tuple[str, ...] = ()
+    differences: tuple[Difference, ...] = ()
     others: tuple[str, ...] = ()
     error: tuple[str, str] | None = None
 
     @property
-    def path(self) -> str:
-        """How the verdict was come to, in words."""
-        steps = ["against the baseline" if self.entry else "no baseline"]
-        if self.second:
-            steps.append("again in a fresh worker")
-        if self.paired:
-            steps.append(
-                f"beside commit {self.paired.commit[:12]}" if self.paired.kind != "IMPOSSIBLE" else "no pair"
-            )
-        return ", ".join(steps)
+    def last(self) -> Observation | None:
+        """The observation that the verdict is on."""
+        return self.second or self.first
 
 
-def conclude(case: Case, e: Evidence, policy: Policy) -> Verdict:
-    """The verdict on all that is known so far."""
+def conclude(e: Evidence, policy: Policy) -> Verdict:
+    """The verdict on all that is known so far, under the policy for the kernel."""
     if e.error:
-        return broken(*e.error)
-    verdict = confirmed(case, e, policy)
+        return broken(e.error[0])
+    verdict = confirmed(e, policy)
     if e.others:
-        return shared(case, verdict, e.others)
-    if verdict.reason != CONFIRMED or e.second is None or e.entry is None:
+        return shared(verdict)
+    if verdict.reason != CONFIRMED or e.second is None or e.reference is None:
         return verdict
     if e.paired is not None:
-        verdict = settle(case, verdict, e.paired, e.differences)
-    return verdict if verdict.reason != CONFIRMED else unpaired(case, verdict, e.second, e.entry, e.decisive)
+        verdict = settle(verdict, e.paired)
+    if verdict.reason != CONFIRMED:
+        return verdict
+    return unpaired(verdict, e.second, e.reference, decisive=any(d.decisive for d in e.differences))
 
 
-def confirmed(case: Case, e: Evidence, policy: Policy) -> Verdict:
+def confirmed(e: Evidence, policy: Policy) -> Verdict:
     """The verdict without a pair: one is wanted where its reason is CONFIRMED."""
     if e.first is None:
-        raise ValueError(f"{case.id} was not measured")
-    verdict = judge(case, e.first, e.entry, policy, stored=e.stored)
-    if e.second is None or e.entry is None:
+        raise ValueError("what was not measured cannot be judged")
+    verdict = judge(e.first, e.reference, policy, stored=e.stored)
+    if e.second is None or e.reference is None:
         return verdict
-    return confirm(case, verdict, e.second, e.entry, policy, e.differences)
+    return confirm(verdict, e.second, e.reference, policy)
 
 
 # Stored with a run
 
+UNUSABLE = "gemm_unusable"  # beside pytest-benchmark's "benchmarks", which can hold only what has samples
+_SEEN = (
+    *("sm_clock_mhz", "power_w", "temperature_c", "clock_event_reasons", "throttled"),
+    *("l2", "duty", "cubin_sha256"),
+)
+_HELD_TO = (
+    *("median_s", "gflops", "noise_floor", "cubin_sha256", "l2", "duty", "sm_clock_mhz"),
+    "launch",
+)
 
-def told(case: Case, e: Evidence, policy: Policy) -> dict[str, Any]:
+
+def told(e: Evidence, policy: Policy) -> dict[str, Any]:
     """The evidence as JSON can hold it. Samples that pytest-benchmark stores itself are left out."""
-    last = e.second or e.first
-    entry = e.entry and {
-        "info": {k: e.entry.info[k] for k in _STORED if k in e.entry.info} | {"launch": e.entry.launch},
-        "stats": dict(e.entry.stats) if policy.compare_fail else {},
-    }
+    last, reference = e.last, e.reference
     return {
         "policy": asdict(policy),
-        "kernel_threshold": case.kernel.threshold,
-        "library": case.kernel.library,
-        "launch": str(case.launch),
+        "flop": last.flop if last else 0,
+        "library": bool(last and last.library),
+        "launch": last.launch if last else "",
         "stored": e.stored,
-        "baseline": entry,
-        "measured": _measured(last) if last else None,
-        "first": _measured(e.first) | {"seconds": list(e.first.seconds)} if e.first and e.second else None,
+        "baseline": reference
+        and {
+            "info": {name: getattr(reference, name) for name in _HELD_TO},
+            "stats": dict(reference.stats) if policy.compare_fail else {},
+        },
+        "measured": _seen(last) if last else None,
+        "first": _seen(e.first) | {"seconds": list(e.first.seconds)} if e.first and e.second else None,
         "paired": e.paired and asdict(e.paired),
-        "differences": list(e.differences),
-        "decisive": list(e.decisive),
+        "differences": [asdict(d) for d in e.differences],
         "others": list(e.others),
         "error": e.error and list(e.error),
     }
 
 
-def _measured(m: Measurement) -> dict[str, Any]:
-    cubin = m.resources.cubin_sha256 if m.resources else None
-    return {name: getattr(m, name) for name in _MEASURED[1:]} | {"cubin_sha256": cubin}
+def _seen(o: Observation) -> dict[str, Any]:
+    return {name: getattr(o, name) for name in _SEEN}
+
+
+def _pair(given: Any) -> Any:
+    """A pair as told now, of one as older runs told it."""
+    if not isinstance(given, dict) or "reason" in given:
+        return given
+    kind, reason = of_older(given["kind"])
+    return {name: given[name] for name in ("commit", "change", "interval", "delta")} | {
+        "kind": kind,
+        "reason": reason,
+        "detail": given["text"],
+    }
+
+
+class _Seen(BaseModel):
+    sm_clock_mhz: float
+    power_w: float
+    temperature_c: float
+    clock_event_reasons: int
+    throttled: bool
+    cubin_sha256: str | None
+    l2: str = "cold"
+    duty: float = 1.0
+
+
+class _First(_Seen):
+    seconds: tuple[float, ...]
+
+
+class _Baseline(BaseModel):
+    info: Reference
+    stats: dict[str, Any]
+
+
+class _Told(BaseModel):
+    """The evidence in a run's JSON. Older runs tell the kernel's own threshold beside the policy, no ``flop``
+    and no ``library``, and differences as texts."""
+
+    policy: Policy
+    launch: str
+    stored: bool
+    baseline: _Baseline | None
+    measured: _Seen | None
+    first: _First | None
+    paired: Annotated[Paired | None, BeforeValidator(_pair)]
+    differences: tuple[Difference | str, ...] = ()
+    decisive: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    error: tuple[str, str] | None = None
+    kernel_threshold: float | None = None
+    flop: float | None = None
+    library: bool | None = None
+
+
+class _Info(BaseModel):
+    case: str
+    variant: str
+    evidence: _Told
+    seconds: tuple[float, ...]
+
+
+def recall(info: Mapping[str, Any], seconds: Sequence[float]) -> tuple[Evidence, Policy]:
+    """The evidence and the policy for the kernel, from what a run stored of a case and the samples of its
+    last measurement. Raises pydantic's ValidationError where it is not what a run stores, ValueError for a
+    case id that names no problem."""
+    given = _Info.model_validate({**info, "seconds": seconds})
+    case, e = given.case, given.evidence
+    flop = e.flop
+    if flop is None:
+        flop = find_problem(case.removeprefix(f"{given.variant}-")).flops
+    # Older runs do not tell; a library's call has no cubin.
+    library = e.library if e.library is not None else not (e.measured and e.measured.cubin_sha256)
+
+    def observation(seen: _Seen | None, samples: tuple[float, ...]) -> Observation | None:
+        if seen is None:
+            return None
+        parts = seen.model_dump(exclude={"seconds"})
+        return Observation(case, flop, samples, launch=e.launch, library=library, **parts)
+
+    last = observation(e.measured, given.seconds)
+    first = observation(e.first, e.first.seconds) if e.first else None
+    reference = replace(e.baseline.info, stats=e.baseline.stats) if e.baseline else None
+    evidence = Evidence(
+        first or last,
+        reference,
+        e.stored,
+        last if first else None,
+        e.paired,
+        tuple(Difference(d, decisive=d in e.decisive) if isinstance(d, str) else d for d in e.differences),
+        e.others,
+        e.error,
+    )
+    return evidence, e.policy.of_kernel(e.kernel_threshold)
 
 
 def again(info: Mapping[str, Any], seconds: Sequence[float]) -> tuple[Verdict, Policy]:
-    """The verdict, and the policy it is under, from what a run stored of a case (`gate.extra_info`) and the
-    samples of its last measurement.
-
-    Raises KeyError, TypeError or ValueError where something is missing or is not what a run stores.
-    """
-    e = info["evidence"]
-    checks = tuple(CompareFail(**check) for check in e["policy"]["compare_fail"])
-    policy = Policy(**{**e["policy"], "compare_fail": checks})
-    last = _measurement({**e["measured"], "seconds": seconds}) if e["measured"] else None
-    first = _measurement(e["first"]) if e["first"] else None
-    entry = None
-    if e["baseline"]:
-        entry = BaselineEntry("", "", e["baseline"]["stats"], {"case": info["case"], **e["baseline"]["info"]})
-    paired = Paired(**e["paired"]) if e["paired"] else None
-    said = {name: tuple(e.get(name, ())) for name in ("differences", "decisive", "others")}
-    error = (e["error"][0], e["error"][1]) if e.get("error") else None
-    second = last if first else None
-    evidence = Evidence(first or last, entry, e["stored"], second, paired, **said, error=error)
-    return conclude(_case(info), evidence, policy), policy
-
-
-_IN_THE_NAME = replace(F32, name="")  # a recorded variant names its dtype and config itself
-
-
-def _case(info: Mapping[str, Any]) -> Case:
-    """The case as far as a verdict depends on it: its id, problem, launch and threshold, as recorded."""
-    e, variant = info["evidence"], info["variant"]
-    launch = Launch.parse(e["launch"])
-    shape = BlockShape(launch.block[:2], (1, 1), None, launch.dynamic_shared, dynamic=True)
-    # Older runs do not tell; a library's call has no cubin.
-    library = e.get("library", not (e["measured"] and e["measured"]["cubin_sha256"]))
-    kernel = Kernel(
-        name=variant,
-        idea="",
-        source=None if library else Path(variant),
-        entry="",
-        dtypes=(),
-        configs=(),
-        shape=lambda config, dtype: shape,
-        grid=lambda shape, problem: launch.grid,
-        threshold=e["kernel_threshold"],
-    )
-    return Case(kernel, _IN_THE_NAME, Config(), find_problem(info["case"].removeprefix(f"{variant}-")))
-
-
-def _measurement(told: Mapping[str, Any]) -> Measurement:
-    cubin = told["cubin_sha256"]
-    return Measurement(
-        **{name: told[name] for name in _MEASURED if name != "seconds" and name in told},
-        seconds=tuple(told["seconds"]),
-        reference_seconds=(),
-        resources=Resources(0, 0, 0, cubin) if cubin else None,
-        discarded=0,
-    )
-
-
-# A whole run
-
-UNUSABLE = "gemm_unusable"  # beside pytest-benchmark's "benchmarks", which can hold only what has samples
-
-
-def recorded(document: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], Sequence[float]]]:
-    """What a run's JSON tells of each case that it judged, and the samples. Raises ValueError."""
-    for record in need(document, "benchmarks", list):
-        yield need(record, "extra_info", dict), need(need(record, "stats", dict), "data", list)
-    for info in document.get(UNUSABLE, ()):
-        yield info, need(info, "seconds", list)
-
-
-@dataclass(frozen=True)
-class Replayed:
-    """A case judged again; ``said`` and ``now`` are kind and reason, as the run had it and as it is."""
-
-    case: str
-    said: str
-    now: str
-    red: bool
-
-
-def replay(path: Path) -> list[Replayed]:
-    """Every case of a run judged again. Raises BaselineError for a file that does not tell enough."""
-    remedy = "only what `pytest --benchmark-json` of this suite wrote can be judged again"
-    document = read_json(path, remedy)
-    found, case = [], "?"
-    try:
-        for info, seconds in recorded(document):
-            case = need(info, "case", str)
-            need(info, "evidence", dict)
-            verdict, policy = again(info, seconds)
-            red = verdict.failed(policy)
-            # Older runs do not tell which were red.
-            words = [("red" if was else "green") for was in (info.get("red", red), red)]
-            said = f"{info['verdict']} {info['verdict_reason']}, {words[0]}"
-            found.append(Replayed(case, said, f"{verdict.kind} {verdict.reason}, {words[1]}", red))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise BaselineError(f"{path}: {case}: {what}; {remedy}") from None
-    if not found:
-        raise BaselineError(f"{path}: no judged case in it; {remedy}")
-    return found
+    """The verdict that this evidence comes to, and the policy that it is under. Raises as `recall`."""
+    evidence, policy = recall(info, seconds)
+    return conclude(evidence, policy), policy

@@ -10,8 +10,10 @@ from typing import Any
 from pytest_benchmark.stats import Stats
 
 from harness.baselines import Baseline, BaselineEntry, load_run, merge_runs
+from harness.gate.timed import observation
 from harness.model import Case, Kernel, Problem, Resources
 from harness.timing.measurement import Measurement
+from harness.verdicts.vocabulary import Observation, Reference
 from kernels import LADDER
 
 GPU = "Test GPU 1000"
@@ -47,6 +49,11 @@ def measurement(median: float = 0.01, rounds: int = 9, cubin: str | None = NEW, 
     return Measurement(**(fields | more))
 
 
+def observed(of: Case, median: float = 0.01, **more: Any) -> Observation:
+    """What the judge sees of such a measurement."""
+    return observation(of, measurement(median, **more))
+
+
 def stats(seconds: Sequence[float]) -> dict[str, Any]:
     made = Stats()  # type: ignore[no-untyped-call]
     made.data = list(seconds)
@@ -69,6 +76,10 @@ def entry(of: Case, median: float = 0.01, noise: float = 0.0, cubin: str | None 
         stats(measurement(median).seconds),
         info,
     )
+
+
+def reference(of: Case, median: float = 0.01, noise: float = 0.0, cubin: str | None = OLD) -> Reference:
+    return entry(of, median, noise, cubin).reference
 
 
 def record(of: Case, m: Measurement) -> dict[str, Any]:

@@ -15,13 +15,17 @@ from harness import baselines
 from harness.commands import evidence as evidence_command
 from harness.gate import timed as gate
 from harness.model import Case
+from harness.reports import wording
+from harness.reports.wording import message
 from harness.timing.measurement import Measurement
-from harness.verdicts.judge import Policy, VerdictKind, judge
+from harness.verdicts.evidence import Evidence
+from harness.verdicts.judge import judge
+from harness.verdicts.vocabulary import Observation, Policy, Reference, Verdict, VerdictKind
 from tests.unit import synthetic
 from tests.unit.replay import ReplayDevice, slowed
 from tests.unit.repo import PARAMETERS, Repo, declarations, source
 from tests.unit.rig import CASES, OURS, SLOW, Rig, named
-from tests.unit.way import MACHINE, Way, came_to, verdict_of
+from tests.unit.way import MACHINE, Way, came_to, told_of
 
 TRAIN = "pid 7 (train, 9 MiB)"
 POWER_CAP, THERMAL, BRAKE = 0x04, 0x20, 0x80
@@ -33,9 +37,9 @@ POWER_CAP, THERMAL, BRAKE = 0x04, 0x20, 0x80
 @pytest.mark.parametrize("now", [1.03e-3, 1e-3, 0.9e-3])
 def test_process_that_comes_to_the_gpu_leaves_nothing_to_judge(repo: Repo, now: float) -> None:
     way = Way(repo, now=now, busy=lambda: [TRAIN])
-    verdict = verdict_of(way)
+    verdict, text = told_of(way)
     assert (verdict.kind, verdict.reason) == (VerdictKind.AMBIGUOUS, "SHARED_GPU")
-    assert f"the GPU was shared with {TRAIN}; stop that and run it again" in verdict.message
+    assert f"the GPU was shared with {TRAIN}; stop that and run it again" in text
     assert verdict.failed(Policy(fail_on_drift=False))
     assert way.device.asked == []
 
@@ -70,7 +74,7 @@ def test_visitor_during_a_run_costs_the_cases_it_met(rig: Rig, option: str) -> N
 
 # Clocks and power
 
-EXPECTED = {"sm_clock_mhz": 1980.0}
+EXPECTED: dict[str, Any] = {"sm_clock_mhz": 1980.0}
 
 
 def slow_clock(mhz: float, work: float = 0.0, reasons: int = 0) -> dict[str, Any]:
@@ -95,9 +99,9 @@ def test_as_many_cycles_at_a_lower_clock_are_drift(
     repo: Repo, reasons: int, machine: dict[str, Any], says: str
 ) -> None:
     way = Way(repo, machine=MACHINE | machine, **slow_clock(1200, 0.002, reasons))
-    verdict = verdict_of(way)
+    verdict, text = told_of(way)
     assert (verdict.kind, verdict.reason) == (VerdictKind.DRIFTED, "LOWER_CLOCK")
-    assert says in verdict.message
+    assert says in text
     assert verdict.per_clock == pytest.approx(-0.002, abs=1e-4)
 
 
@@ -117,22 +121,27 @@ def test_clock_within_a_percent_is_as_expected(repo: Repo) -> None:
 def test_lower_clock_is_named_where_the_code_is_not_to_blame(repo: Repo, cubin: str) -> None:
     limited = MACHINE | {"power_limit_w": 450.0}
     slow = slow_clock(1200) | {"pairing": True}
-    verdict = verdict_of(Way(repo, cubin=cubin, then=slow["now"], machine=limited, **slow))
+    verdict, text = told_of(Way(repo, cubin=cubin, then=slow["now"], machine=limited, **slow))
     reason = {synthetic.OLD: "SAME_BINARY_SLOWER", synthetic.NEW: "BASE_AS_SLOW"}[cubin]
     assert (verdict.kind, verdict.reason) == (VerdictKind.DRIFTED, reason)
-    assert "power limit in W 700.0 → 450.0, SM clock 1980 → 1200 MHz" in verdict.message
+    assert "power limit in W 700.0 → 450.0, SM clock 1980 → 1200 MHz" in text
+
+
+def judged(o: Observation, stored: Reference | None) -> tuple[Verdict, str]:
+    """The verdict, and what is told of it."""
+    verdict = judge(o, stored, Policy(allow_no_baseline=True))
+    return verdict, message(verdict, Evidence(o, stored))
 
 
 def test_slower_code_does_not_hide_behind_a_higher_clock() -> None:
     case = synthetic.case()
-    stored = synthetic.entry(case, 0.01)
-    stored = dataclasses.replace(stored, info={**stored.info, "sm_clock_mhz": 1500.0})
+    stored = dataclasses.replace(synthetic.reference(case, 0.01), sm_clock_mhz=1500.0)
     for work, reason in ((0.10, "HIGHER_CLOCK"), (0.0, "FASTER"), (0.005, "FASTER")):
-        m = synthetic.measurement(0.01 * (1 + work) * 1500 / 1650, sm_clock_mhz=1650.0)
-        assert judge(case, m, stored, Policy()).reason == reason
-    verdict = judge(case, synthetic.measurement(0.01, sm_clock_mhz=1650.0), stored, Policy())
+        o = synthetic.observed(case, 0.01 * (1 + work) * 1500 / 1650, sm_clock_mhz=1650.0)
+        assert judge(o, stored, Policy()).reason == reason
+    verdict, text = judged(synthetic.observed(case, 0.01, sm_clock_mhz=1650.0), stored)
     assert (verdict.kind, verdict.reason) == (VerdictKind.AMBIGUOUS, "HIGHER_CLOCK")
-    assert "only because the SM clock is 1650 MHz, not 1500 as in the baseline" in verdict.message
+    assert "only because the SM clock is 1650 MHz, not 1500 as in the baseline" in text
     assert verdict.failed(Policy(allow_no_baseline=True, allow_orphans=True, fail_on_drift=False))
 
 
@@ -143,21 +152,21 @@ def test_slower_code_does_not_hide_behind_a_higher_clock() -> None:
 @pytest.mark.parametrize("stored", [True, False])
 def test_hot_board_is_not_judged_nor_measured(reasons: int, stored: bool) -> None:
     case = synthetic.case()
-    entry = synthetic.entry(case)
-    entry = dataclasses.replace(entry, info={**entry.info, **EXPECTED})
-    hot = synthetic.measurement(0.0103, sm_clock_mhz=1905.0, temperature_c=88.0, clock_event_reasons=reasons)
-    verdict = judge(case, hot, entry if stored else None, Policy(allow_no_baseline=True))
+    expected = dataclasses.replace(synthetic.reference(case), **EXPECTED)
+    hot = synthetic.observed(
+        case, 0.0103, sm_clock_mhz=1905.0, temperature_c=88.0, clock_event_reasons=reasons
+    )
+    verdict, text = judged(hot, expected if stored else None)
     assert (verdict.kind, verdict.reason) == (VerdictKind.AMBIGUOUS, "THROTTLED")
-    assert "1905 MHz, 100 W, 88 °C, clock-event reasons: " in verdict.message
-    assert "let the GPU rest" in verdict.message
+    assert "1905 MHz, 100 W, 88 °C, clock-event reasons: " in text
+    assert "let the GPU rest" in text
 
 
 def test_heat_that_left_the_clock_as_it_was_does_not_matter() -> None:
     case = synthetic.case()
-    entry = synthetic.entry(case)
-    entry = dataclasses.replace(entry, info={**entry.info, **EXPECTED})
-    warm = synthetic.measurement(0.01, sm_clock_mhz=1975.0, clock_event_reasons=THERMAL)
-    assert judge(case, warm, entry, Policy()).kind is VerdictKind.PASS
+    expected = dataclasses.replace(synthetic.reference(case), **EXPECTED)
+    warm = synthetic.observed(case, 0.01, sm_clock_mhz=1975.0, clock_event_reasons=THERMAL)
+    assert judge(warm, expected, Policy()).kind is VerdictKind.PASS
 
 
 # Settings
@@ -170,9 +179,9 @@ def test_heat_that_left_the_clock_as_it_was_does_not_matter() -> None:
 def test_other_settings_and_no_pair_leave_code_and_machine_apart(
     repo: Repo, name: str, value: Any, says: str
 ) -> None:
-    verdict = verdict_of(Way(repo, pairing=False, machine=MACHINE | {name: value}))
+    verdict, text = told_of(Way(repo, pairing=False, machine=MACHINE | {name: value}))
     assert (verdict.kind, verdict.reason) == (VerdictKind.AMBIGUOUS, "OTHER_SETTINGS")
-    assert f"Code or machine, which is not as it was ({says})?" in verdict.message
+    assert f"Code or machine, which is not as it was ({says})?" in text
     assert came_to(Way(repo, machine=MACHINE | {name: value})) == ("REGRESSED", "SLOWER_PAIRED")
     # What only sets the clock is seen in the clock.
     limited = MACHINE | {"power_limit_w": 650.0}
@@ -265,10 +274,10 @@ def test_baseline_s_commit_that_cannot_be_run_leaves_the_confirmed_verdict(
 ) -> None:
     spoil(repo)
     repo.write(source("C[0] = beta;"))
-    verdict = verdict_of(Way(repo))
+    verdict, text = told_of(Way(repo))
     assert (verdict.kind, verdict.reason) == (VerdictKind.REGRESSED, "SLOWER_CONFIRMED")
-    assert "; not paired: " in verdict.message
-    assert why in verdict.message
+    assert "; not paired: " in text
+    assert why in text
 
 
 def test_shallow_clone_without_the_baseline_s_commit(repo: Repo, tmp_path: Path) -> None:
@@ -278,16 +287,16 @@ def test_shallow_clone_without_the_baseline_s_commit(repo: Repo, tmp_path: Path)
     command = ["git", "clone", "--quiet", "--depth=1", repo.root.as_uri(), str(clone)]
     subprocess.run(command, check=True, capture_output=True)
     repo.root = clone
-    verdict = verdict_of(Way(repo, entry={"commit": old}))
+    verdict, text = told_of(Way(repo, entry={"commit": old}))
     assert (verdict.kind, verdict.reason) == (VerdictKind.REGRESSED, "SLOWER_CONFIRMED")
-    assert "not in this shallow clone: `git fetch --unshallow` brings it" in verdict.message
+    assert "not in this shallow clone: `git fetch --unshallow` brings it" in text
 
 
 def test_baseline_of_a_dirty_tree_has_no_commit_to_be_paired_with(repo: Repo) -> None:
     result = Way(repo, entry={"dirty": True}).run()
-    assert result.evidence.path.endswith("no pair")
-    assert "the baseline was measured with changes on top of" in result.verdict.message
-    assert json.loads(json.dumps(gate.extra_info(result)))["evidence"]["paired"]["kind"] == "IMPOSSIBLE"
+    assert wording.path(result.evidence).endswith("no pair")
+    assert "the baseline was measured with changes on top of" in message(result.verdict, result.evidence)
+    assert json.loads(json.dumps(gate.extra_info(result)))["evidence"]["paired"]["reason"] == "NO_PAIR"
 
 
 def test_every_recorded_case_keeps_its_verdict_with_clocks_known(rig: Rig) -> None:

@@ -13,6 +13,7 @@ from harness.baselines import Baseline, BaselineError, current, load, write
 from harness.baselines.history import moves, note, of_boards
 from harness.commands.baseline import main
 from harness.model import Case
+from harness.reports.wording import difference_text
 from harness.verdicts import drift
 from tests.unit import synthetic
 from tests.unit.replay import ReplayDevice
@@ -123,10 +124,10 @@ def test_another_board_is_a_difference_that_may_explain(root: Path) -> None:
     entry = baseline.entry(TILED.id)
     assert entry is not None
     now = {**baseline.machine_info, "board": OURS_IS}
-    told = (f"board {THEIRS_IS} → {OURS_IS}",)
-    assert drift.decisive(baseline, entry, now) == told
-    assert drift.differences(baseline, entry, now, synthetic.measurement())[:1] == told
-    assert drift.decisive(baseline, entry, baseline.machine_info) == ()
+    then, o = baseline.machine_of(entry), synthetic.observed(TILED)
+    first, *_ = drift.differences(then, entry.reference, now, o)
+    assert (difference_text(first), first.decisive) == (f"board {THEIRS_IS} → {OURS_IS}", True)
+    assert not any(d.decisive for d in drift.differences(then, entry.reference, baseline.machine_info, o))
 
 
 def on_board(board: str) -> ReplayDevice:

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from harness.devices.cuda.pairing import time_pair
+from harness.reports.wording import message
 from harness.timing.duty import burst, rest
 from harness.timing.plan import PairPlan
-from harness.verdicts.judge import Policy, judge
+from harness.verdicts.evidence import Evidence
+from harness.verdicts.judge import judge
+from harness.verdicts.vocabulary import Policy
 from tests.unit import synthetic
 from tests.unit.simulated import SimulatedDevice
 
@@ -52,10 +55,10 @@ def test_blocks_of_a_pair_come_in_bursts_with_rests_between(monkeypatch: pytest.
 
 def test_another_duty_cycle_than_the_baseline_s_is_not_compared() -> None:
     case = synthetic.case("wmma")
-    stored = synthetic.entry(case)
-    slow = dataclasses.replace(synthetic.measurement(0.02), duty=0.25)
-    verdict = judge(case, slow, stored, Policy())
+    stored = synthetic.reference(case)
+    slow = synthetic.observed(case, 0.02, duty=0.25)
+    verdict = judge(slow, stored, Policy())
     assert (verdict.kind, verdict.reason) == ("AMBIGUOUS", "OTHER_DUTY_CYCLE")
-    assert f'nox -s baseline -- -k "[{case.id}]"' in verdict.message
-    alike = dataclasses.replace(stored, info={**stored.info, "duty": 0.25})
-    assert judge(case, slow, alike, Policy()).reason == "SLOWER"
+    assert f'nox -s baseline -- -k "[{case.id}]"' in message(verdict, Evidence(slow, stored))
+    alike = dataclasses.replace(stored, duty=0.25)
+    assert judge(slow, alike, Policy()).reason == "SLOWER"

@@ -14,12 +14,14 @@ from harness.devices import DeviceError
 from harness.gate import timed as gate
 from harness.gate.timed import SampleClock
 from harness.model import Case
+from harness.reports.wording import message
 from harness.timing.measurement import Measurement
-from harness.verdicts.judge import Policy, VerdictKind
+from harness.timing.plan import Plan
+from harness.verdicts.vocabulary import Policy, VerdictKind
 from tests.unit import synthetic
 
 CASE = synthetic.case()
-PLAN = object()
+PLAN = Plan()
 BROKEN = DeviceError("ILLEGAL_ADDRESS", "an illegal memory access was encountered")
 WRONG = DeviceError("WRONG", "at (3, 4): got 5, expected 6")
 FINE, SLOW = synthetic.measurement(0.01), synthetic.measurement(0.0105)
@@ -90,7 +92,7 @@ def test_device_error_is_the_verdict(
 ) -> None:
     result, _ = judged(*before, error)
     assert (result.verdict.kind, result.verdict.reason) == (kind, reason)
-    assert result.verdict.message == str(error)
+    assert message(result.verdict, result.evidence) == str(error)
     assert result.verdict.failed(Policy(allow_no_baseline=True, allow_orphans=True, fail_on_drift=False))
     assert result.measurement is None
     assert not result.usable

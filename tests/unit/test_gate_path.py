@@ -12,34 +12,35 @@ from harness.baselines import Baseline
 from harness.devices import DeviceError
 from harness.gate import timed as gate
 from harness.model import Case
+from harness.reports.wording import difference_text, message, path
 from harness.verdicts.drift import differences
 from harness.verdicts.evidence import again
-from harness.verdicts.judge import CompareFail, Policy, VerdictKind
+from harness.verdicts.vocabulary import CompareFail, Policy, VerdictKind
 from tests.unit import synthetic
 from tests.unit.repo import Repo, source
-from tests.unit.way import MACHINE, Way, came_to
+from tests.unit.way import MACHINE, Way, came_to, told_of
 
 # The path
 
 
 def test_what_is_slower_beside_its_baseline_s_commit_has_regressed(repo: Repo) -> None:
-    path = Way(repo)
-    result = path.run()
+    way = Way(repo)
+    result = way.run()
     assert (result.verdict.kind, result.verdict.reason) == (VerdictKind.REGRESSED, "SLOWER_PAIRED")
     sha = repo.git("rev-parse", "HEAD")[:12]
-    assert f"confirmed in a fresh worker; beside {sha} its time is +" in result.verdict.message
+    assert f"confirmed in a fresh worker; beside {sha} its time is +" in message(
+        result.verdict, result.evidence
+    )
     info = gate.extra_info(result)
-    assert info["path"] == f"against the baseline, again in a fresh worker, beside commit {sha}"
+    assert path(result.evidence) == f"against the baseline, again in a fresh worker, beside commit {sha}"
     assert info["evidence"]["paired"]["delta"] == pytest.approx(0.005)
 
 
 def test_code_as_slow_as_its_baseline_s_commit_is_here_and_now_is_drift(repo: Repo) -> None:
-    path = Way(repo, then=1.03e-3, machine=MACHINE | {"driver": "1000.2", "power_limit_w": 600.0})
-    verdict = path.run().verdict
+    way = Way(repo, then=1.03e-3, machine=MACHINE | {"driver": "1000.2", "power_limit_w": 600.0})
+    verdict, text = told_of(way)
     assert (verdict.kind, verdict.reason) == (VerdictKind.DRIFTED, "BASE_AS_SLOW")
-    assert "not as it was: driver 999.1 → 1000.2, power limit in W 700.0 → 600.0, cuBLAS on the same" in (
-        verdict.message
-    )
+    assert "not as it was: driver 999.1 → 1000.2, power limit in W 700.0 → 600.0, cuBLAS on the same" in text
     assert verdict.failed(Policy())
     assert not verdict.failed(Policy(fail_on_drift=False))
 
@@ -50,22 +51,22 @@ def test_same_code_by_another_compiler_is_drift(repo: Repo) -> None:
 
 
 def test_unlucky_first_process_passes_unpaired(repo: Repo) -> None:
-    path = Way(repo, now=1e-3, first=0.05)
-    assert came_to(path) == ("PASS", "NOT_CONFIRMED")
-    assert path.device.asked == []
+    way = Way(repo, now=1e-3, first=0.05)
+    assert came_to(way) == ("PASS", "NOT_CONFIRMED")
+    assert way.device.asked == []
 
 
 def test_same_binary_and_launch_are_drift_unpaired(repo: Repo) -> None:
-    path = Way(repo, cubin=synthetic.OLD, machine=MACHINE | {"ecc": False})
-    verdict = path.run().verdict
+    way = Way(repo, cubin=synthetic.OLD, machine=MACHINE | {"ecc": False})
+    verdict, text = told_of(way)
     assert (verdict.kind, verdict.reason) == (VerdictKind.DRIFTED, "SAME_BINARY_SLOWER")
-    assert "ECC True → False" in verdict.message
-    assert path.device.asked == []
+    assert "ECC True → False" in text
+    assert way.device.asked == []
 
 
 def test_same_binary_launched_otherwise_is_a_change_of_code(repo: Repo) -> None:
-    path = Way(repo, cubin=synthetic.OLD, entry={"launch": "grid 1x1x1, block 64x1x1, 0 bytes dynamic"})
-    assert came_to(path) == ("REGRESSED", "SLOWER_PAIRED")
+    way = Way(repo, cubin=synthetic.OLD, entry={"launch": "grid 1x1x1, block 64x1x1, 0 bytes dynamic"})
+    assert came_to(way) == ("REGRESSED", "SLOWER_PAIRED")
     # A baseline from before launches were stored is taken to have launched alike.
     assert came_to(Way(repo, cubin=synthetic.OLD, entry={"launch": None})) == (
         "DRIFTED",
@@ -73,13 +74,15 @@ def test_same_binary_launched_otherwise_is_a_change_of_code(repo: Repo) -> None:
     )
 
 
-@pytest.mark.parametrize(("then", "bias", "kind"), [(1.015e-3, 0.0, "AMBIGUOUS"), (1e-3, 0.02, "UNFIT")])
-def test_pair_that_cannot_tell_is_no_pass(repo: Repo, then: float, bias: float, kind: str) -> None:
-    path = Way(repo, now=1.0202e-3, then=then, bias=bias)
-    result = path.run()
+@pytest.mark.parametrize(
+    ("then", "bias", "reason"), [(1.015e-3, 0.0, "PAIR_AMBIGUOUS"), (1e-3, 0.02, "MACHINE_UNFIT")]
+)
+def test_pair_that_cannot_tell_is_no_pass(repo: Repo, then: float, bias: float, reason: str) -> None:
+    way = Way(repo, now=1.0202e-3, then=then, bias=bias)
+    result = way.run()
     assert result.verdict.kind is VerdictKind.AMBIGUOUS
     assert result.evidence.paired is not None
-    assert result.evidence.paired.kind == kind
+    assert result.verdict.outcome == result.evidence.paired.outcome == ("AMBIGUOUS", reason)
     assert result.verdict.failed(Policy())
 
 
@@ -96,14 +99,14 @@ def test_baseline_whose_commit_is_not_there_is_confirmed_alone(
 ) -> None:
     result = Way(repo, entry=entry).run()
     assert (result.verdict.kind, result.verdict.reason) == (VerdictKind.REGRESSED, "SLOWER_CONFIRMED")
-    assert why in result.verdict.message
-    assert result.evidence.path.endswith("no pair")
+    assert why in message(result.verdict, result.evidence)
+    assert path(result.evidence).endswith("no pair")
 
 
 def test_device_that_cannot_pair_confirms_alone(repo: Repo) -> None:
     result = Way(repo, pairing=False).run()
     assert (result.verdict.kind, result.verdict.reason) == (VerdictKind.REGRESSED, "SLOWER_CONFIRMED")
-    assert result.evidence.path == "against the baseline, again in a fresh worker"
+    assert path(result.evidence) == "against the baseline, again in a fresh worker"
 
 
 @pytest.mark.parametrize(
@@ -125,9 +128,9 @@ def test_pair_that_fails(repo: Repo, code: str, expected: tuple[str, str]) -> No
 
 
 def test_check_of_the_user_s_own_is_not_paired(repo: Repo) -> None:
-    path = Way(repo, now=1.005e-3, policy=Policy(compare_fail=(CompareFail("max", percent=0.1),)))
-    assert came_to(path) == ("REGRESSED", "COMPARE_FAIL")
-    assert path.device.asked == []
+    way = Way(repo, now=1.005e-3, policy=Policy(compare_fail=(CompareFail("max", percent=0.1),)))
+    assert came_to(way) == ("REGRESSED", "COMPARE_FAIL")
+    assert way.device.asked == []
 
 
 # What differs
@@ -136,23 +139,28 @@ def test_check_of_the_user_s_own_is_not_paired(repo: Repo) -> None:
 def test_differences_name_settings_and_state() -> None:
     case = synthetic.case()
     entry = synthetic.entry(case, 0.01)
-    seen = {"sm_clock_mhz": 1980.0, "temperature_c": 40.0, "cublas_ratio": 0.5, "driver": "1.0"}
-    entry = dataclasses.replace(entry, info={**entry.info, **seen})
+    known = {"sm_clock_mhz": 1980.0, "temperature_c": 40.0, "cublas_ratio": 0.5, "driver": "1.0"}
+    entry = dataclasses.replace(entry, info={**entry.info, **known})
     machine = {"driver": "0.9", "power_limit_w": 700.0, "mig": None, "ecc": True}
     baseline = Baseline("gpu", 5, machine, {}, "", {})
-    m = synthetic.measurement(0.012, sm_clock_mhz=1410.0, temperature_c=83.0, clock_event_reasons=4)
-    m = dataclasses.replace(m, reference_seconds=(0.0051,) * 3)
     now = {"driver": "1.0", "power_limit_w": 500.0, "mig": True, "ecc": True}
-    assert differences(baseline, entry, now, m) == (
+    then = baseline.machine_of(entry)
+    seen = {"temperature_c": 83.0, "clock_event_reasons": 4, "reference_seconds": (0.0051,) * 3}
+    o = synthetic.observed(case, 0.012, sm_clock_mhz=1410.0, **seen)
+    found = differences(then, entry.reference, now, o)
+    assert [difference_text(d) for d in found] == [
         "power limit in W 700.0 → 500.0",
         "SM clock 1980 → 1410 MHz (software power cap)",
         "temperature 40 → 83 °C",
         "cuBLAS on the same problem -2.0 %",
-    )
-    same = synthetic.measurement(0.01, sm_clock_mhz=1975.0, temperature_c=45.0)
-    assert differences(baseline, entry, machine | {"driver": "1.0"}, same) == (
-        "cuBLAS on the same problem +0.0 %",
-    )
+    ]
+    assert not any(d.decisive for d in found)
+    same = synthetic.observed(case, 0.01, sm_clock_mhz=1975.0, temperature_c=45.0)
+    found = differences(then, entry.reference, machine | {"driver": "1.0", "ecc": False}, same)
+    assert [(difference_text(d), d.decisive) for d in found] == [
+        ("ECC True → False", True),
+        ("cuBLAS on the same problem +0.0 %", False),
+    ]
 
 
 # Judged again
@@ -160,8 +168,8 @@ def test_differences_name_settings_and_state() -> None:
 
 def test_verdict_again_depends_on_all_that_was_stored(repo: Repo) -> None:
     """Each part of the evidence, changed, changes the verdict: none is there for show."""
-    path = Way(repo)
-    result = path.run()
+    way = Way(repo)
+    result = way.run()
     assert result.measurement is not None
     info = json.loads(json.dumps(gate.extra_info(result)))
     seconds = result.measurement.seconds
@@ -173,7 +181,7 @@ def test_verdict_again_depends_on_all_that_was_stored(repo: Repo) -> None:
     told = info["evidence"]
     assert verdict() == "SLOWER_PAIRED"
     assert verdict(paired=None) == "SLOWER_CONFIRMED"
-    assert verdict(paired=told["paired"] | {"kind": "SAME"}) == "BASE_AS_SLOW"
+    assert verdict(paired=told["paired"] | {"kind": "PASS", "reason": "WITHIN_MARGIN"}) == "BASE_AS_SLOW"
     assert verdict(first=None) == "SLOWER"
     assert verdict(measured=told["measured"] | {"throttled": True}) == "THROTTLED"
     assert verdict(measured=told["measured"] | {"l2": "warm"}) == "OTHER_L2_POLICY"

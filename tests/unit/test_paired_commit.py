@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from harness.compiler.signature import LAUNCHED, mismatch, parameters
-from harness.gate.pairs import Pair, PairState, pairs_of
+from harness.gate.pairs import Pair, pairs_of
 from harness.model import KERNELS_DIR, Case, Config
 from harness.project.commit import CommitError, checked_out, find, working_tree
+from harness.verdicts.paired import BASE_UNUSABLE, COMPILE_ERROR, NOT_IN_BASE, SAME_BINARY
 from kernels import LADDER
 from tests.unit.repo import PARAMETERS, Repo, declarations, source
 
@@ -197,7 +198,7 @@ def the_pair(repo: Repo, case: Case, name: str = "HEAD") -> Pair:
 def test_same_cubin_and_launch_are_identical_whatever_the_comments(repo: Repo) -> None:
     repo.write("// only a comment\n" + source())
     pair = the_pair(repo, repo.case())
-    assert (pair.state, pair.reason) == (PairState.IDENTICAL, "same cubin, same launch")
+    assert (pair.outcome, pair.detail) == (SAME_BINARY, "same cubin, same launch")
 
 
 @pytest.mark.parametrize("what", ["source", "launch"])
@@ -208,7 +209,7 @@ def test_change_of_code_or_launch_is_to_be_timed(repo: Repo, what: str) -> None:
     else:
         case = repo.case(threads=64)
     pair = the_pair(repo, case)
-    assert (pair.state, pair.reason) == (PairState.CHANGED, "")
+    assert (pair.outcome, pair.detail) == (None, "")
     assert pair.base is not None
     assert pair.base.problem == case.problem
     assert pair.base.launch.block == (32, 1, 1)
@@ -228,8 +229,8 @@ def test_case_that_the_commit_does_not_have_is_new(
     repo: Repo, config: Config | None, name: str, why: str
 ) -> None:
     pair = the_pair(repo, repo.case(config, name=name))
-    assert pair.state is PairState.NEW
-    assert pair.reason.endswith(why)
+    assert pair.outcome == NOT_IN_BASE
+    assert pair.detail.endswith(why)
     assert pair.base is None
 
 
@@ -237,17 +238,17 @@ def test_commit_that_does_not_compile(repo: Repo) -> None:
     repo.commit(source("C[0] = missing;"))
     repo.write(source())
     pair = the_pair(repo, repo.case())
-    assert pair.state is PairState.BASE_UNUSABLE
-    assert "one f32 size1 does not compile" in pair.reason
-    assert 'identifier "missing" is undefined' in pair.reason
-    assert "\n" not in pair.reason
+    assert pair.outcome == BASE_UNUSABLE
+    assert "one f32 size1 does not compile" in pair.detail
+    assert 'identifier "missing" is undefined' in pair.detail
+    assert "\n" not in pair.detail
 
 
 def test_working_tree_that_does_not_compile(repo: Repo) -> None:
     repo.write(source("C[0] = missing;"))
     pair = the_pair(repo, repo.case())
-    assert pair.state is PairState.BROKEN
-    assert 'identifier "missing" is undefined' in pair.reason
+    assert pair.outcome == COMPILE_ERROR
+    assert 'identifier "missing" is undefined' in pair.detail
 
 
 @pytest.mark.parametrize(
@@ -263,18 +264,18 @@ def test_commit_with_another_signature(repo: Repo, cu: str, why: str) -> None:
     repo.commit(cu)
     repo.write(source())
     pair = the_pair(repo, repo.case())
-    assert pair.state is PairState.BASE_UNUSABLE
+    assert pair.outcome == BASE_UNUSABLE
     with pytest.raises(AssertionError, match=why):
-        raise AssertionError(pair.reason)
+        raise AssertionError(pair.detail)
 
 
 def test_commit_whose_launch_is_illegal_here_or_fails(repo: Repo) -> None:
     repo.commit(declared=declarations(threads=2048))
-    assert "2048 threads a block" in the_pair(repo, repo.case()).reason
+    assert "2048 threads a block" in the_pair(repo, repo.case()).detail
     repo.commit(declared=declarations().replace("threads=(32, 1)", "threads=(1 // 0, 1)"))
     pair = the_pair(repo, repo.case())
-    assert pair.state is PairState.BASE_UNUSABLE
-    assert "its declaration fails (ZeroDivisionError" in pair.reason
+    assert pair.outcome == BASE_UNUSABLE
+    assert "its declaration fails (ZeroDivisionError" in pair.detail
 
 
 # Signatures

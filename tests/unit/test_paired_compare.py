@@ -17,12 +17,14 @@ from harness.devices import DeviceError, NoDevice
 from harness.devices.cuda import pairing
 from harness.gate.compare import Comparison, compare
 from harness.gate.document import document, verdicts
-from harness.gate.pairs import Pair, PairState
+from harness.gate.pairs import Pair
 from harness.model import KERNELS_DIR, Case, Problem
 from harness.project.commit import Commit, Tree
 from harness.reports.paired import heading, markdown, table
 from harness.timing.looks import Rule
 from harness.timing.plan import PairPlan
+from harness.verdicts import paired
+from harness.verdicts.vocabulary import Outcome, VerdictKind
 from tests.unit import synthetic
 from tests.unit.repo import Repo
 from tests.unit.simulated import SimulatedDevice, crash
@@ -40,10 +42,8 @@ def case(name: str = "tiled", size: int = 1024, base: bool = False) -> Case:
     return dataclasses.replace(made, kernel=dataclasses.replace(made.kernel, idea="base"))
 
 
-def pair(
-    name: str = "tiled", size: int = 1024, state: PairState = PairState.CHANGED, reason: str = ""
-) -> Pair:
-    return Pair(case(name, size), state, case(name, size, base=True), reason)
+def pair(name: str = "tiled", size: int = 1024, outcome: Outcome | None = None, detail: str = "") -> Pair:
+    return Pair(case(name, size), case(name, size, base=True), outcome, detail)
 
 
 def slower_by(**shares: float) -> Callable[[Case], float]:
@@ -56,7 +56,7 @@ def slower_by(**shares: float) -> Callable[[Case], float]:
     return seconds
 
 
-IDENTICAL = [pair("naive", size, PairState.IDENTICAL, "same cubin, same launch") for size in SIZES]
+IDENTICAL = [pair("naive", size, paired.SAME_BINARY, "same cubin, same launch") for size in SIZES]
 
 
 def run(
@@ -67,43 +67,71 @@ def run(
     told = document(result, COMMIT, TREE, {}, "2026-11-21T00:00:00+00:00")
     told = json.loads(json.dumps(told, allow_nan=False))
     for kinds, rows in zip(verdicts(told), (result.controls, result.rows), strict=True):
-        timed = {row.case.id: str(row.kind) for row in rows if row.samples.blocks}
+        timed = {row.case.id: row.outcome for row in rows if row.samples.blocks}
         assert kinds == timed  # What the document alone says is what was said.
     return result
 
 
 def kinds(result: Comparison) -> list[str]:
-    return [str(row.kind) for row in result.rows]
+    """Reason codes; `test_reasons_are_of_one_kind_each` holds their kinds."""
+    return [row.outcome.reason for row in result.rows]
 
 
 # Verdicts
 
 
 @pytest.mark.parametrize(
-    ("share", "kind", "status"), [(0.0, "SAME", 0), (0.02, "SLOWER", 1), (-0.02, "FASTER", 0)]
+    ("share", "kind", "status"),
+    [(0.0, "WITHIN_MARGIN", 0), (0.02, "SLOWER_PAIRED", 1), (-0.02, "FASTER_PAIRED", 0)],
 )
 def test_change_of_a_kernel_is_seen(share: float, kind: str, status: int) -> None:
     result = run([*IDENTICAL, pair("tiled"), pair("register")], tiled=share)
-    assert kinds(result) == ["IDENTICAL"] * 4 + [kind, "SAME"]
+    assert kinds(result) == ["SAME_BINARY"] * 4 + [kind, "WITHIN_MARGIN"]
     assert (result.exit_status, result.unfit) == (status, "")
     finding = result.rows[4].finding
     assert finding is not None
     assert finding.interval[0] < share < finding.interval[1]
 
 
+def test_reasons_are_of_one_kind_each_and_red_or_green() -> None:
+    said = {
+        o.reason: (o.kind, paired.red(o))
+        for o in vars(paired).values()
+        if isinstance(o, Outcome) and o is not paired.NO_PAIR
+    }
+    kind = VerdictKind
+    assert said == {
+        "SAME_BINARY": (kind.PASS, False),
+        "WITHIN_MARGIN": (kind.PASS, False),
+        "FASTER_PAIRED": (kind.IMPROVED, False),
+        "NOT_IN_BASE": (kind.NO_BASELINE, False),
+        "SLOWER_PAIRED": (kind.REGRESSED, True),
+        "PAIR_AMBIGUOUS": (kind.AMBIGUOUS, True),
+        "BASE_UNUSABLE": (kind.AMBIGUOUS, True),
+        "MACHINE_UNFIT": (kind.AMBIGUOUS, True),
+        "COMPILE_ERROR": (kind.CRASHED, True),
+        "OUTPUT": (kind.WRONG, True),
+    }
+
+
+def test_document_of_another_version_is_refused() -> None:
+    with pytest.raises(ValueError, match="schema 1, this version reads 2; compare again"):
+        verdicts({"gemm_comparison": 1})
+
+
 def test_doubt_takes_three_looks_and_is_no_pass() -> None:
     device = SimulatedDevice(slower_by(tiled=0.005))
     result = run([*IDENTICAL, pair("tiled")], device)
-    assert kinds(result)[-1] == "AMBIGUOUS"
+    assert kinds(result)[-1] == "PAIR_AMBIGUOUS"
     assert result.exit_status == 1
     asked = [len(orders) for name, orders in device.asked if "tiled" in name]
     assert asked == [12, 12, 24]
-    assert "after 48 blocks still between +0." in result.rows[-1].reason
+    assert "after 48 blocks still between +0." in result.rows[-1].detail
 
 
 def test_the_margin_is_the_users() -> None:
-    assert kinds(run([*IDENTICAL, pair("tiled")], tiled=0.005, rule=Rule(delta=0.002)))[-1] == "SLOWER"
-    assert kinds(run([*IDENTICAL, pair("tiled")], tiled=0.005, rule=Rule(delta=0.01)))[-1] == "SAME"
+    assert kinds(run([*IDENTICAL, pair("tiled")], tiled=0.005, rule=Rule(delta=0.002)))[-1] == "SLOWER_PAIRED"
+    assert kinds(run([*IDENTICAL, pair("tiled")], tiled=0.005, rule=Rule(delta=0.01)))[-1] == "WITHIN_MARGIN"
 
 
 def test_blocks_follow_the_seed() -> None:
@@ -122,7 +150,7 @@ def test_identical_pairs_are_timed_as_control_only_and_few_of_them() -> None:
     device = SimulatedDevice(slower_by())
     result = run([*IDENTICAL, pair("tiled")], device)
     assert [row.case.problem.m for row in result.controls] == [512, 2048, 4096]
-    assert all(row.kind == "SAME" for row in result.controls)
+    assert all(row.outcome == paired.WITHIN for row in result.controls)
     assert {name for name, _ in device.asked if "naive" in name} == {r.case.id for r in result.controls}
 
 
@@ -132,7 +160,7 @@ def test_machine_that_prefers_one_side_judges_nothing(bias: float) -> None:
     device = SimulatedDevice(slower_by(tiled=0.03), bias=bias)
     result = run([*IDENTICAL, pair("tiled")], device)
     assert result.exit_status == 3
-    assert kinds(result) == ["IDENTICAL"] * 4 + ["UNFIT"]
+    assert kinds(result) == ["SAME_BINARY"] * 4 + ["MACHINE_UNFIT"]
     assert result.unfit.startswith("the machine is unfit: two equal builds of naive-")
     assert not any("tiled" in name for name, _ in device.asked)
 
@@ -142,14 +170,14 @@ def test_where_all_has_changed_the_base_is_its_own_control() -> None:
     result = run([pair("tiled")], device)
     (control,) = result.controls
     assert control.case.kernel.idea == "base"
-    assert control.kind == "SAME"
-    assert kinds(result) == ["SLOWER"]
-    assert kinds(run([pair("tiled")], SimulatedDevice(slower_by(tiled=0.03), bias=0.01))) == ["UNFIT"]
+    assert control.outcome == paired.WITHIN
+    assert kinds(result) == ["SLOWER_PAIRED"]
+    assert kinds(run([pair("tiled")], SimulatedDevice(slower_by(tiled=0.03), bias=0.01))) == ["MACHINE_UNFIT"]
 
 
 def test_control_that_cannot_be_timed_is_no_control() -> None:
     result = run([pair("tiled")], SimulatedDevice(fail=crash))
-    assert (kinds(result), result.exit_status) == (["UNFIT"], 3)
+    assert (kinds(result), result.exit_status) == (["MACHINE_UNFIT"], 3)
     assert result.unfit.startswith("no control could be timed: WORKER_DIED")
 
 
@@ -158,7 +186,7 @@ def test_process_that_comes_meanwhile_makes_the_machine_unfit() -> None:
     result = run([*IDENTICAL, pair("tiled")], device)
     assert result.exit_status == 3
     assert "pid 7 (train, 9 MiB)" in result.unfit
-    assert kinds(result)[-1] == "UNFIT"
+    assert kinds(result)[-1] == "MACHINE_UNFIT"
 
 
 # What cannot be judged
@@ -167,11 +195,11 @@ def test_process_that_comes_meanwhile_makes_the_machine_unfit() -> None:
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        ("WORKER_DIED", "CRASHED"),
-        ("HANG", "CRASHED"),
-        ("WRONG", "WRONG"),
-        ("BASE_WRONG", "BASE_UNUSABLE"),
-        ("BASE_ILLEGAL_ADDRESS", "BASE_UNUSABLE"),
+        ("WORKER_DIED", "CRASHED WORKER_DIED"),
+        ("HANG", "CRASHED HANG"),
+        ("WRONG", "WRONG OUTPUT"),
+        ("BASE_WRONG", "AMBIGUOUS BASE_UNUSABLE"),
+        ("BASE_ILLEGAL_ADDRESS", "AMBIGUOUS BASE_UNUSABLE"),
     ],
 )
 @pytest.mark.parametrize("look", [0, 1])
@@ -185,26 +213,30 @@ def test_case_that_fails_in_any_look_costs_itself_alone(code: str, kind: str, lo
 
     device = SimulatedDevice(slower_by(tiled=0.005), fail=fail)
     result = run([*IDENTICAL, pair("tiled"), pair("register")], device)
-    assert kinds(result)[4:] == [kind, "SAME"]
-    assert result.rows[4].reason == f"{code}: tiled-f32: no more"
+    assert [str(row.outcome) for row in result.rows[4:]] == [kind, "PASS WITHIN_MARGIN"]
+    assert result.rows[4].detail == f"{code}: tiled-f32: no more"
     assert result.exit_status == 1
     assert timed.count("tiled") == look + 1
 
 
 @pytest.mark.parametrize(
-    ("state", "status"), [(PairState.NEW, 0), (PairState.BASE_UNUSABLE, 1), (PairState.BROKEN, 1)]
+    ("outcome", "status"), [(paired.NOT_IN_BASE, 0), (paired.BASE_UNUSABLE, 1), (paired.COMPILE_ERROR, 1)]
 )
 def test_what_has_no_counterpart_is_told_and_passes_only_where_it_is_new(
-    state: PairState, status: int
+    outcome: Outcome, status: int
 ) -> None:
-    result = run([*IDENTICAL, pair("tiled", state=state, reason="this is why")])
-    assert (kinds(result)[-1], result.exit_status) == (state, status)
+    result = run([*IDENTICAL, pair("tiled", outcome=outcome, detail="this is why")])
+    assert (result.rows[-1].outcome, result.exit_status) == (outcome, status)
     assert "this is why" in table(result, False)
     assert "this is why" in markdown(result, COMMIT, TREE)
 
 
 def test_nothing_judged_is_no_pass() -> None:
-    for pairs in ([], [pair(state=PairState.NEW, reason="new")]):
+    for pairs in (
+        [],
+        [pair(outcome=paired.NOT_IN_BASE, detail="new")],
+        [pair(outcome=paired.BASE_UNUSABLE, detail="old")],
+    ):
         result = run(pairs)
         assert result.exit_status == 1
         assert "nothing was judged" in heading(result, COMMIT, TREE)
@@ -252,7 +284,7 @@ def test_build_that_draws_more_power_is_slower_but_not_in_cycles() -> None:
     device = SimulatedDevice(slower_by(tiled=0.05), mhz=mhz)
     result = run([*IDENTICAL, pair("tiled")], device)
     row = document(result, COMMIT, TREE, {}, "")["cases"][-1]
-    assert (row["verdict"], row["discarded"]) == ("SLOWER", 0)
+    assert (row["verdict_reason"], row["discarded"]) == ("SLOWER_PAIRED", 0)
     assert row["cycles_change"] == pytest.approx(0, abs=1e-3)
 
 
@@ -269,12 +301,14 @@ def test_rounds_of_a_visit_fill_a_block(seconds: float, rounds: int) -> None:
 def test_table_and_markdown_name_both_sides_and_every_changed_case() -> None:
     result = run([*IDENTICAL, pair("tiled"), pair("register")], tiled=0.02)
     text, page = table(result, False), markdown(result, COMMIT, TREE)
-    assert page.startswith("## Red: ffffffffffff with changes against main (1a2b3c4d5e6f): 4 IDENTICAL, ")
+    assert page.startswith(
+        "## Red: ffffffffffff with changes against main (1a2b3c4d5e6f): 4 PASS SAME_BINARY, "
+    )
     for said in (text, page):
         line = next(line for line in said.splitlines() if "! tiled-f32" in line)
         numbers = [float(number) for number in re.findall(r"(?<=\s)\d{4}\.\d\d(?=\s)", line)]
         assert numbers == pytest.approx([2147.48, 2190.43], rel=2e-3)
-        assert "SLOWER" in line
+        assert "REGRESSED SLOWER_PAIRED" in line
         assert sum("control naive" in line for line in said.splitlines()) == 3
         assert sum("naive-f32-block32x32-1024x1024x1024" in line for line in said.splitlines()) == 0
     assert "probability of at most 1 % (seed 7)" in page
@@ -333,12 +367,14 @@ def test_command_compares_the_working_tree_with_a_commit(command: Command) -> No
         "HEAD", *CHOSEN, "--seed", "3", "--json", str(files[0]), "--markdown", str(files[1])
     )
     assert (status, err) == (0, "")
-    assert "3 SAME, 3 IDENTICAL" in out
+    assert "3 PASS WITHIN_MARGIN, 3 PASS SAME_BINARY" in out
     told = json.loads(files[0].read_text())
     assert told["base"] == {"name": "HEAD", "id": command.repo.git("rev-parse", "HEAD")}
     assert told["machine_info"]["name"] == "NVIDIA H200"
     assert (told["seed"], told["exit_status"]) == (3, 0)
-    assert {c["case"].split("-")[0] for c in told["cases"] if c["verdict"] == "SAME"} == {"naive"}
+    assert {c["case"].split("-")[0] for c in told["cases"] if c["verdict_reason"] == "WITHIN_MARGIN"} == {
+        "naive"
+    }
     assert files[1].read_text().startswith("## Green")
     assert str(command.repo.root) not in files[0].read_text() + files[1].read_text() + out
 
@@ -353,7 +389,10 @@ def test_command_compares_with_a_folder_where_there_is_no_git(
     out = command.folder / "out.json"
     arguments = [str(copy), *CHOSEN, "--json", str(out)]
     assert main(arguments, lambda limit: SimulatedDevice(slower_by()), command.folder) == 0
-    assert "the working tree against the folder copy: 3 SAME, 3 IDENTICAL" in capsys.readouterr().out
+    assert (
+        "the working tree against the folder copy: 3 PASS WITHIN_MARGIN, 3 PASS SAME_BINARY"
+        in capsys.readouterr().out
+    )
     told = json.loads(out.read_text())
     assert told["base"] == {"name": "copy", "id": ""}
     assert told["new"] == {"id": "", "dirty": True}
@@ -367,7 +406,7 @@ def test_command_turns_red(command: Command) -> None:
 
     status, out, _ = command("HEAD", *CHOSEN, "-k", "naive and not 4095", device=SimulatedDevice(seconds))
     assert status == 1
-    assert "2 SLOWER" in out
+    assert "2 REGRESSED SLOWER_PAIRED" in out
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,20 @@ from harness.commands.report import main
 from harness.model import Problem
 from harness.reports.markdown import BEGIN, END, NO_BASELINE, job_summary, readme_section, replaced
 from harness.reports.terminal import Row, ladder_table, row
-from harness.verdicts.judge import Policy, Verdict, VerdictKind, judge
+from harness.verdicts.judge import judge
+from harness.verdicts.vocabulary import Policy, Verdict, VerdictKind
 from kernels import LADDER
-from tests.unit.synthetic import CUBE, SLUG, case, entry, five_runs, measurement, merged, run
+from tests.unit.synthetic import (
+    CUBE,
+    SLUG,
+    case,
+    five_runs,
+    measurement,
+    merged,
+    observed,
+    reference,
+    run,
+)
 
 ROOT = Path(__file__).parents[2]
 POLICY = Policy()
@@ -42,7 +53,7 @@ ROWS = [made("cublas", ""), made(), made("naive"), RED, CRASHED]
 
 def test_a_judged_case_becomes_a_row() -> None:
     of = case("tiled")
-    verdict = judge(of, measurement(0.0103), entry(of), POLICY)
+    verdict = judge(observed(of, 0.0103), reference(of), POLICY)
     made_row = row(of, verdict, 0.5, POLICY)
     assert (made_row.stage, made_row.config, made_row.dtype) == ("tiled", "tile32-pad0", "f32")
     assert (made_row.problem, made_row.cublas_ratio) == (CUBE.id, 0.5)

@@ -11,9 +11,11 @@ from harness.baselines import Baseline, BaselineEntry
 from harness.gate import timed as gate
 from harness.gate.against import Against
 from harness.model import Case
+from harness.reports.wording import message
 from harness.timing.measurement import Measurement
-from harness.verdicts.evidence import again
-from harness.verdicts.judge import Policy, Verdict
+from harness.timing.plan import Plan
+from harness.verdicts.evidence import conclude, recall
+from harness.verdicts.vocabulary import Policy, Verdict
 from tests.unit import synthetic
 from tests.unit.repo import Repo
 from tests.unit.simulated import SimulatedDevice
@@ -64,7 +66,7 @@ class Way:
             pairing = against if self.pairing else None
             timed = _Timed(self)
             result = gate.run(
-                timed, case, baseline, self.policy, None, lambda: self.machine, pairing, self.busy
+                timed, case, baseline, self.policy, Plan(), lambda: self.machine, pairing, self.busy
             )
         finally:
             against.close()
@@ -72,7 +74,9 @@ class Way:
         seconds = result.measurement.seconds if result.measurement else ()
         # What the run's JSON holds gives the same verdict, to the word.
         info = json.loads(json.dumps(gate.extra_info(result)))
-        assert again(info, seconds) == (result.verdict, self.policy)
+        evidence, policy = recall(info, seconds)
+        assert (conclude(evidence, policy), policy) == (result.verdict, self.policy)
+        assert message(result.verdict, evidence) == message(result.verdict, result.evidence)
         return result
 
     def _seconds(self, case: Case) -> float:
@@ -96,13 +100,14 @@ class _Timed:
         self.restarts += 1
 
 
-def verdict_of(way: Way) -> Verdict:
-    """The verdict, whose message is one line."""
-    verdict = way.run().verdict
-    assert "\n" not in verdict.message
-    return verdict
+def told_of(way: Way) -> tuple[Verdict, str]:
+    """The verdict, and what is told of it, which is one line."""
+    result = way.run()
+    text = message(result.verdict, result.evidence)
+    assert "\n" not in text
+    return result.verdict, text
 
 
 def came_to(way: Way) -> tuple[str, str]:
-    verdict = verdict_of(way)
+    verdict, _ = told_of(way)
     return str(verdict.kind), verdict.reason

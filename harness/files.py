@@ -1,0 +1,59 @@
+"""What every layer may use of files: written whole or not at all, and what is wrong with one in a line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import reprlib
+import tempfile
+from pathlib import Path
+
+from pydantic import ValidationError
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Writes a file (text as UTF-8) of which a reader sees what was there before or all of ``content``.
+
+    By way of a temporary file beside it, which does not outlive a failure; on return all of it has reached
+    the disk. What is no file of a folder, such as ``/dev/stdout``, is simply written to. Raises OSError.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+        return
+    handle, name = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, _mode(path))
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def _mode(path: Path) -> int:
+    """The mode of the file that is there, else what the process gives a new one."""
+    if path.exists():
+        return path.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def fault(error: ValidationError) -> str:
+    """The first thing that is wrong with a document, in one line: which field, and what it should be."""
+    first = error.errors(include_url=False)[0]
+    name = ".".join(map(str, first["loc"])) or "it"
+    if first["type"] == "missing":
+        return f"{name} is missing"
+    if first["type"] == "value_error":
+        return str(first["ctx"]["error"])
+    said = first["msg"][0].lower() + first["msg"][1:]
+    if first["type"] == "model_type":
+        said = "it should be an object with fields"
+    return f"{name} is {reprlib.repr(first['input'])}: {said}"

@@ -1,0 +1,251 @@
+"""The one vocabulary of check, gpu, compare and study: what was seen, what it is held to, what it came to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from statistics import median
+from typing import Any, NamedTuple
+
+from pytest_benchmark.stats import Stats
+
+DEFAULT_MIN_CHANGE = 0.01
+# Noise floors beyond the threshold that a slowdown needs for both looks to find it in 95 % of runs: of normal
+# medians, the 95 % quantile of (median of 5 - lesser of 2 others) / range of the 5, after E. Lord, "The use
+# of range in place of standard deviation in the t-test", Biometrika 34, 1947.
+_POWER_FACTOR = 1.23
+_FIELDS = ("min", "max", "mean", "median", "stddev", "iqr")
+
+
+class VerdictKind(StrEnum):
+    """What a case came to; the reason code beside it says why."""
+
+    PASS = "PASS"
+    REGRESSED = "REGRESSED"
+    IMPROVED = "IMPROVED"
+    AMBIGUOUS = "AMBIGUOUS"
+    DRIFTED = "DRIFTED"
+    NO_BASELINE = "NO_BASELINE"
+    ORPHAN = "ORPHAN"
+    WRONG = "WRONG"
+    CRASHED = "CRASHED"
+    NOT_EMULATED = "NOT_EMULATED"
+    REFUSED = "REFUSED"
+
+
+# Counted and shown, but nothing that a change of code could settle: the interpreter lacks a feature that the
+# kernel declares; the kernel's declaration does not take the problem.
+NOT_RED = (VerdictKind.PASS, VerdictKind.IMPROVED, VerdictKind.NOT_EMULATED, VerdictKind.REFUSED)
+
+
+class Outcome(NamedTuple):
+    """A verdict without its figures."""
+
+    kind: VerdictKind
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.reason}"
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One measurement of a case in one process.
+
+    Attributes:
+        case_id: the case.
+        flop: floating-point operations of a launch.
+        seconds: device seconds of each round.
+        launch: grid, block and dynamic shared memory in words; empty where not told.
+        library: whether no code of the project is in it.
+        sm_clock_mhz: median SM clock over the rounds in MHz; 0 where it was not seen.
+        power_w, temperature_c: the most that NVML saw, in W and °C.
+        clock_event_reasons: NVML's bits, or-ed over the rounds.
+        throttled: whether retries did not give enough rounds at full clock.
+        l2: ``cold`` or ``warm``.
+        duty: share of the time that the GPU was kept busy, at most 1.
+        cubin_sha256: of the binary; None of a library.
+        reference_seconds: device seconds of cuBLAS on the same problem; may be empty.
+    """
+
+    case_id: str
+    flop: float
+    seconds: tuple[float, ...]
+    launch: str = ""
+    library: bool = False
+    sm_clock_mhz: float = 0.0
+    power_w: float = 0.0
+    temperature_c: float = 0.0
+    clock_event_reasons: int = 0
+    throttled: bool = False
+    l2: str = "cold"
+    duty: float = 1.0
+    cubin_sha256: str | None = None
+    reference_seconds: tuple[float, ...] = ()
+
+    @property
+    def median(self) -> float:
+        """Median seconds. Raises StatisticsError without a sample."""
+        return median(self.seconds)
+
+    @property
+    def gflops(self) -> float:
+        """GFLOPS at the median."""
+        return self.flop / self.median / 1e9
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What an observation is held to: a stored baseline's figures of the case.
+
+    Attributes:
+        median_s: median device seconds of the middle run.
+        gflops: GFLOPS at that median.
+        noise_floor: (max - min) / median of the medians of fresh runs, dimensionless.
+        l2, duty, launch, cubin_sha256: as in Observation; ``launch`` None where it is not told.
+        sm_clock_mhz: the SM clock that is expected, in MHz; None where it is not known.
+        temperature_c: °C then; None where it is not known.
+        cublas_ratio: speed as a share of cuBLAS's in the same run; None without one.
+        stats: pytest-benchmark's statistics of the seconds, for checks of the user's own.
+    """
+
+    median_s: float
+    gflops: float
+    noise_floor: float
+    l2: str = "cold"
+    duty: float = 1.0
+    launch: str | None = None
+    cubin_sha256: str | None = None
+    sm_clock_mhz: float | None = None
+    temperature_c: float | None = None
+    cublas_ratio: float | None = None
+    stats: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CompareFail:
+    """A check of the user's own: ``field`` of the device seconds may grow by so much, in percent or seconds.
+
+    Raises ValueError for an unknown field, and where not exactly one of the two is given.
+    """
+
+    field: str
+    percent: float | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.field not in _FIELDS:
+            raise ValueError(f"unknown field {self.field!r}; known: {', '.join(_FIELDS)}")
+        if (self.percent is None) == (self.seconds is None):
+            raise ValueError(f"{self.field}: give either a percentage or seconds")
+
+    def exceeded(self, seconds: tuple[float, ...], stored: Mapping[str, Any]) -> Exceeded | None:
+        """By what these samples exceed the limit, else None. ``stored``: a baseline's ``stats``."""
+        stats = Stats()  # type: ignore[no-untyped-call]
+        stats.data = list(seconds)
+        now, then = float(getattr(stats, self.field)), float(stored[self.field])
+        if self.seconds is not None:
+            beyond = now - then > self.seconds
+        else:
+            beyond = self.percent is not None and now > then * (1 + self.percent / 100)
+        return Exceeded(self, now, then) if beyond else None
+
+
+@dataclass(frozen=True)
+class Exceeded:
+    """A check of the user's own that failed: its field was ``then`` seconds in the baseline, is ``now``."""
+
+    check: CompareFail
+    now: float
+    then: float
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How strict a run is.
+
+    Attributes:
+        min_change: relative change of the GFLOPS from which on it matters; None: what the kernel declares,
+            or 1 %.
+        noise_factor: a change of so many noise floors does not matter.
+        allow_no_baseline, allow_orphans: whether NO_BASELINE and ORPHAN are green.
+        fail_on_drift: whether DRIFTED is red.
+        compare_fail: checks of the user's own.
+    """
+
+    min_change: float | None = None
+    noise_factor: float = 3.0
+    allow_no_baseline: bool = False
+    allow_orphans: bool = False
+    fail_on_drift: bool = True
+    compare_fail: tuple[CompareFail, ...] = ()
+
+    def of_kernel(self, threshold: float | None) -> Policy:
+        """This policy for a kernel that declares a threshold of its own; what the run asks for goes first."""
+        return self if self.min_change is not None else replace(self, min_change=threshold)
+
+    def threshold(self, noise_floor: float) -> float:
+        """The relative change of GFLOPS beyond which a case is not the same any more."""
+        least = DEFAULT_MIN_CHANGE if self.min_change is None else self.min_change
+        return max(least, self.noise_factor * noise_floor)
+
+
+def detectable(threshold: float, noise_floor: float) -> float:
+    """The smallest slowdown that the gate finds with 95 % power, as a share of the GFLOPS.
+
+    H. S. Bloom's minimum detectable effect ("Minimum detectable effects", Evaluation Review 19, 1995), with
+    the noise floor as the measure of spread. A slowdown between threshold and this is found less often.
+    """
+    return threshold + _POWER_FACTOR * noise_floor
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a case came to, and the figures that say so.
+
+    Attributes:
+        kind: what it came to.
+        reason: a stable code that says why.
+        change: relative change of the GFLOPS against the reference (-0.03: 3 % slower).
+        per_clock: that of the work per SM clock, where both clocks are known.
+        threshold, noise_floor: relative, too.
+        gflops, baseline_gflops: GFLOPS at the medians.
+        first_change: ``change`` of the first measurement, where a second did not confirm it.
+        exceeded: the check of the user's own that failed.
+    """
+
+    kind: VerdictKind
+    reason: str
+    change: float | None = None
+    per_clock: float | None = None
+    threshold: float | None = None
+    noise_floor: float | None = None
+    gflops: float | None = None
+    baseline_gflops: float | None = None
+    first_change: float | None = None
+    exceeded: Exceeded | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        return Outcome(self.kind, self.reason)
+
+    @property
+    def detectable(self) -> float | None:
+        """The minimum detectable effect: `detectable` at this threshold and noise floor."""
+        if self.threshold is None or self.noise_floor is None:
+            return None
+        return detectable(self.threshold, self.noise_floor)
+
+    def to(self, kind: VerdictKind, reason: str) -> Verdict:
+        """The same figures, judged otherwise."""
+        return replace(self, kind=kind, reason=reason)
+
+    def failed(self, policy: Policy) -> bool:
+        """Whether the case is red. Only what is known to be fine, or cannot be tried here, is not."""
+        return not (
+            self.kind in NOT_RED
+            or (self.kind is VerdictKind.NO_BASELINE and policy.allow_no_baseline)
+            or (self.kind is VerdictKind.ORPHAN and policy.allow_orphans)
+            or (self.kind is VerdictKind.DRIFTED and not policy.fail_on_drift)
+        )
