@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -128,9 +128,12 @@ class Machine:
         memory: GlobalMemory,
         budget: int,
         counters: Counters | None = None,
+        backwards: Collection[int] = (),
     ) -> Report:
         """A batch of launches of one grid. ``parameters`` are those of each launch, in the order of the
-        kernel's; ``budget`` the blocks of code that the lanes of a chunk may run in all."""
+        kernel's; ``budget`` the blocks of code that the lanes of a chunk may run in all. The blocks of a
+        launch run first to last, of those in ``backwards`` last to first: what they leave to one another in
+        the order they come shows in the result."""
         self._report, self._told = Report(), {}
         threads = block[0] * block[1] * block[2]
         if threads % WARP:
@@ -139,7 +142,8 @@ class Machine:
         count = grid[0] * grid[1] * grid[2]
         number = np.arange(count)
         one = np.stack([number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])], axis=1)
-        blocks = np.tile(one.astype(np.int32), (len(parameters), 1))
+        orders = [one[::-1] if launch in backwards else one for launch in range(len(parameters))]
+        blocks = np.concatenate(orders).astype(np.int32)
         launches = np.repeat(np.arange(len(parameters)), count)
         each = max(1, LANES // threads)
         for site in self._builder.sites:

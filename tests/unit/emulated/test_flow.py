@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.ptx import machine
+from harness.ptx import Buffer, GlobalMemory, machine, parse
 from tests.unit.emulated.rig import checks, execute, hazards, kernel, numbers, per_lane
 
 ALL = 0xFFFFFFFF
@@ -207,6 +207,22 @@ def test_a_hazard_belongs_to_its_launch(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(machine, "LANES", lanes)
         _, report = execute(kernel(body, inside=CELLS), numbers(128), 64, launches=3)
         assert [(h.check, h.launch) for h in report.hazards] == [("uninit", 1)]
+
+
+@pytest.mark.parametrize("lanes", [32, 8192])
+def test_blocks_of_a_launch_can_run_last_to_first(monkeypatch: pytest.MonkeyPatch, lanes: int) -> None:
+    """Each block draws a ticket: the order in which they come, however many run together."""
+    monkeypatch.setattr(machine, "LANES", lanes)
+    draw = "setp.ne.s32 %p1, %r1, 0;\n@%p1 bra $END;\natom.global.add.u32 %r10, [%rd1], 1;\n"
+    text = kernel(draw + SAY.format("%r10") + "$END:")
+    tickets = Buffer("X", 0, [np.zeros((1, 1), np.uint32)] * 2, writable=True)
+    drawn = Buffer("Y", 1, [np.zeros((96, 2), np.uint32)] * 2, writable=True)
+    given = [[np.int64(tickets.address(i)), np.int64(drawn.address(i)), np.int32(0)] for i in range(2)]
+    report = machine.Machine(parse(text, "k"), "k.cu").run(
+        (3, 1, 1), (32, 1, 1), 0, given, GlobalMemory([tickets, drawn]), 1000, backwards=(1,)
+    )
+    assert report.hazards == []
+    assert [drawn.values(i)[::32, 0].tolist() for i in range(2)] == [[0, 1, 2], [2, 1, 0]]
 
 
 def test_registers_start_anew_in_each_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
