@@ -32,7 +32,7 @@ ARCH = "sm_90a"
 def rates(case: Case, rounds: int, counting: bool) -> list[float]:
     """Lane-instructions a second of each round, after one that is not timed. Raises DeviceError."""
     device = EmulatedDevice(ARCH)
-    inputs = oracle.make_inputs(case.problem, case.dtype, "normal")
+    inputs = oracle.make_inputs(case.kernel.operation, case.problem, case.dtype, "normal")
     found = []
     for _ in range(rounds + 1):
         before, start = device.lane_instructions, time.perf_counter()

@@ -91,7 +91,9 @@ def count(
     """
     device = device or EmulatedDevice(arch)
     counters = Counters()
-    (output,) = device.run_all([case], [oracle.make_inputs(case.problem, case.dtype, "exact")], counters)
+    (output,) = device.run_all(
+        [case], [oracle.make_inputs(case.kernel.operation, case.problem, case.dtype, "exact")], counters
+    )
     if not output.complete:
         said = "; ".join(violation.message for violation in output.violations[:1])
         raise DeviceError("STOPPED", f"{case.id}: nothing can be counted: {said}")

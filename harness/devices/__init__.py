@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
+from harness.model import Array, Case
 
-from harness.model import Case
-
-Array = np.ndarray[Any, np.dtype[Any]]
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Buffers as the kernel sees them: a (m, lda), b (k, ldb), c (m, ldc), in the storage dtype,
-    columns past the row included."""
-
-    a: Array
-    b: Array
-    c: Array
+# Buffers as the kernel sees them, by operand: each of ``Storage.shape``, what lies beside the elements
+# included.
+Inputs = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
@@ -33,10 +23,10 @@ class Violation:
 
 @dataclass(frozen=True)
 class Outputs:
-    """``c`` (m, ldc) after the launch, padding columns included; ``complete`` is false where a violation
-    stopped the launch and ``c`` says nothing."""
+    """``result``, the buffer of the operand that is written, after the launch, of ``Storage.shape``;
+    ``complete`` is false where a violation stopped the launch and ``result`` says nothing."""
 
-    c: Array
+    result: Array
     violations: tuple[Violation, ...] = ()
     complete: bool = True
 

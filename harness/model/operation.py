@@ -136,6 +136,13 @@ class Operation:
         return tuple(operand for operand in self.operands if operand.role != "result")
 
     @property
+    def plain_product(self) -> bool:
+        """Whether the result is alpha·A·B + beta·C and nothing else, so that C·x = A·(B·x) for alpha 1, beta
+        0.
+        """
+        return self.product is _product and self.linear and len(self.operands) == 3
+
+    @property
     def linear(self) -> bool:
         """Whether an element is a sum of products and what is added, and nothing happens to that sum."""
         return self.activation is None

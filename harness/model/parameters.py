@@ -192,7 +192,8 @@ def _argument(
     if parameter.constant:
         return Argument(parameter.name, kind, int(means))
     if means in ("alpha", "beta", "batch"):
-        return Argument(parameter.name, kind, getattr(problem, means))
+        value = getattr(problem, means)
+        return Argument(parameter.name, kind, int(value) if kind[0] == "i" else value)
     if means in ("M", "N", "K"):
         return Argument(parameter.name, kind, getattr(problem, means.lower()))
     if means.startswith("ld"):

@@ -95,7 +95,7 @@ def launch(mutant: Mutant) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for case in cases(mutant, build(mutant, Path(folder))):
             try:
-                device.run(case, make_inputs(case.problem, case.dtype, "exact"))
+                device.run(case, make_inputs(case.kernel.operation, case.problem, case.dtype, "exact"))
             except DeviceError as error:
                 print(f"{case.id}: {error.code}")
                 break  # The next problems would take as long to hang.

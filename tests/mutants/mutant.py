@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.model import DTYPES, Case, Kernel, Problem
-from harness.oracle import SPARSE
+from harness.model import DTYPES, SPARSE, Case, Kernel, Problem
 from harness.project.suites import VERIFIED, find_config, find_kernel
 
 Edits = tuple[tuple[str, str], ...]

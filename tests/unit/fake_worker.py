@@ -68,7 +68,7 @@ def _reply(request: Request, behaviour: str) -> Reply:
         return Reply(code="WRONG", message=f"{request.builds[0].name} on 4x4x4: wrong")
     value: Any = os.getpid()
     if request.what == "pair":
-        value = [build.name for build in request.builds], request.launches, request.problem
+        value = [build.name for build in request.builds], request.works
     if behaviour == "echo":
         value = request.plan or request.pair
     if request.what == "prepare":

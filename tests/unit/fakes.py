@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.devices import Array, Inputs, Outputs, Violation
-from harness.model import Case, Problem
+from harness.devices import Inputs, Outputs, Violation
+from harness.model import Array, Case, Problem
 
 # A fault computes the product's place (m, n), or changes the finished C, given what a kernel is given.
 Multiply = Callable[[Array, Array, Problem], Array]
@@ -38,15 +38,19 @@ class NumpyDevice:
 
     def run(self, case: Case, inputs: Inputs) -> Outputs:
         self.launches += 1
-        p = case.problem
-        c = inputs.c.copy()
-        with np.errstate(invalid="ignore"):
-            partial = self.multiply(inputs.a[:, : p.k], inputs.b[:, : p.n], p)
-            old = c[:, : p.n].astype(np.float64)
+        p, operation, storages = case.problem, case.kernel.operation, case.storages
+        c = inputs["C"].copy()
+        values = {name: storages[name].matrices(inputs[name]) for name in inputs}
+        written = storages["C"].matrices(c)
+        with np.errstate(invalid="ignore", over="ignore"):
+            partial = np.stack(
+                [self.multiply(a, b, p) for a, b in zip(values["A"], values["B"], strict=True)]
+            )
             if self.combine:
-                c[:, : p.n] = self.combine(partial, old, p)
+                written[:] = self.combine(partial, written.astype(np.float64), p)
             else:
-                c[:, : p.n] = p.alpha * partial + (p.beta * old if p.beta else 0.0)
+                sums = operation.sums(p, partial, {n: v.astype(np.float64) for n, v in values.items()})
+                written[:] = operation.activation.apply(sums) if operation.activation else sums
         if self.finish:
             self.finish(c, inputs, p)
         return Outputs(c, tuple(Violation("guard", line) for line in self.violations))

@@ -89,7 +89,7 @@ class VerifiedDevice(ReplayDevice):
     def run(self, case: Case, inputs: Inputs) -> Outputs:
         outputs = NumpyDevice().run(case, inputs)
         if self._wrong in case.id:
-            outputs.c[:] = 0
+            outputs.result[:] = 0
         return outputs
 
 

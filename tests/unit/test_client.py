@@ -199,11 +199,11 @@ def test_pair_hands_over_both_builds_each_with_its_own_launch(device: CudaDevice
     narrow = replace(OTHER.kernel, shape=replace(shape, threads=(16, 16)))
     base = replace(OTHER, kernel=narrow)
     answer: Any = device.pair(base, OTHER, PairPlan(("ABBA",)))
-    names, launches, problem = answer
+    names, works = answer
     assert names == [f"{OTHER.variant} of the base", OTHER.variant]
-    assert launches == (base.launch, OTHER.launch)
-    assert launches[0].block == (16, 16, 1) != launches[1].block
-    assert problem == OTHER.problem
+    assert [work.launch for work in works] == [base.launch, OTHER.launch]
+    assert works[0].launch.block == (16, 16, 1) != works[1].launch.block
+    assert {work.problem for work in works} == {OTHER.problem}
 
 
 @pytest.mark.parametrize("behaviour", ["exit", "killed"])

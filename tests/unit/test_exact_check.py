@@ -11,25 +11,36 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.devices import Array, DeviceError
-from harness.model import Problem
+from harness.devices import DeviceError
+from harness.model import Array, Problem
 from tests.unit.synthetic import case
 
 PROBLEM = Problem(3, 4, 5)
 SIZE = 4 * PROBLEM.m * PROBLEM.ldc
 PRODUCT = np.arange(12.0).reshape(3, 4)
-UNDER_TEST = ("worker", "memory", "modules", "timing")
+UNDER_TEST = ("checks", "memory")
 
 
 class Bench:
-    """A worker without a context, and C between two guard bands in its memory."""
+    """The checks without a context, and C between two guard bands in its memory."""
 
-    def __init__(self, worker: ModuleType, memory: bytearray, guard: int) -> None:
-        self.memory, self.worker, self.start = memory, worker.Worker.__new__(worker.Worker), guard
-        self.worker._product = self._product
-        self.worker._explain = lambda *_: "wrong"
-        at = SimpleNamespace(a=0, b=0, c=guard)
-        self.data: Any = SimpleNamespace(problem=PROBLEM, integers=at, guard=(0, guard + SIZE))
+    def __init__(self, checks: ModuleType, memory: bytearray, guard: int) -> None:
+        from harness.devices.cuda.protocol import Work
+
+        self.memory, self.checks, self.start = memory, checks.Checks(None), guard
+        self.checks._product = self._product
+        self.checks._explain = lambda *_: "wrong"
+        at = {"A": 0, "B": 0, "C": guard}
+        work = Work.of(case(problem=PROBLEM))
+        reference = {**at, "C": 2 * guard + SIZE}
+        self.data: Any = SimpleNamespace(
+            work=work,
+            normal=at,
+            integers=at,
+            reference=reference,
+            guard=(0, guard + SIZE),
+            result_elements=SIZE // 4,
+        )
 
     @property
     def c(self) -> Array:
@@ -40,16 +51,14 @@ class Bench:
         return product
 
     def check(self, kernel: Callable[[], None]) -> None:
-        launched = SimpleNamespace(bind=lambda *_: lambda stream: kernel())
-        build: Any = SimpleNamespace(name="planted", dtype="f32")
-        self.worker._check_exact(build, launched, case().launch, PROBLEM, self.data)
+        self.checks.exact("planted", lambda stream: kernel(), None, self.data)
 
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     from harness.devices.cuda.guards import GUARD
 
-    memory = bytearray(2 * GUARD + SIZE)
+    memory = bytearray(2 * GUARD + 2 * SIZE)
 
     def memset(unit: str) -> Callable[[int, int, int], None]:
         def fill(to: int, value: int, count: int) -> None:
@@ -61,7 +70,8 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         to[:] = np.frombuffer(memory, to.dtype, to.size, address)
 
     driver: Any = ModuleType("pycuda.driver")
-    driver.memset_d8, driver.memset_d32, driver.memcpy_dtoh = memset("u1"), memset("u4"), fetch
+    driver.memset_d8, driver.memset_d16, driver.memset_d32 = memset("u1"), memset("u2"), memset("u4")
+    driver.memcpy_dtoh = fetch
     driver.Stream = lambda: SimpleNamespace(synchronize=lambda: None)
     package: Any = ModuleType("pycuda")
     package.driver, package.compiler = driver, ModuleType("pycuda.compiler")
@@ -69,8 +79,8 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         monkeypatch.setitem(sys.modules, module.__name__, module)
     for name in UNDER_TEST:
         monkeypatch.delitem(sys.modules, f"harness.devices.cuda.{name}", raising=False)
-    worker = importlib.import_module("harness.devices.cuda.worker")
-    yield Bench(worker, memory, GUARD)
+    checks = importlib.import_module("harness.devices.cuda.checks")
+    yield Bench(checks, memory, GUARD)
     for name in UNDER_TEST:  # Those that know the made-up PyCUDA.
         del sys.modules[f"harness.devices.cuda.{name}"]
 
@@ -93,7 +103,7 @@ def test_c_is_a_number_between_bands_of_nan(bench: Bench) -> None:
 
     bench.check(kernel)
     bands = np.isnan(seen[0])
-    assert bands.sum() == seen[0].size - 12
+    assert bands.sum() == seen[0].size - 24  # C, and that of the reference behind it
     assert set(seen[0][~bands]) == {77.0}
 
 

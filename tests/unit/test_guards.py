@@ -5,11 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.devices import Inputs
+from harness.devices import Violation
 from harness.devices.cuda.guards import GUARD, violations
+from harness.model import Array
 
-INPUTS = Inputs(np.zeros((4, 8), np.float32), np.zeros((8, 4), np.float16), np.zeros((4, 5), np.float32))
-A, B, C = OFFSETS = [GUARD, 3 * GUARD, 5 * GUARD]
+BUFFERS: dict[str, Array] = {
+    "A": np.zeros((4, 8), np.float32),
+    "B": np.zeros((8, 4), np.float16),
+    "C": np.zeros((4, 5), np.float32),
+}
+A, B, C = GUARD, 3 * GUARD, 5 * GUARD
+
+
+def found_in(changed: list[int]) -> tuple[Violation, ...]:
+    return violations(np.array(changed), BUFFERS, {"A": A, "B": B, "C": C}, ("C",))
 
 
 @pytest.mark.parametrize(
@@ -32,14 +41,14 @@ A, B, C = OFFSETS = [GUARD, 3 * GUARD, 5 * GUARD]
     ],
 )
 def test_a_changed_byte_is_named_after_its_place(changed: list[int], line: str) -> None:
-    (found,) = violations(np.array(changed), INPUTS, OFFSETS)
+    (found,) = found_in(changed)
     assert found.check == "guard"
     assert line in found.message
 
 
 def test_writing_all_of_c_is_no_violation() -> None:
-    assert violations(np.arange(C, C + 80), INPUTS, OFFSETS) == ()
+    assert found_in([*range(C, C + 80)]) == ()
 
 
 def test_an_input_and_a_guard_band_are_two_violations() -> None:
-    assert len(violations(np.array([A, C + 80]), INPUTS, OFFSETS)) == 2
+    assert len(found_in([A, C + 80])) == 2

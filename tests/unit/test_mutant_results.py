@@ -73,7 +73,7 @@ class Failing:
     def run(self, case: Any, inputs: Any) -> Outputs:
         if self._code:
             raise DeviceError(self._code, "")
-        return Outputs(inputs.c.copy())
+        return Outputs(inputs["C"].copy())
 
     def close(self) -> None:
         pass

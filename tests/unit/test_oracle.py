@@ -9,8 +9,22 @@ import numpy as np
 import pytest
 
 from harness import oracle
-from harness.devices import Array, Inputs
-from harness.model import BF16, DTYPES, F16, F32, TF32, BlockShape, Case, Config, DType, Kernel, Problem
+from harness.devices import Inputs
+from harness.model import (
+    BF16,
+    DTYPES,
+    F16,
+    F32,
+    GEMM,
+    TF32,
+    Array,
+    BlockShape,
+    Case,
+    Config,
+    DType,
+    Kernel,
+    Problem,
+)
 from harness.project.suites import VERIFIED
 from tests.unit.fakes import NumpyDevice, product
 
@@ -30,7 +44,7 @@ def found(device: NumpyDevice, problem: Problem = ODD, dtype: DType = F32) -> li
     return [finding.check for finding in oracle.verify(device, Case(KERNEL, dtype, Config(), problem))]
 
 
-@pytest.mark.parametrize("dtype", (F32, F16, BF16, TF32), ids=str)
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
 @pytest.mark.parametrize("problem", VERIFIED, ids=lambda p: p.id)
 def test_a_right_kernel_gives_no_finding(problem: Problem, dtype: DType) -> None:
     assert found(NumpyDevice(), problem, dtype) == []
@@ -47,9 +61,7 @@ def _swapped_n_and_k(a: Array, b: Array, p: Problem) -> Array:
 
 
 def _tf32(a: Array, b: Array, p: Problem) -> Array:
-    return product(
-        oracle.round_to(TF32, a.astype(np.float32)), oracle.round_to(TF32, b.astype(np.float32)), p
-    )
+    return product(TF32.rounded(a), TF32.rounded(b), p)
 
 
 def _half_sums(a: Array, b: Array, p: Problem) -> Array:
@@ -63,9 +75,7 @@ def _half_sums(a: Array, b: Array, p: Problem) -> Array:
 
 
 def _bf16_inputs(a: Array, b: Array, p: Problem) -> Array:
-    return product(
-        oracle.round_to(BF16, a.astype(np.float32)), oracle.round_to(BF16, b.astype(np.float32)), p
-    )
+    return product(BF16.rounded(a), BF16.rounded(b), p)
 
 
 @pytest.mark.parametrize(
@@ -129,11 +139,11 @@ def test_wrong_scaling_is_found(combine: Callable[..., Array], check: str) -> No
 
 
 def _last_row_missing(c: Array, inputs: Inputs, p: Problem) -> None:
-    c[-1] = inputs.c[-1]
+    c[-1] = inputs["C"][-1]
 
 
 def _last_column_missing(c: Array, inputs: Inputs, p: Problem) -> None:
-    c[:, p.n - 1] = inputs.c[:, p.n - 1]
+    c[:, p.n - 1] = inputs["C"][:, p.n - 1]
 
 
 def _one_column_too_far(c: Array, inputs: Inputs, p: Problem) -> None:
@@ -170,7 +180,7 @@ def test_padding_columns_of_the_inputs_must_not_be_read() -> None:
 
     def reads_past_the_row(case: Case, inputs: Inputs) -> Any:
         outputs = plain(case, inputs)
-        outputs.c[:, : case.problem.n] += 0 * inputs.a[:, case.problem.k :].astype(np.float32).sum(
+        outputs.result[:, : case.problem.n] += 0 * inputs["A"][:, case.problem.k :].astype(np.float32).sum(
             axis=1, keepdims=True
         )
         return outputs
@@ -193,12 +203,12 @@ def test_stale_output_is_found() -> None:
 
 def _over_nan_only(c: Array, inputs: Inputs, p: Problem) -> None:
     if p.beta == 0:
-        c[:] = np.where(np.isnan(inputs.c), c, inputs.c)
+        c[:] = np.where(np.isnan(inputs["C"]), c, inputs["C"])
 
 
 def test_output_that_is_written_only_over_nan_is_stale() -> None:
     (finding,) = oracle.verify(NumpyDevice(finish=_over_nan_only), Case(KERNEL, F32, Config(), ODD))
-    first = np.float32(oracle.reference(ODD, F32, "normal")[0, 0])
+    first = np.float32(oracle.reference(GEMM, ODD, F32, "normal")[0, 0, 0])
     assert finding.check == "stale"
     assert f"C(0, 0) kept the 77 it held before, and was {first:.9g} when" in finding.message
     assert f"over NaN; {37 * 53} elements" in finding.message
@@ -226,7 +236,7 @@ def test_a_mismatch_names_place_values_bound_and_count() -> None:
         c[9, 2] += 1
 
     (finding,) = oracle.verify(NumpyDevice(finish=two_wrong), Case(KERNEL, F32, Config(), ODD))
-    want = oracle.reference(ODD, F32, "exact")
+    want = oracle.reference(GEMM, ODD, F32, "exact")[0]
     assert f"C(3, 5) is {want[3, 5] + 1:g}, expected {want[3, 5]:g} ± 0" in finding.message
     assert f"2 of {37 * 53} elements are wrong" in finding.message
     assert "alpha 1, beta 0" in finding.message
@@ -234,17 +244,17 @@ def test_a_mismatch_names_place_values_bound_and_count() -> None:
 
 def test_inputs_of_the_exact_check_stay_exact_in_fp32() -> None:
     for problem in VERIFIED:
-        for dtype in DTYPES.values():
+        for dtype in (dtype for dtype in DTYPES.values() if not dtype.integer):
             for kind in ("exact", "probe"):
-                inputs = oracle.make_inputs(problem, dtype, kind)
-                a, b = (_float(x[:, :n]) for x, n in ((inputs.a, problem.k), (inputs.b, problem.n)))
+                inputs = oracle.make_inputs(GEMM, problem, dtype, kind)
+                a, b = (_float(x[:, :n]) for x, n in ((inputs["A"], problem.k), (inputs["B"], problem.n)))
                 total = 3 * (np.abs(a) @ np.abs(b)) if kind == "exact" else np.abs(a) @ np.abs(b)
                 assert total.size == 0 or total.max() + 3 * 15 < 2**24
 
 
 def test_the_probe_cannot_be_held_by_a_lower_precision() -> None:
-    values = oracle.make_inputs(ODD, F32, "probe").a[:, : ODD.k]
-    assert (oracle.round_to(TF32, values) != values).mean() > 0.5
+    values = oracle.make_inputs(GEMM, ODD, F32, "probe")["A"][:, : ODD.k]
+    assert (TF32.rounded(values) != values).mean() > 0.5
     assert (values.astype(np.float16).astype(np.float32) != values).mean() > 0.5
 
 
@@ -258,7 +268,7 @@ def test_the_probe_cannot_be_held_by_a_lower_precision() -> None:
     ],
 )
 def test_rounding_to_tf32(value: float, rounded: float) -> None:
-    assert oracle.round_to(TF32, np.array([value], np.float32))[0] == np.float32(rounded)
+    assert TF32.rounded(np.array([value], np.float32))[0] == np.float32(rounded)
 
 
 def test_gamma_refuses_where_no_bound_holds() -> None:

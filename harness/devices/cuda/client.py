@@ -13,7 +13,8 @@ from typing import Any
 
 from harness.devices import DeviceError, Inputs, Outputs
 from harness.devices.cuda.environment import Gpu, GpuInfo
-from harness.devices.cuda.protocol import Build, Reply, Request
+from harness.devices.cuda.protocol import Build, Reply, Request, Work
+from harness.devices.workspace import new_workspace
 from harness.model import Case, Resources
 from harness.timing.measurement import Measurement
 from harness.timing.plan import PairPlan, Plan
@@ -133,7 +134,13 @@ class CudaDevice:
         return failed
 
     def run(self, case: Case, inputs: Inputs) -> Outputs:
-        request = Request("run", (self._build(case),), case.launch, case.problem, inputs=inputs)
+        request = Request(
+            "run",
+            (self._build(case),),
+            (Work.of(case),),
+            inputs=dict(inputs),
+            workspace=new_workspace(case) if case.kernel.workspace else None,
+        )
         outputs: Outputs = self._ask(request)
         return outputs
 
@@ -146,7 +153,7 @@ class CudaDevice:
         duty = case.kernel.duty
         plan = replace(plan, duty=duty, sustained=plan.sustained if duty < 1 else 0.0)
         measurement: Measurement = self._ask(
-            Request("time", (self._build(case),), case.launch, case.problem, plan=plan)
+            Request("time", (self._build(case),), (Work.of(case),), plan=plan)
         )
         return measurement
 
@@ -166,8 +173,8 @@ class CudaDevice:
         where it was the base that failed.
         """
         plan = replace(plan, duty=case.kernel.duty)
-        builds, launches = (self._base_build(base), self._build(case)), (base.launch, case.launch)
-        request = Request("pair", builds, None, case.problem, launches=launches, pair=plan)
+        builds, works = (self._base_build(base), self._build(case)), (Work.of(base), Work.of(case))
+        request = Request("pair", builds, works, pair=plan)
         samples: PairedSamples = self._ask(request)
         return samples
 

@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
-import numpy as np
-
-from harness.devices import Inputs, Violation
+from harness.devices import Violation
+from harness.model import Array
 
 GUARD = 16 * 1024  # bytes on either side of a buffer, more than the largest row of a block tile
 ALIGN = 256  # what cuMemAlloc promises
 EXACT = "GEMM_EXACT_BUFFERS"  # set in the environment under a sanitizer, which knows no guard bands
 
 
-def violations(changed: np.ndarray[Any, Any], inputs: Inputs, offsets: list[int]) -> tuple[Violation, ...]:
-    """One for each input, and for the guard bands together, with changed bytes."""
+def violations(
+    changed: Array, buffers: Mapping[str, Array], starts: Mapping[str, int], written: tuple[str, ...]
+) -> tuple[Violation, ...]:
+    """One for each buffer with changed bytes that is not one of those ``written``, and one for the guard
+    bands together. ``changed`` are places in an image in which the buffers start at ``starts``.
+    """
     lines = []
-    ends = []
-    for name, array, start in zip("ABC", (inputs.a, inputs.b, inputs.c), offsets, strict=True):
-        ends.append(start + array.nbytes)
-        inside = (changed >= start) & (changed < ends[-1])
-        if inside.any() and name != "C":
-            first, count = int(changed[inside][0] - start) // array.itemsize, int(inside.sum())
-            row, column = divmod(first, max(1, array.shape[1]))
-            lines.append(f"input {name} was changed at ({row}, {column}), {count} bytes in all")
+    ends = {name: starts[name] + buffer.nbytes for name, buffer in buffers.items()}
+    for name, buffer in buffers.items():
+        inside = (changed >= starts[name]) & (changed < ends[name])
+        if inside.any() and name not in written:
+            first = int(changed[inside][0] - starts[name]) // buffer.itemsize
+            row, column = divmod(first, max(1, buffer.shape[1]))
+            lines.append(f"input {name} was changed at ({row}, {column}), {int(inside.sum())} bytes in all")
         changed = changed[~inside]
     if changed.size:
         first = int(changed[0])
-        near = [
-            (first - end, f"past the end of {n}") for end, n in zip(ends, "ABC", strict=True) if first >= end
-        ]
+        near = [(first - end, f"past the end of {name}") for name, end in ends.items() if first >= end]
         near += [
-            (start - first, f"before the start of {n}")
-            for start, n in zip(offsets, "ABC", strict=True)
-            if first < start
+            (start - first, f"before the start of {name}") for name, start in starts.items() if first < start
         ]
         distance, where = min(near)
         lines.append(f"a guard band was written, first {distance} bytes {where}, {changed.size} bytes in all")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pycuda.driver as cuda
 
-from harness.devices import Inputs, Outputs
-from harness.devices.cuda.guards import ALIGN, GUARD, violations
-from harness.devices.cuda.modules import Pointers
-from harness.model import DTYPES, DType, Problem
+from harness.devices.cuda.guards import ALIGN, GUARD
+from harness.devices.cuda.protocol import Work
+from harness.devices.workspace import WORKSPACE
+from harness.model import Array, DType
 
 _ARENA = 2 << 30  # enough for six matrices of 8192 × 8192 in FP32
 _PAGE = 2 << 20  # the GPU's large pages
@@ -22,8 +23,24 @@ def _up(size: int) -> int:
     return -(-size // ALIGN) * ALIGN
 
 
+@dataclass(frozen=True)
+class Image:
+    """What was copied to the device: ``bytes`` of it, and where in it each buffer starts; ``at`` are the
+    device addresses of the buffers.
+    """
+
+    bytes: Array
+    starts: Mapping[str, int]
+    at: Mapping[str, int]
+
+    def read(self, name: str, like: Array, after: Array) -> Array:
+        """A buffer in another image of the same places, as an array like the one that was copied."""
+        start = self.starts[name]
+        return after[start : start + like.nbytes].view(like.dtype).reshape(like.shape).copy()
+
+
 class GuardedArena:
-    """A, B and C in one allocation with guard bands of 0xFF (a NaN in every dtype) around each."""
+    """The buffers of a launch in one allocation, guard bands of 0xFF (a NaN in every dtype) around each."""
 
     def __init__(self) -> None:
         self._device: Any = None
@@ -36,94 +53,105 @@ class GuardedArena:
             self._device, self._size = cuda.mem_alloc(size), size
         return int(self._device)
 
-    def upload(self, inputs: Inputs) -> tuple[Pointers, np.ndarray[Any, Any], list[int]]:
-        """Device addresses, the host image that was copied, and the offset of each buffer in it."""
-        arrays = (inputs.a, inputs.b, inputs.c)
-        offsets, size = [], GUARD
-        for array in arrays:
-            offsets.append(size)
+    def upload(self, buffers: Mapping[str, Array]) -> Image:
+        """Copies the buffers to the device."""
+        starts, size = {}, GUARD
+        for name, array in buffers.items():
+            starts[name] = size
             size = _up(size + array.nbytes) + GUARD
         image = np.full(size, 0xFF, np.uint8)
-        for array, offset in zip(arrays, offsets, strict=True):
-            image[offset : offset + array.nbytes] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
+        for name, array in buffers.items():
+            image[starts[name] : starts[name] + array.nbytes] = _bytes(array)
         base = self._reserve(size)
         cuda.memcpy_htod(base, image)
-        return Pointers(*(base + offset for offset in offsets)), image, offsets
+        return Image(image, starts, {name: base + start for name, start in starts.items()})
 
-    def download(self, inputs: Inputs, before: np.ndarray[Any, Any], offsets: list[int]) -> Outputs:
-        """C, and what else changed that should not have."""
-        after = np.empty_like(before)
+    def download(self, image: Image, buffers: Mapping[str, Array]) -> Array:
+        """The same image after a launch."""
+        after = np.empty_like(image.bytes)
         cuda.memcpy_dtoh(after, int(self._device))
-        end = offsets[2] + inputs.c.nbytes
-        c = after[offsets[2] : end].view(inputs.c.dtype).reshape(inputs.c.shape).copy()
-        changed = np.flatnonzero(before != after)
-        changed = changed[(changed < offsets[2]) | (changed >= end)]
-        return Outputs(c, violations(changed, inputs, offsets))
+        return after
 
 
 class ExactBuffers:
-    """A, B and C each in an allocation of exactly its size: the only bounds that a sanitizer knows."""
+    """Each buffer in an allocation of exactly its size: the only bounds that a sanitizer knows."""
 
     def __init__(self) -> None:
-        self._buffers: list[Any] = []
+        self._buffers: dict[str, Any] = {}
 
-    def upload(self, inputs: Inputs) -> tuple[Pointers, np.ndarray[Any, Any], list[int]]:
+    def upload(self, buffers: Mapping[str, Array]) -> Image:
         """As ``GuardedArena.upload``; the image holds the buffers one behind the other."""
-        parts = [np.ascontiguousarray(a).view(np.uint8).reshape(-1) for a in (inputs.a, inputs.b, inputs.c)]
-        for buffer in self._buffers:
+        for buffer in self._buffers.values():
             buffer.free()
-        self._buffers = [cuda.mem_alloc(max(1, part.size)) for part in parts]
-        for buffer, part in zip(self._buffers, parts, strict=True):
-            if part.size:
-                cuda.memcpy_htod(buffer, part)
-        offsets = [0, parts[0].size, parts[0].size + parts[1].size]
-        return Pointers(*map(int, self._buffers)), np.concatenate(parts), offsets
+        self._buffers = {name: cuda.mem_alloc(max(1, array.nbytes)) for name, array in buffers.items()}
+        starts, size = {}, 0
+        for name, array in buffers.items():
+            starts[name] = size
+            size += array.nbytes
+            if array.nbytes:
+                cuda.memcpy_htod(self._buffers[name], _bytes(array))
+        image = np.concatenate([_bytes(array) for array in buffers.values()])
+        return Image(image, starts, {name: int(buffer) for name, buffer in self._buffers.items()})
 
-    def download(self, inputs: Inputs, before: np.ndarray[Any, Any], offsets: list[int]) -> Outputs:
-        """C, and the inputs that changed."""
-        after = np.empty_like(before)
-        ends = (*offsets[1:], before.size)
-        for buffer, start, end in zip(self._buffers, offsets, ends, strict=True):
-            if end > start:
-                cuda.memcpy_dtoh(after[start:end], buffer)
-        c = after[offsets[2] :].view(inputs.c.dtype).reshape(inputs.c.shape).copy()
-        changed = np.flatnonzero(before != after)
-        return Outputs(c, violations(changed[changed < offsets[2]], inputs, offsets))
+    def download(self, image: Image, buffers: Mapping[str, Array]) -> Array:
+        """The same image after a launch."""
+        after = np.empty_like(image.bytes)
+        for name, array in buffers.items():
+            if array.nbytes:
+                start = image.starts[name]
+                cuda.memcpy_dtoh(after[start : start + array.nbytes], self._buffers[name])
+        return after
+
+
+def _bytes(array: Array) -> Array:
+    return np.ascontiguousarray(array).view(np.uint8).reshape(-1)
 
 
 @dataclass
 class TimedData:
-    """Addresses for one problem and dtype: normal and integer data for A and B, C between ``guard`` (first
-    byte of the band before it, first byte past it), and the reference's C."""
+    """Device addresses by operand for one problem and dtype: ``normal`` and ``integers`` data with the same
+    result, ``reference`` the normal data with a result of its own; ``guard``: the first byte of the band
+    before the result, and the first byte past it.
+    """
 
-    problem: Problem
-    dtype: DType
-    normal: Pointers
-    integers: Pointers
-    reference: Pointers
+    work: Work
+    normal: dict[str, int]
+    integers: dict[str, int]
+    reference: dict[str, int]
     guard: tuple[int, int]
 
+    @property
+    def result_elements(self) -> int:
+        """Elements of the result's buffer, all between the guard bands."""
+        rows, columns = self.work.storages[self.work.result].shape
+        return rows * columns
 
-def _pool(kind: str, dtype: DType, k: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+
+def _pool(kind: str, dtype: DType, depth: int, rng: np.random.Generator) -> Array:
     """Random numbers on the grid of the dtype.
 
     ``odd`` and ``sparse`` make a product that FP32 accumulates exactly and lower precision does not:
     odd integers of the widest multiplicand, times {0, ±1} sparse enough that no partial sum reaches 2²⁴.
+    ``added`` are small integers. Of integer dtypes all that is multiplied is any integer.
     """
+    if dtype.integer and kind != "added":
+        return rng.integers(-127, 128, _PERIOD).astype(dtype.storage)
     if kind == "normal":
         values = rng.standard_normal(_PERIOD, np.float32)
     elif kind == "odd":
         half = 1 << (min(13, dtype.integer_bits) - 1)
         values = (2 * rng.integers(-half, half, _PERIOD) + 1).astype(np.float32)
+    elif kind == "added":
+        return rng.integers(-15, 16, _PERIOD).astype(dtype.output)
     else:
-        density = min(0.5, 512 / max(1, k))
+        density = min(0.5, 512 / max(1, depth))
         values = rng.choice([-1.0, 0.0, 1.0], _PERIOD, p=[density / 2, 1 - density, density / 2]).astype(
             np.float32
         )
     return values.astype(dtype.storage)
 
 
-def _fill(address: int, pool: np.ndarray[Any, Any], elements: int) -> None:
+def _fill(address: int, pool: Array, elements: int) -> None:
     """Repeats the pool over that many elements of device memory."""
     size = elements * pool.itemsize
     if not size:
@@ -149,7 +177,7 @@ class TimedDataArena:
         self._size = 0
         free, _ = cuda.mem_get_info()
         self._reserve(min(_ARENA, free // 2))
-        self._pools: dict[tuple[str, str, int], np.ndarray[Any, Any]] = {}
+        self._pools: dict[tuple[str, str, int], Array] = {}
         self._last: TimedData | None = None
 
     def _reserve(self, size: int) -> None:
@@ -160,10 +188,11 @@ class TimedDataArena:
         self._base, self._size = None, 0  # so that a failed allocation is not used
         self._base, self._size = cuda.mem_alloc(size), size
 
-    def _get_pool(self, kind: str, dtype: DType, k: int) -> np.ndarray[Any, Any]:
-        key = (kind, dtype.name, k if kind == "sparse" else 0)
+    def _get_pool(self, kind: str, dtype: DType, depth: int) -> Array:
+        key = (kind, dtype.name, depth if kind == "sparse" else 0)
         if key not in self._pools:
-            self._pools[key] = _pool(kind, dtype, k, np.random.default_rng(sum(map(ord, kind)) + k))
+            seed = sum(map(ord, kind)) + depth
+            self._pools[key] = _pool(kind, dtype, depth, np.random.default_rng(seed))
         return self._pools[key]
 
     def _cut(self, sizes: list[int]) -> list[int]:
@@ -172,28 +201,52 @@ class TimedDataArena:
         self._reserve(int(ends[-1]))
         return [int(self._base), *(int(self._base) + int(end) for end in ends[:-1])]
 
-    def get(self, problem: Problem, dtype_name: str) -> TimedData:
+    def get(self, work: Work) -> TimedData:
         """The data of a problem; the last one's is kept, since timed cases come sorted by problem."""
-        p, dtype = problem, DTYPES[dtype_name]
-        if self._last and (self._last.problem, self._last.dtype) == (p, dtype):
+        last = self._last.work if self._last else None
+        if (
+            self._last
+            and last
+            and (last.storages, last.dtype, last.workspace)
+            == (
+                work.storages,
+                work.dtype,
+                work.workspace,
+            )
+        ):
+            self._last.work = work
             return self._last
         self._last = None
-        counts = (p.m * p.lda, p.k * p.ldb)
-        inputs = [count * dtype.storage.itemsize for count in counts]
-        c_bytes = p.m * p.ldc * dtype.output.itemsize
-        a, b, odd, sparse, c, r = self._cut([*inputs, *inputs, _up(c_bytes) + 2 * GUARD, c_bytes])
-        for address, kind, count in zip(
-            (a, b, odd, sparse), ("normal", "normal", "odd", "sparse"), (*counts, *counts), strict=True
-        ):
-            _fill(address, self._get_pool(kind, dtype, p.k), count)
-        cuda.memset_d8(c, 0xFF, _up(c_bytes) + 2 * GUARD)
+        inputs = [name for name, role in work.roles.items() if role != "result"]
+        counts = {name: int(np.prod(storage.shape)) for name, storage in work.storages.items()}
+        sizes = {name: counts[name] * work.storages[name].dtype.itemsize for name in counts}
+        result = sizes[work.result]
+        *places, c, r, workspace = self._cut(
+            [
+                *(sizes[name] for name in inputs * 2),
+                _up(result) + 2 * GUARD,
+                result,
+                work.workspace[0],
+            ]
+        )
+        normal, integers = places[: len(inputs)], places[len(inputs) :]
+        whole = iter(("odd", "sparse", "sparse", "sparse"))
+        for name, real, integer in zip(inputs, normal, integers, strict=True):
+            added = work.roles[name] == "added"
+            for address, kind in ((real, "normal"), (integer, "added" if added else next(whole))):
+                pool = self._get_pool(kind, work.dtype, work.depth)
+                _fill(address, pool.astype(work.storages[name].dtype, copy=False), counts[name])
+        cuda.memset_d8(c, 0xFF, _up(result) + 2 * GUARD)
+        if work.workspace[0]:
+            cuda.memset_d8(workspace, 0xFF, work.workspace[0])
+            cuda.memset_d8(workspace, 0, work.workspace[1])
         at = c + GUARD
+        more = {WORKSPACE: workspace}
         self._last = TimedData(
-            p,
-            dtype,
-            normal=Pointers(a, b, at),
-            integers=Pointers(odd, sparse, at),
-            reference=Pointers(a, b, r),
-            guard=(c, at + c_bytes),
+            work,
+            normal={**dict(zip(inputs, normal, strict=True)), work.result: at, **more},
+            integers={**dict(zip(inputs, integers, strict=True)), work.result: at, **more},
+            reference={**dict(zip(inputs, normal, strict=True)), work.result: r, **more},
+            guard=(c, at + result),
         )
         return self._last

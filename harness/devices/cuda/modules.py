@@ -5,29 +5,22 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pycuda.compiler
 import pycuda.driver as cuda
 
 from harness.compiler.toolchain import cache_dir, find_nvcc
 from harness.devices import DeviceError
-from harness.devices.cuda.protocol import Build
-from harness.model import Launch, Problem, Resources
+from harness.devices.cuda.protocol import Build, Work
+from harness.model import Resources
 
-STATIC_SHARED_LIMIT = 48 * 1024
-
-
-class Pointers:
-    """Device addresses of A, B and C."""
-
-    def __init__(self, a: int, b: int, c: int) -> None:
-        self.a, self.b, self.c = a, b, c
+# struct's letters for the kinds of arguments.
+_FORMATS = {"i32": "i", "i64": "q", "f32": "f", "f64": "d", "p64": "P"}
 
 
 class Loaded:
@@ -43,7 +36,6 @@ class Loaded:
             raise DeviceError(
                 "LAUNCH_FAILED", f"{build.name}: {build.file} has no kernel {build.entry} ({error})"
             ) from None
-        self.function.prepare("iiifPiPifPi")
         self._dynamic = 0
 
     @cached_property
@@ -56,70 +48,17 @@ class Loaded:
             cubin_sha256=hashlib.sha256(compile_cached(self.build)).hexdigest(),
         )
 
-    def bind(self, launch: Launch, p: Problem, at: Pointers) -> Callable[[Any], None]:
-        """A function that puts the launch on a stream."""
+    def bind(self, work: Work, at: Mapping[str, int]) -> Callable[[Any], None]:
+        """A function that puts the launch on a stream, the operands being at these addresses."""
+        launch = work.launch
         if launch.dynamic_shared != self._dynamic:
             self._dynamic = launch.dynamic_shared
             self.function.set_attribute(cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, self._dynamic)
+        self.function.prepare("".join(_FORMATS[argument.kind] for argument in work.arguments))
         call, shared = self.function.prepared_async_call, launch.dynamic_shared
         grid, block = launch.grid, launch.block
-        args = (p.m, p.n, p.k, p.alpha, at.a, p.lda, at.b, p.ldb, p.beta, at.c, p.ldc)
+        args = [at[a.buffer] if a.kind == "p64" else a.value for a in work.arguments]
         return lambda stream: call(grid, block, stream, *args, shared_size=shared)
-
-
-class Cublas:
-    """cuBLAS GEMM of one dtype with FP32 accumulation; FP32 itself in pedantic mode (no TF32).
-
-    cuBLAS is column-major: a row-major C = A·B is its Cᵀ = Bᵀ·Aᵀ, so the operands change places.
-    """
-
-    resources: Resources | None = None
-
-    def __init__(self, dtype: str) -> None:
-        from nvmath.bindings import cublas
-
-        self._api = cublas
-        self._handle = _cublas_handle()
-        kinds, types = cublas.ComputeType, {"f32": 0, "tf32": 0, "f16": 2, "bf16": 14}  # cudaDataType_t
-        self._type = types[dtype]
-        self._compute = {
-            "f32": kinds.COMPUTE_32F_PEDANTIC,
-            "tf32": kinds.COMPUTE_32F_FAST_TF32,
-        }.get(dtype, kinds.COMPUTE_32F)
-
-    def bind(self, launch: Launch, p: Problem, at: Pointers) -> Callable[[Any], None]:
-        alpha, beta = np.array([p.alpha], np.float32), np.array([p.beta], np.float32)
-        if p.m == 0 or p.n == 0:
-            return lambda stream: None
-
-        def enqueue(stream: Any) -> None:
-            self._api.set_stream(self._handle, stream.handle)
-            self._api.gemm_ex(
-                self._handle, 0, 0, p.n, p.m, p.k,
-                alpha.ctypes.data, at.b, self._type, p.ldb, at.a, self._type, p.lda,
-                beta.ctypes.data, at.c, 0, p.ldc, int(self._compute), -1,
-            )  # fmt: skip
-
-        return enqueue
-
-
-_handle: int | None = None
-
-
-def _cublas_handle() -> int:
-    global _handle
-    if _handle is None:
-        from nvmath.bindings import cublas
-
-        _handle = cublas.create()
-    return _handle
-
-
-def cublas_version() -> str:
-    from nvmath.bindings import cublas
-
-    version = cublas.get_version(_cublas_handle())
-    return f"{version // 10000}.{version // 100 % 100}.{version % 100}"
 
 
 def _pycuda_cache() -> str:
@@ -184,9 +123,9 @@ def compile_all(builds: Sequence[Build]) -> dict[str, str]:
         return {b.name: error for b, error in zip(work, pool.map(one, work), strict=True) if error}
 
 
-def load(build: Build) -> Loaded | Cublas:
+def load(build: Build) -> Loaded:
     """Raises DeviceError where the build does not compile or has no such entry."""
-    return Cublas(build.dtype) if build.source is None else Loaded(build)
+    return Loaded(build)
 
 
 def load_probe(arch: str) -> Any:

@@ -6,7 +6,7 @@ import os
 import sys
 
 from harness.devices import DeviceError, NoDevice, open_cuda
-from harness.devices.cuda.protocol import Build, Request
+from harness.devices.cuda.protocol import Build, Request, Work
 from harness.project.selection import find_case
 
 
@@ -24,7 +24,7 @@ def main(ids: list[str]) -> int:
     for case in cases:
         build = Build.of(case, device.info.capability)
         try:
-            worker.do(Request("once", (build,), case.launch, case.problem))
+            worker.do(Request("once", (build,), (Work.of(case),)))
         except DeviceError as error:
             print(error, file=sys.stderr)
             return 1

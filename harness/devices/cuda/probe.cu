@@ -57,10 +57,12 @@ extern "C" __global__ void busy(unsigned long long nanoseconds, float* sink)
     if (y == 12345.0f) *sink = y;
 }
 
-// value of element i of a matrix of the given kind (0 float, 1 half, 2 bfloat16), in double
-__device__ double value(const void* p, int kind, size_t i)
+// value of element i of a matrix of the given kind (0 float, 1 half, 2 bfloat16, 3 int8, 4 int32), in double
+__device__ double value(const void* p, int kind, long long i)
 {
     if (kind == 0) return static_cast<const float*>(p)[i];
+    if (kind == 3) return static_cast<const signed char*>(p)[i];
+    if (kind == 4) return static_cast<const int*>(p)[i];
     const unsigned short bits = static_cast<const unsigned short*>(p)[i];
     float f;
     if (kind == 1) asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(bits));
@@ -68,13 +70,17 @@ __device__ double value(const void* p, int kind, size_t i)
     return f;
 }
 
-// y[row] = X[row, :] · x in double, one block a row. Exact for integers while sums stay below 2^53.
-extern "C" __global__ void matvec(const void* X, int kind, int columns, int ld, const double* x, double* y)
+// y[row] = X[row, :] · x in double, one block a row, for each matrix of a batch one after the other. Rows, columns
+// and matrices are so many elements apart. Exact for integers while sums stay below 2^53.
+extern "C" __global__ void matvec(const void* X, int kind, int rows, int columns, long long row_step,
+                                  long long column_step, long long matrix_step, const double* x, double* y)
 {
     __shared__ double part[256];
+    const long long matrix = blockIdx.x / rows;
+    const long long start = matrix * matrix_step + blockIdx.x % rows * row_step;
     double sum = 0;
     for (int j = threadIdx.x; j < columns; j += 256)
-        sum += value(X, kind, (size_t)blockIdx.x * ld + j) * x[j];
+        sum += value(X, kind, start + j * column_step) * x[matrix * columns + j];
     part[threadIdx.x] = sum;
     for (int half = 128; half; half /= 2) {
         __syncthreads();
@@ -84,13 +90,15 @@ extern "C" __global__ void matvec(const void* X, int kind, int columns, int ld, 
 }
 
 // Counts |c - r| > tolerance (a NaN counts) into result[0]; result[1] is the first such index.
-extern "C" __global__ void compare(const float* c, const float* r, int rows, int columns, int ld,
-                                   float tolerance, unsigned long long* result)
+extern "C" __global__ void compare(const void* c, const void* r, int kind, int count, int rows, int columns,
+                                   long long ld, long long stride, float tolerance, unsigned long long* result)
 {
-    for (int row = blockIdx.x; row < rows; row += gridDim.x)
+    for (long long row = blockIdx.x; row < (long long)count * rows; row += gridDim.x)
         for (int column = threadIdx.x; column < columns; column += blockDim.x) {
-            const size_t i = (size_t)row * ld + column;
-            if (!(fabsf(c[i] - r[i]) <= tolerance)) {
+            const long long i = row / rows * stride + row % rows * ld + column;
+            const double got = value(c, kind, i), want = value(r, kind, i);
+            // An infinity is right where it is wanted.
+            if (!(fabs(got - want) <= tolerance) && !(got == want)) {
                 atomicAdd(&result[0], 1ull);
                 atomicMin(&result[1], (unsigned long long)i);
             }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from harness.compiler.toolchain import arch, compile_options
 from harness.devices import Inputs
-from harness.model import Case, Launch, Problem
+from harness.devices.workspace import sizes
+from harness.model import Argument, Array, Case, DType, Launch, Problem, Storage
 from harness.timing.plan import PairPlan, Plan
 
 
@@ -40,18 +42,69 @@ class Build:
 
 
 @dataclass(frozen=True)
+class Work:
+    """A launch on a problem: what the worker knows of a case beside its build.
+
+    ``storages`` of the operands by name, ``roles`` of each as `Operand` has them; ``workspace`` bytes of it
+    and how many of them are zero; ``library``, ``linear`` and ``depth`` as of the operation; ``product``
+    whether it is plain A·B, so that C·x = A·(B·x); ``slope`` of its activation.
+    """
+
+    problem: Problem
+    dtype: DType
+    operation: str
+    launch: Launch
+    arguments: tuple[Argument, ...]
+    storages: Mapping[str, Storage]
+    roles: Mapping[str, str]
+    workspace: tuple[int, int]
+    library: str | None
+    product: bool
+    exact: bool
+    depth: int
+    slope: float
+
+    @classmethod
+    def of(cls, case: Case) -> Work:
+        operation, p = case.kernel.operation, case.problem
+        activation = operation.activation
+        return cls(
+            problem=p,
+            dtype=case.dtype,
+            operation=operation.name,
+            launch=case.launch,
+            arguments=() if case.kernel.library else case.arguments,
+            storages=case.storages,
+            roles={operand.name: operand.role for operand in operation.operands},
+            workspace=sizes(case),
+            library=operation.library,
+            product=operation.plain_product,
+            exact=activation is None or activation.exact,
+            depth=int(getattr(p, operation.depth)),
+            slope=activation.slope if activation else 1.0,
+        )
+
+    @property
+    def result(self) -> str:
+        """The operand that is written."""
+        return next(name for name, role in self.roles.items() if role == "result")
+
+    def __hash__(self) -> int:
+        return hash((self.problem, self.dtype.name, self.operation, self.launch, self.arguments))
+
+
+@dataclass(frozen=True)
 class Request:
     """One thing to do (hello, prepare, run, time, pair, once, resources, facts, stop), with the fields that
-    it needs; of ``pair``, builds and launches of A and of B. The answer to hello, a worker's first, says that
+    it needs; of ``pair``, builds and works of A and of B. The answer to hello, a worker's first, says that
     it is ready."""
 
     what: str
     builds: tuple[Build, ...] = ()
-    launch: Launch | None = None
-    problem: Problem | None = None
+    works: tuple[Work, ...] = ()
     inputs: Inputs | None = None
+    workspace: Array | None = None
     plan: Plan | None = None
-    launches: tuple[Launch, Launch] | None = None
     pair: PairPlan | None = None
 
 

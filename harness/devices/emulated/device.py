@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from harness.compiler import toolchain
-from harness.devices import Array, DeviceError, Inputs, Outputs, Violation
+from harness.devices import DeviceError, Inputs, Outputs, Violation
 from harness.devices.emulated.lines import source_lines
+from harness.devices.workspace import WORKSPACE, new_workspace, sizes, workspace_violations
 from harness.model import Case
 from harness.ptx import Buffer, Counters, Entry, GlobalMemory, Machine, PtxError, Report, parse
 
@@ -49,10 +50,10 @@ class EmulatedDevice:
         Raises DeviceError for a kernel that does not compile or uses an instruction unknown here.
         """
         first = cases[0].problem
+        machine = self._machine(cases[0])
         if not (first.m and first.n):
             # Nothing to compute: the launcher has no block to start.
-            return [Outputs(given.c.copy()) for given in inputs]
-        machine = self._machine(cases[0])
+            return [Outputs(given[_result(cases[0])].copy()) for given in inputs]
         buffers = _buffers(cases, inputs)
         parameters = [_parameters(case, buffers, i) for i, case in enumerate(cases)]
         launch = cases[0].launch
@@ -61,12 +62,12 @@ class EmulatedDevice:
             launch.block,
             launch.dynamic_shared,
             parameters,
-            GlobalMemory(buffers),
+            GlobalMemory(list(buffers.values())),
             20_000 + 2_000 * first.k,
             counters,
         )
         self.lane_instructions += report.lane_instructions
-        return [self._outputs(case, buffers[2], i, report) for i, case in enumerate(cases)]
+        return [_outputs(case, buffers, i, report) for i, case in enumerate(cases)]
 
     def close(self) -> None:
         self._machines.clear()
@@ -83,17 +84,6 @@ class EmulatedDevice:
         with contextlib.suppress(toolchain.CompileError, toolchain.ToolchainError, PtxError):
             return source_lines(entry.code, case.kernel, case.config, case.dtype, self.arch, self._nvcc)
         return {}
-
-    def _outputs(self, case: Case, c: Buffer, i: int, report: Report) -> Outputs:
-        found = [Violation(h.check, h.message) for h in report.hazards if h.launch == i]
-        p = case.problem
-        keeps = p.beta == 1 and (p.alpha == 0 or p.k == 0)  # C stays as it is
-        if not report.stopped and not keeps and (missing := c.unwritten(i, p.n)):
-            row, column, count = missing
-            found.append(
-                Violation("unwritten", f"no thread wrote C({row}, {column}); {count} elements in all")
-            )
-        return Outputs(c.values(i), tuple(found), complete=not report.stopped)
 
     def _machine(self, case: Case) -> Machine:
         kernel = case.kernel
@@ -116,32 +106,54 @@ class EmulatedDevice:
         return self._machines[key]
 
 
-def _buffers(cases: Sequence[Case], inputs: Sequence[Inputs]) -> list[Buffer]:
-    p = cases[0].problem
-    item = inputs[0].a.itemsize
+def _result(case: Case) -> str:
+    return case.kernel.operation.result.name
 
-    def readable(array: Array, columns: int) -> Array:
-        known = np.zeros(array.shape, bool)
-        known[:, :columns] = True
-        return known
 
-    # Columns past the row are no part of the matrix; nor is C, where beta is 0.
+def _outputs(case: Case, buffers: Mapping[str, Buffer], i: int, report: Report) -> Outputs:
+    name, p = _result(case), case.problem
+    buffer, storage = buffers[name], case.storages[name]
+    found = [Violation(h.check, h.message) for h in report.hazards if h.launch == i]
+    keeps = p.beta == 1 and (p.alpha == 0 or p.k == 0)  # C stays as it is
+    if not report.stopped and not (keeps and case.kernel.operation.linear):
+        missing = storage.matrices(~buffer.written(i))
+        if missing.any():
+            at = tuple(int(v) for v in np.argwhere(missing)[0])
+            place = (f"[{at[0]}]" if storage.count > 1 else "") + f"({at[1]}, {at[2]})"
+            text = f"no thread wrote {name}{place}; {int(missing.sum())} elements in all"
+            found.append(Violation("unwritten", text))
+    if not report.stopped and (workspace := buffers.get(WORKSPACE)) is not None:
+        found += workspace_violations(sizes(case)[1], workspace.values(i))
+    return Outputs(buffer.values(i), tuple(found), complete=not report.stopped)
+
+
+def _buffers(cases: Sequence[Case], inputs: Sequence[Inputs]) -> dict[str, Buffer]:
+    """The operands in global memory, and the workspace. What lies beside the elements of an operand is no
+    part of it; nor is the result, where beta is 0.
+    """
+    first = cases[0]
+    made = {}
+    for number, (name, storage) in enumerate(first.storages.items()):
+        known = []
+        for case in cases:
+            readable = np.zeros(storage.shape, bool)
+            storage.elements(readable)[:] = name != _result(case) or case.problem.beta != 0
+            known.append(readable)
+        values = [given[name] for given in inputs]
+        pitch = storage.ld * storage.dtype.itemsize
+        made[name] = Buffer(name, number, values, pitch, known, writable=name == _result(first))
+    if first.kernel.workspace:
+        fresh = [new_workspace(case) for case in cases]
+        zeroed = [words == 0 for words in fresh]
+        made[WORKSPACE] = Buffer(WORKSPACE, len(made), fresh, None, zeroed, writable=True)
+    return made
+
+
+_TYPES: dict[str, Any] = {"i32": np.int32, "i64": np.int64, "f32": np.float32, "f64": np.float64}
+
+
+def _parameters(case: Case, buffers: Mapping[str, Buffer], launch: int) -> list[Any]:
     return [
-        Buffer("A", 0, [i.a for i in inputs], p.lda * item, [readable(i.a, p.k) for i in inputs]),
-        Buffer("B", 1, [i.b for i in inputs], p.ldb * item, [readable(i.b, p.n) for i in inputs]),
-        Buffer(
-            "C",
-            2,
-            [i.c for i in inputs],
-            p.ldc * 4,
-            [readable(i.c, p.n if case.problem.beta else 0) for case, i in zip(cases, inputs, strict=True)],
-            writable=True,
-        ),
+        np.int64(buffers[a.buffer].address(launch)) if a.kind == "p64" else _TYPES[a.kind](a.value)
+        for a in case.arguments
     ]
-
-
-def _parameters(case: Case, buffers: Sequence[Buffer], launch: int) -> list[Any]:
-    p = case.problem
-    a, b, c = (np.int64(buffer.address(launch)) for buffer in buffers)
-    i, f = np.int32, np.float32
-    return [i(p.m), i(p.n), i(p.k), f(p.alpha), a, i(p.lda), b, i(p.ldb), f(p.beta), c, i(p.ldc)]

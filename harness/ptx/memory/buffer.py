@@ -196,20 +196,14 @@ class Buffer:
                 return i, abs(int(writer[i, j]))
         return -1, 0
 
-    def unwritten(self, launch: int, columns: int) -> tuple[int, int, int] | None:
-        """Row and column of the first element that no thread wrote, of the first columns, and their count."""
-        rows, stored = self.rows, self._row // self.item
-        at = launch * self._stride // self._cell
+    def written(self, launch: int) -> Array:
+        """Which elements some thread has written, every byte of them, (rows, columns) bool."""
+        rows, stored, columns = self.rows, self._row // self.item, self.width // self.item
         if self._writer is None:
-            missing: Any = np.ones((rows, columns), bool)
-        else:
-            n = self.item // self._cell
-            held = self._writer[at : at + rows * stored * n].reshape(rows, stored, n)
-            missing = (held[:, :columns] == 0).any(axis=2)
-        if not missing.any():
-            return None
-        row, column = divmod(int(np.argmax(missing)), columns)
-        return row, column, int(missing.sum())
+            return np.zeros((rows, columns), bool)
+        at, n = launch * self._stride // self._cell, self.item // self._cell
+        held = self._writer[at : at + rows * stored * n].reshape(rows, stored, n)
+        return np.asarray((held[:, :columns] != 0).all(axis=2))
 
 
 def _differ(one: Array, other: Array) -> Array:

@@ -1,0 +1,101 @@
+"""Inputs made for one kind of mistake each, and buffers to put them in."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from types import MappingProxyType
+
+import numpy as np
+
+from harness.model import Array, DType, Operation, Problem
+
+_FLOAT32_INTEGERS = 2**24  # integers below are exact in FP32, and so is every partial sum
+_FLOAT16_MAX = 65504
+_ADDEND = 15  # the largest integer in what is added and in the result
+PAST_ROW = 77.0  # what the result's buffer holds beside its elements
+
+
+def make_inputs(operation: Operation, problem: Problem, dtype: DType, kind: str) -> Mapping[str, Array]:
+    """A buffer of ``Storage.shape`` for each operand, of a ``kind``: exact, normal or probe.
+
+    ``exact``: small integers. ``normal``: standard normal on the dtype's grid. ``probe``: odd integers of 13
+    bits (fewer where the dtype holds fewer) times {0, ±1}: exact in FP32 and in the dtype, wrong in any lower
+    precision; of integer dtypes large ones of one sign, whose long sums FP32 does not hold. What lies beside
+    the elements is NaN in inputs, where reading it would show, and 77 in the result.
+    """
+    return _make(operation, replace(problem, alpha=1.0, beta=0.0), dtype, kind)
+
+
+@lru_cache(maxsize=64)
+def _make(operation: Operation, p: Problem, dtype: DType, kind: str) -> Mapping[str, Array]:
+    rng = np.random.default_rng(zlib.crc32(f"{kind}/{dtype}/{p.id}".encode()))
+    made = {}
+    multiplied = 0
+    for operand in operation.operands:
+        storage = operand.storage(p, dtype)
+        rows, columns = storage.rows, storage.columns
+        shape = (storage.count, columns, rows) if storage.transposed else (storage.count, rows, columns)
+        if operand.role == "multiplied":
+            values = _multiplied(rng, shape, operation, p, dtype, kind, multiplied)
+            made[operand.name] = storage.buffer(dtype.rounded(values), _nothing(dtype.storage))
+            multiplied += 1
+        else:
+            values = _added(rng, shape, kind, dtype)
+            fill = PAST_ROW if operand.role == "result" else _nothing(dtype.output)
+            made[operand.name] = storage.buffer(values, fill)
+    for buffer in made.values():
+        buffer.setflags(write=False)
+    return MappingProxyType(made)
+
+
+def _nothing(dtype: np.dtype[np.generic]) -> float:
+    """What no kernel may read: NaN, or an integer that is easily told from others."""
+    return 101 if dtype.kind == "i" else float("nan")
+
+
+def _multiplied(
+    rng: np.random.Generator,
+    shape: tuple[int, int, int],
+    operation: Operation,
+    p: Problem,
+    dtype: DType,
+    kind: str,
+    number: int,
+) -> Array:
+    depth = max(1, int(getattr(p, operation.depth)))
+    if dtype.integer:
+        low, high = (100, 127) if kind == "probe" else (-127, 127)
+        return rng.integers(low, high + 1, shape).astype(np.float32)
+    if kind == "exact":
+        limit = _integer_limit(depth, dtype)
+        return rng.integers(-limit, limit + 1, shape).astype(np.float32)
+    if kind == "normal":
+        return rng.standard_normal(shape, np.float32)
+    if number == 0:
+        half = 1 << (min(13, dtype.integer_bits) - 1)
+        if dtype.output == np.float16:
+            half = max(1, min(half, _FLOAT16_MAX // (2 * depth)))
+        return (2 * rng.integers(-half, half, shape) + 1).astype(np.float32)
+    density = min(0.9, 1024 / depth)
+    return rng.choice([-1.0, 0.0, 1.0], shape, p=[density / 2, 1 - density, density / 2]).astype(np.float32)
+
+
+def _added(rng: np.random.Generator, shape: tuple[int, int, int], kind: str, dtype: DType) -> Array:
+    if kind == "exact" or (dtype.integer and kind == "normal"):
+        return rng.integers(-_ADDEND, _ADDEND + 1, shape).astype(np.float32)
+    if kind == "normal":
+        return rng.standard_normal(shape, np.float32)
+    return np.zeros(shape, np.float32)
+
+
+def _integer_limit(depth: int, dtype: DType) -> int:
+    """Largest |a| and |b| for which alpha·Σab + beta·c + bias stays exact with |alpha|, |beta| ≤ 3, and, in
+    an output that holds less, finite.
+    """
+    room = (_FLOAT32_INTEGERS // 4 - 64) // depth
+    if dtype.output == np.float16:
+        room = min(room, (_FLOAT16_MAX // 3 - 64) // depth)
+    return int(max(1, min(15, room**0.5, 2**dtype.integer_bits - 1)))

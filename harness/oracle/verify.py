@@ -1,0 +1,298 @@
+"""Right or wrong: the checks that a kernel variant goes through on a problem, and the first mismatch.
+
+Each check launches the kernel on inputs made for one kind of mistake; `verify` runs them all on a case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from harness.devices import BatchDevice, Device, Inputs, Outputs, run_all
+from harness.model import Array, Case, Problem, Storage
+from harness.oracle.inputs import make_inputs
+from harness.oracle.reference import error_bound, exact_result, reference
+
+# alpha and beta of the exact check: each value once in each place, and the pairs that shortcuts get wrong.
+SCALES = ((1.0, 0.0), (2.0, 3.0), (-1.0, 1.0), (0.0, 2.0), (3.0, -1.0), (0.0, 0.0))
+_OLD = 77.0  # what C holds before the second launch: a number, for a kernel that writes over NaN only
+_LITTLE = 1000  # multiply-adds of a problem that costs nothing anywhere
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check saw. ``check`` is a stable name, ``message`` one line."""
+
+    check: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.check}: {self.message}"
+
+
+def verify(device: Device, case: Case) -> list[Finding]:
+    """All that is wrong with a kernel variant on the problem of the case, empty where it is right.
+
+    The problem's own alpha and beta are checked and those of SCALES that the kernel takes. A DeviceError
+    passes through: a kernel that crashes has no output to look at. Raises ValueError for a problem that the
+    kernel does not take.
+    """
+    if case.refusals:
+        raise ValueError(f"{case.id}: {'; '.join(case.refusals)}")
+    return _Examination(device, case).findings
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """One launch of a case, and what is looked at in its output (and in those of the launches before it)."""
+
+    problem: Problem
+    inputs: Inputs
+    check: Callable[[Problem, list[Array]], None]
+
+
+class _Examination:
+    """The launches of one case; stops at the first one that shows a mistake."""
+
+    def __init__(self, device: Device, case: Case) -> None:
+        self._case, self._operation, self._dtype = case, case.kernel.operation, case.dtype
+        self._result = self._operation.result.name
+        activation = self._operation.activation
+        self._exact_sums = activation is None or activation.exact
+        self._nan = not self._dtype.integer and (activation is None or activation.keeps_nan)
+        self.findings: list[Finding] = []
+        few = isinstance(device, BatchDevice)
+        launches = [*(self._few() if few else self._all())]
+        cases = [replace(case, problem=launch.problem) for launch in launches]
+        outputs = run_all(device, cases, [launch.inputs for launch in launches])
+        seen: list[Array] = []
+        for launch, output in zip(launches, outputs, strict=True):
+            seen.append(output.result)
+            self._look(launch, output, seen)
+            if self.findings:
+                break
+
+    def _all(self) -> Iterator[_Launch]:
+        p = self._case.problem
+        yield from self._scaled([(p.alpha, p.beta), *SCALES])
+        if self._exact_sums:
+            yield self._precision()
+        yield self._bound(p)
+        yield self._again()
+        if self._nan and p.m and p.n and p.k:
+            yield self._nan_row()
+
+    def _few(self) -> Iterator[_Launch]:
+        """Each kind of input once, over numbers in C once: what is stale shows as wrong. All of SCALES on
+        little problems only; the others have each an alpha and beta of their own."""
+        p = self._case.problem
+        yield from self._scaled([(p.alpha, p.beta), *(SCALES if p.m * p.n * p.k <= _LITTLE else ())])
+        yield self._bound(p)
+        whole = bool(p.m and p.n and p.k)
+        if not self._exact_sums:
+            yield self._bound(replace(p, beta=0.0), _OLD)
+        elif self._nan and p.m > 1 and whole:
+            yield self._precision(_OLD, nan_row=True)
+            return
+        else:
+            yield self._precision(_OLD)
+        if self._nan and whole:
+            yield self._nan_row()
+
+    def _look(self, launch: _Launch, output: Outputs, seen: list[Array]) -> None:
+        problem = launch.problem
+        for violation in output.violations:
+            self._add(violation.check, problem, violation.message)
+        if not output.complete:
+            return
+        changed = _bits(output.result) != _bits(launch.inputs[self._result])
+        self._storage(problem).elements(changed)[:] = False
+        if changed.any():
+            row, column = (int(i) for i in np.argwhere(changed)[0])
+            place = self._storage(problem).place(row, column)
+            text = f"{self._result}{place} past the row was written, {int(changed.sum())} in all"
+            self._add("padding", problem, text)
+        launch.check(problem, seen)
+
+    def _storage(self, problem: Problem) -> Storage:
+        return self._operation.result.storage(problem, self._dtype)
+
+    def _matrices(self, problem: Problem, buffer: Array) -> Array:
+        return self._storage(problem).matrices(buffer)
+
+    def _add(self, check: str, problem: Problem, text: str) -> None:
+        self.findings.append(Finding(check, f"{text} [{_scales(problem)}]"))
+
+    def _inputs(self, problem: Problem, kind: str, before: float = np.nan) -> Inputs:
+        """The result is ``before`` where beta is 0: NaN, so reading it, or not writing it, shows."""
+        inputs = make_inputs(self._operation, problem, self._dtype, kind)
+        if problem.beta == 0:
+            c = inputs[self._result].copy()
+            self._storage(problem).elements(c)[:] = before if before == before else _unwritten(c)
+            inputs = {**inputs, self._result: c}
+        return inputs
+
+    def _name(self, at: tuple[int, ...], problem: Problem) -> str:
+        return f"{self._result}{_place(at, problem)}"
+
+    def _compare(self, check: str, problem: Problem, seen: Array, want: Array, bound: Array | float) -> None:
+        got = self._matrices(problem, seen)
+        self._differ(check, problem, got, want, bound)
+
+    def _differ(self, check: str, problem: Problem, got: Array, want: Array, bound: Array | float) -> None:
+        with np.errstate(invalid="ignore"):
+            wrong = ~(np.abs(got.astype(np.float64) - want) <= bound)
+        if not wrong.any():
+            return
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        limit = float(np.broadcast_to(bound, wrong.shape)[at])
+        value, expected, count = float(got[at]), want[at], int(wrong.sum())
+        text = (
+            f"{self._name(at, problem)} is {value:.9g}, expected {expected:.9g} ± {limit:.3g}; "
+            f"{count} of {wrong.size} elements are wrong"
+        )
+        if problem.beta == 0 and _is_unwritten(got[at]):
+            check = "unwritten"
+            text += f" ({self._result} was {_shown(value)} before: not written, or read although beta is 0)"
+        self._add(check, problem, text)
+
+    def _scaled(self, scales: Sequence[tuple[float, float]]) -> Iterator[_Launch]:
+        """Exact sums of integers; where the epilogue rounds, real data within the bound."""
+
+        def check(problem: Problem, seen: list[Array]) -> None:
+            want = exact_result(self._operation, problem, self._dtype, "exact")
+            self._compare("exact", problem, seen[-1], want, 0.0)
+
+        for alpha, beta in dict.fromkeys(scales):
+            problem = replace(self._case.problem, alpha=alpha, beta=beta)
+            if replace(self._case, problem=problem).refusals:
+                continue
+            if self._exact_sums:
+                yield _Launch(problem, self._inputs(problem, "exact"), check)
+            else:
+                yield self._bound(problem)
+
+    def _precision(self, before: float = np.nan, nan_row: bool = False) -> _Launch:
+        """Probes that a lower precision gets wrong. With ``nan_row`` one row of A has a NaN, and only what it
+        does not reach are probes."""
+        problem = replace(self._case.problem, alpha=1.0, beta=0.0)
+        inputs = self._inputs(problem, "probe", before)
+        given = self._with_nan(problem, inputs) if nan_row else inputs
+
+        def check(problem: Problem, seen: list[Array]) -> None:
+            c = self._matrices(problem, seen[-1])
+            want = exact_result(self._operation, problem, self._dtype, "probe")
+            if nan_row:
+                reached = self._check_nan(problem, given, c)
+                # What is wrong there has been said.
+                c = np.where(reached, want.astype(c.dtype), c)
+            self._differ("precision", problem, c, want, 0.0)
+
+        return _Launch(problem, given, check)
+
+    def _bound(self, problem: Problem, before: float = np.nan) -> _Launch:
+        """Real data within the bound; of integers any data to the bit."""
+
+        def check(problem: Problem, seen: list[Array]) -> None:
+            of = self._operation, problem, self._dtype, "normal"
+            bound = 0.0 if self._dtype.integer else error_bound(*of)
+            self._compare("bound", problem, seen[-1], reference(*of), bound)
+
+        return _Launch(problem, self._inputs(problem, "normal", before), check)
+
+    def _again(self) -> _Launch:
+        """The bound's launch again, to the same bits; where beta is 0, whatever C held before."""
+
+        def check(problem: Problem, seen: list[Array]) -> None:
+            first, second = (self._matrices(problem, c) for c in seen[-2:])
+            changed = self._matrices(problem, _bits(seen[-2]) != _bits(seen[-1]))
+            differ, kept = np.argwhere(changed), np.argwhere(changed & (second == _OLD))
+            if problem.beta == 0 and kept.size:
+                at = tuple(int(i) for i in kept[0])
+                text = (
+                    f"{self._name(at, problem)} kept the {_OLD:g} it held before, and was {first[at]:.9g} "
+                    f"when written over {_shown(_unwritten(first))}; {len(kept)} elements"
+                )
+                self._add("stale", problem, text)
+            elif differ.size:
+                at = tuple(int(i) for i in differ[0])
+                one, other = float(first[at]), float(second[at])
+                text = (
+                    f"{self._name(at, problem)} was {one:.9g}, then {other:.9g} on the same input; "
+                    f"{len(differ)} differ"
+                )
+                self._add("repeat", problem, text)
+
+        problem = self._case.problem
+        return _Launch(problem, self._inputs(problem, "normal", before=_OLD), check)
+
+    def _nan_row(self) -> _Launch:
+        """One NaN in A reaches just those elements of C that it must: one row, all of it."""
+        problem = replace(self._case.problem, alpha=1.0, beta=0.0)
+        given = self._with_nan(problem, self._inputs(problem, "exact"))
+
+        def check(problem: Problem, seen: list[Array]) -> None:
+            self._check_nan(problem, given, self._matrices(problem, seen[-1]))
+
+        return _Launch(problem, given, check)
+
+    @property
+    def _poisoned(self) -> str:
+        """The operand that gets a NaN: the first that is multiplied."""
+        return next(operand.name for operand in self._operation.operands if operand.role == "multiplied")
+
+    def _with_nan(self, problem: Problem, inputs: Inputs) -> Inputs:
+        buffer = inputs[self._poisoned].copy()
+        a = self._operation.storages(problem, self._dtype)[self._poisoned].matrices(buffer)
+        a[problem.batch // 2, a.shape[1] // 2, a.shape[2] // 2] = np.nan
+        return {**inputs, self._poisoned: buffer}
+
+    def _check_nan(self, problem: Problem, given: Inputs, c: Array) -> Array:
+        """Which elements the NaN must reach."""
+        storages = self._operation.storages(problem, self._dtype)
+        values = {n: storages[n].matrices(given[n]).astype(np.float64) for n in storages if n != self._result}
+        want = np.isnan(self._operation.product(values))
+        wrong = np.argwhere(np.isnan(c) != want)
+        if wrong.size:
+            at = tuple(int(i) for i in wrong[0])
+            what = "is not NaN" if want[at] else "is NaN"
+            row = storages[self._poisoned].matrices(given[self._poisoned]).shape[1] // 2
+            text = (
+                f"with a NaN in row {row} of {self._poisoned}, {self._name(at, problem)} {what}; "
+                f"{len(wrong)} of {c.size} elements are wrong"
+            )
+            self._add("nan_row", problem, text)
+        return want
+
+
+def _bits(values: Array) -> Array:
+    """The bit patterns, for every type of output."""
+    return values.view(f"u{values.dtype.itemsize}")
+
+
+def _unwritten(c: Array) -> float:
+    """What an output holds that nobody has written: NaN, of integers the smallest one."""
+    return float(np.iinfo(c.dtype).min) if c.dtype.kind == "i" else float("nan")
+
+
+def _shown(value: float) -> str:
+    return f"{value:g}" if value == value else "NaN"
+
+
+def _is_unwritten(value: Any) -> bool:
+    if value.dtype.kind == "i":
+        return bool(value == np.iinfo(value.dtype).min)
+    return bool(np.isnan(value))
+
+
+def _place(at: tuple[int, ...], problem: Problem) -> str:
+    """An element (batch, row, column) as a coordinate."""
+    matrix = f"[{at[0]}]" if problem.batch > 1 else ""
+    return f"{matrix}({at[1]}, {at[2]})"
+
+
+def _scales(problem: Problem) -> str:
+    return f"{problem.id}, alpha {problem.alpha:g}, beta {problem.beta:g}"
