@@ -111,6 +111,14 @@ class Kernel:
     duty: float = 1.0
     grid: Callable[[BlockShape, Problem], tuple[int, int, int]] | None = None
 
+    def __post_init__(self) -> None:
+        activation = self.operation.activation
+        for dtype in self.dtypes:
+            if dtype.integer and activation and not activation.exact:
+                raise ValueError(
+                    f"{self.name}: {activation.name} makes no integers, and {dtype} has an integer output"
+                )
+
     @property
     def library(self) -> bool:
         return self.source is None

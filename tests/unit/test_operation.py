@@ -1,0 +1,223 @@
+"""Operations as data: where their elements lie, what they come to, and a wrong one of each is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from harness import oracle
+from harness.devices import Inputs, Outputs
+from harness.model import (
+    F16,
+    F32,
+    GELU,
+    GELU_ERF,
+    GEMM,
+    GEMM_BATCHED,
+    GEMM_BIAS_GELU,
+    GEMM_BIAS_RELU,
+    S8,
+    Array,
+    BlockShape,
+    Case,
+    Config,
+    DType,
+    Kernel,
+    Operation,
+    Problem,
+    find_dtype,
+    find_problem,
+    gemm,
+    gemm_bias,
+)
+from tests.unit.fakes import NumpyDevice
+
+ODD = Problem(37, 53, 41, alpha=2, beta=-1, lda=44, ldb=57, ldc=61)
+OPERATIONS = [
+    *(gemm(layout) for layout in ("NN", "NT", "TN", "TT", "NNT", "TTT")),
+    *(GEMM_BIAS_RELU, GEMM_BIAS_GELU, gemm_bias(), gemm_bias(GELU_ERF, "NT")),
+]
+
+
+def case_of(operation: Operation, problem: Problem = ODD, dtype: DType = F32) -> Case:
+    kernel = Kernel("fake", None, "", BlockShape((1, 1), (1, 1)), operation=operation)
+    return Case(kernel, dtype, Config(), problem.stored(operation.layout))
+
+
+def found(operation: Operation, device: NumpyDevice, problem: Problem = ODD, dtype: DType = F32) -> list[str]:
+    return [finding.check for finding in oracle.verify(device, case_of(operation, problem, dtype))]
+
+
+# In memory
+
+
+@pytest.mark.parametrize("layout", ["NN", "TN", "NT", "TT", "NNT"])
+def test_an_element_lies_where_the_layout_says(layout: str) -> None:
+    case = case_of(gemm(layout, batched=True), replace(ODD, batch=3, gap=2))
+    inputs = oracle.make_inputs(case.kernel.operation, case.problem, F32, "normal")
+    for number, name in enumerate("ABC"):
+        storage, flat = case.storages[name], inputs[name].reshape(-1)
+        matrix = storage.matrices(inputs[name])[2]
+        turned = layout[number:][:1] == "T"
+        row, column = 5, 7
+        at = 2 * storage.stride + (column * storage.ld + row if turned else row * storage.ld + column)
+        assert flat[at] == matrix[row, column]
+        beside = np.ones(storage.shape, bool)
+        storage.elements(beside)[:] = False
+        rest = inputs[name][beside]
+        assert rest.size
+        assert ((rest == 77) if name == "C" else np.isnan(rest)).all()
+
+
+@pytest.mark.parametrize(
+    "text", ["37x53x41-tn", "4x5x6-nnt-batch3-gap2-alpha2-beta-1-ld9.9.9", "8x8x8-batch10", "1x2x3"]
+)
+def test_an_id_gives_the_problem_again(text: str) -> None:
+    assert find_problem(text).id == text
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        ({"layout": "NX"}, "a letter N or T"),
+        ({"gap": 2}, "between the matrices of a batch"),
+        ({"lda": 3, "layout": "TN"}, "lda 3 is shorter than the row of 4"),
+    ],
+)
+def test_a_problem_that_cannot_be_is_refused(problem: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Problem(4, 3, 2, **problem)  # type: ignore[arg-type]
+
+
+def test_an_unknown_dtype_is_an_error() -> None:
+    with pytest.raises(ValueError, match="unknown dtype 'f8'; known: f32, f16"):
+        find_dtype("f8")
+
+
+def test_flop_and_compulsory_bytes() -> None:
+    p = Problem(4, 5, 6, batch=7)
+    assert GEMM_BATCHED.flop(p) == 2 * 4 * 5 * 6 * 7
+    assert GEMM_BATCHED.compulsory_bytes(p, F32) == 4 * 7 * (4 * 6 + 6 * 5 + 4 * 5)
+    one = Problem(4, 5, 6, beta=1)
+    assert GEMM.compulsory_bytes(one, F16) == 2 * (4 * 6 + 6 * 5) + 2 * 4 * 4 * 5
+    assert GEMM_BIAS_RELU.compulsory_bytes(Problem(4, 5, 6), F32) == 4 * (24 + 30 + 20 + 5)
+
+
+# Right
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16_f16", "bf16_bf16", "tf32", "f32_f16", "f16_bf16", "s8"])
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
+def test_a_right_kernel_gives_no_finding(operation: Operation, dtype: str) -> None:
+    if dtype == "s8" and operation.activation and not operation.activation.exact:
+        pytest.skip("an activation that rounds makes no integers")
+    assert found(operation, NumpyDevice(), ODD, find_dtype(dtype)) == []
+
+
+def test_an_activation_that_rounds_cannot_make_integers() -> None:
+    with pytest.raises(ValueError, match="k: gelu makes no integers, and s8 has an integer output"):
+        Kernel("k", None, "", BlockShape((1, 1), (1, 1)), operation=GEMM_BIAS_GELU, dtypes=(S8,))
+
+
+@pytest.mark.parametrize("layout", ["NN", "TT"])
+def test_a_right_batch_gives_no_finding(layout: str) -> None:
+    batch = replace(ODD, batch=3, gap=2)
+    assert found(gemm(layout, batched=True), NumpyDevice(), batch) == []
+
+
+def test_a_problem_that_is_not_taken_is_not_verified() -> None:
+    case = case_of(GEMM, replace(ODD, batch=3))
+    kernel = replace(case.kernel, source=__file__)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="gemm takes no batch"):
+        oracle.verify(NumpyDevice(), replace(case, kernel=kernel))
+
+
+def test_the_two_gelus_differ_by_more_than_the_bound() -> None:
+    x = np.linspace(-4, 4, 1001)
+    assert 4.5e-4 < np.abs(GELU.apply(x) - GELU_ERF.apply(x)).max() < 5e-4
+    slope = np.abs(np.diff(GELU_ERF.apply(x)) / np.diff(x)).max()
+    assert 1.12 < slope < GELU.slope
+
+
+# Wrong
+
+
+class Other(NumpyDevice):
+    """Computes another case than it is asked for."""
+
+    def __init__(self, other: Callable[[Case, Inputs], tuple[Case, Inputs]]) -> None:
+        super().__init__()
+        self._other = other
+
+    def run(self, case: Case, inputs: Inputs) -> Outputs:
+        return super().run(*self._other(case, inputs))
+
+
+def _activation(name: str) -> Callable[[Case, Inputs], tuple[Case, Inputs]]:
+    by_name = {"erf": GELU_ERF, "none": None}
+
+    def change(case: Case, inputs: Inputs) -> tuple[Case, Inputs]:
+        operation = replace(case.kernel.operation, activation=by_name[name])
+        return replace(case, kernel=replace(case.kernel, operation=operation)), inputs
+
+    return change
+
+
+def _bias(change: Callable[[Array], Array]) -> Callable[[Case, Inputs], tuple[Case, Inputs]]:
+    return lambda case, inputs: (case, {**inputs, "bias": change(inputs["bias"])})
+
+
+@pytest.mark.parametrize(
+    ("operation", "change"),
+    [
+        pytest.param(GEMM_BIAS_GELU, _activation("erf"), id="the other GELU"),
+        pytest.param(GEMM_BIAS_RELU, _activation("none"), id="no ReLU"),
+        pytest.param(GEMM_BIAS_RELU, _bias(np.zeros_like), id="no bias"),
+        pytest.param(gemm_bias(), _bias(lambda b: np.roll(b, 1, axis=1)), id="bias off by one"),
+    ],
+)
+def test_another_epilogue_is_found(
+    operation: Operation, change: Callable[[Case, Inputs], tuple[Case, Inputs]]
+) -> None:
+    assert found(operation, Other(change)) in (["exact"], ["bound"])
+
+
+def test_a_batch_of_one_matrix_is_found() -> None:
+    def first(c: Array, inputs: Inputs, p: Problem) -> None:
+        c[39:] = inputs["C"][39:]
+
+    assert found(GEMM_BATCHED, NumpyDevice(finish=first), replace(ODD, batch=3, gap=2)) != []
+
+
+def test_writing_between_the_matrices_of_a_batch_is_found() -> None:
+    def between(c: Array, inputs: Inputs, p: Problem) -> None:
+        c[p.m, 3] = 1
+
+    device = NumpyDevice(finish=between)
+    (finding,) = oracle.verify(device, case_of(GEMM_BATCHED, replace(ODD, batch=3, gap=2)))
+    assert finding.check == "padding"
+    assert "C[0](37, 3) past the row was written, 1 in all" in finding.message
+
+
+@pytest.mark.parametrize("dtype", ["f16_f16", "bf16_bf16"])
+def test_an_output_that_is_cut_in_place_of_rounded_is_found(dtype: str) -> None:
+    def cut(c: Array, inputs: Inputs, p: Problem) -> None:
+        elements = c[: p.m, : p.n]
+        elements[:] = (elements.view(np.uint16) & 0xFFFE).view(c.dtype)
+
+    assert found(GEMM, NumpyDevice(finish=cut), ODD, find_dtype(dtype)) == ["exact"]
+
+
+def test_integers_added_up_in_fp32_are_found() -> None:
+    def in_fp32(a: Array, b: Array, p: Problem) -> Array:
+        total = np.zeros((p.m, p.n), np.float32)
+        for k in range(p.k):
+            total += a[:, k : k + 1].astype(np.float32) * b[k : k + 1].astype(np.float32)
+        return total.astype(np.float64)
+
+    problem = Problem(3, 5, 2113)
+    assert found(GEMM, NumpyDevice(), problem, S8) == []
+    assert found(GEMM, NumpyDevice(multiply=in_fp32), problem, S8) == ["precision"]

@@ -1,0 +1,194 @@
+"""A kernel's own parameters: read as people write them, handed over in their order; what they cannot say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from harness.model import (
+    F16,
+    F32,
+    GEMM,
+    GEMM_BATCHED,
+    GEMM_BIAS_RELU,
+    S8,
+    BlockShape,
+    Case,
+    Config,
+    DType,
+    Kernel,
+    Operation,
+    Problem,
+    Takes,
+    Workspace,
+    gemm,
+)
+from harness.model.parameters import parse_parameters
+
+PROBLEM = Problem(20, 30, 40, alpha=2, beta=3, lda=44, ldb=33, ldc=35)
+
+
+def kernel(parameters: str = "", operation: Operation = GEMM, takes: Takes | None = None) -> Kernel:
+    made = Kernel("k", None, "f", BlockShape((16, 16), (16, 16)), operation=operation, parameters=parameters)
+    return replace(made, takes=takes) if takes else made
+
+
+def handed(
+    parameters: str = "", problem: Problem = PROBLEM, operation: Operation = GEMM, dtype: DType = F32
+) -> list[object]:
+    """What is handed over: a number, or the name of a buffer."""
+    case = Case(kernel(parameters, operation), dtype, Config(), problem)
+    return [argument.buffer or argument.value for argument in case.arguments]
+
+
+def test_the_usual_parameters_of_gemm() -> None:
+    assert handed() == [20, 30, 40, 2, "A", 44, "B", 33, 3, "C", 35]
+
+
+def test_the_order_and_the_names_are_the_kernels_own() -> None:
+    text = "float *C, const float *__restrict__ A, float* B, int wA=K, unsigned int wB=N, int flags=7"
+    assert handed(text) == ["C", "A", "B", 40, 30, 7]
+
+
+def test_names_are_enough() -> None:
+    assert handed("M, N, K, alpha, A, B, beta, C") == [20, 30, 40, 2, "A", "B", 3, "C"]
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        pytest.param(
+            "int M, size_t N, long long K, A, B, C", ["i32", "i64", "i64", "p64", "p64", "p64"], id="C"
+        ),
+        pytest.param("A, B, C, half alpha, double beta", ["p64", "p64", "p64", "f16", "f64"], id="scalars"),
+        pytest.param("float A[], float B[], float C[], int m", ["p64", "p64", "p64", "i32"], id="arrays"),
+    ],
+)
+def test_types_as_cpp_writes_them(text: str, kinds: list[str]) -> None:
+    assert [parameter.kind for parameter in parse_parameters(text, GEMM)] == kinds
+
+
+def test_scalars_without_a_type_are_those_of_the_dtype() -> None:
+    for dtype, kind in ((F32, "f32"), (F16, "f32"), (S8, "i32")):
+        case = Case(kernel(), dtype, Config(), PROBLEM)
+        assert [a.kind for a in case.arguments if a.name in ("alpha", "beta")] == [kind, kind]
+
+
+def test_a_batch_comes_with_strides() -> None:
+    problem = Problem(4, 5, 6, batch=7, gap=2, lda=8, ldb=9, ldc=10)
+    assert handed("", problem, GEMM_BATCHED) == [
+        *(4, 5, 6, 1, "A", 8, (4 + 2) * 8, "B", 9, (6 + 2) * 9, 0, "C", 10, (4 + 2) * 10, 7)
+    ]
+
+
+def test_what_is_added_and_the_workspace_are_handed_over() -> None:
+    assert handed("", PROBLEM, GEMM_BIAS_RELU)[7:9] == [33, "bias"]
+    one = replace(kernel(), workspace=Workspace(lambda config, problem: 64))
+    assert Case(one, F32, Config(), PROBLEM).arguments[-1].buffer == "workspace"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("A, B, C, width", "say what width means by width=ROLE, one of M, N, K, batch, alpha"),
+        ("A, B, C, ldaa", "did you mean ldA[?] say what ldaa means"),
+        ("A, B", r"C of gemm is missing"),
+        ("A, A, B, C", "A is handed over twice"),
+        ("float A, B, C", "A is handed over by its address"),
+        ("A, B, C, int* M", "a pointer cannot hold M"),
+        ("A, B, C, quad M", "unknown type 'quad'; known: int"),
+        ("A, B, C, ", "parameter '' cannot be read"),
+        ("A, B, C, bias", "say what bias means"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_one_line(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said) as caught:
+        parse_parameters(text, GEMM)
+    assert "\n" not in str(caught.value)
+
+
+# What parameters cannot say
+
+
+@pytest.mark.parametrize(
+    ("parameters", "operation", "narrowed"),
+    [
+        pytest.param("", GEMM, PROBLEM, id="all"),
+        pytest.param(
+            "M, N, K, A, lda, B, ldb, C, ldc", GEMM, replace(PROBLEM, alpha=1, beta=0), id="no scalars"
+        ),
+        pytest.param(
+            "M, N, K, alpha, A, B, beta, C",
+            GEMM,
+            Problem(20, 30, 40, alpha=2, beta=3),
+            id="no leading dimensions",
+        ),
+        pytest.param(
+            "",
+            gemm("TN"),
+            Problem(20, 30, 40, alpha=2, beta=3, lda=24, ldb=33, ldc=35, layout="TN"),
+            id="column-major A: as much beyond its column",
+        ),
+    ],
+)
+def test_a_problem_is_narrowed_to_what_can_be_said(
+    parameters: str, operation: Operation, narrowed: Problem
+) -> None:
+    one = kernel(parameters, operation)
+    one = replace(one, source=__file__)  # type: ignore[arg-type]
+    assert one.narrowed(PROBLEM) == narrowed
+    assert one.refusals(Config(), narrowed) == ()
+    assert bool(one.refusals(Config(), PROBLEM)) is (narrowed != PROBLEM)
+
+
+def refused(takes: Takes, problem: Problem, parameters: str = "", **config: int) -> str:
+    one = replace(kernel(parameters, takes=takes), source=__file__)  # type: ignore[arg-type]
+    return "; ".join(one.refusals(Config(**config), problem))
+
+
+@pytest.mark.parametrize(
+    ("takes", "problem", "reason"),
+    [
+        (Takes(multiples={"m": "TILE_M"}), Problem(127, 1, 1), "m 127 is no multiple of TILE_M = 64"),
+        (Takes(multiples={"k": 8}), Problem(1, 1, 12), "k 12 is no multiple of 8"),
+        (Takes(multiples={"lda": 4}), Problem(1, 1, 6), "lda 6 is no multiple of 4"),
+        (Takes(at_most={"n": 64}), Problem(1, 65, 1), "n 65 is above 64"),
+        (Takes(at_least={"k": 1}), Problem(1, 1, 0), "k 0 is below 1"),
+        (Takes(square=True), Problem(2, 2, 3), "2x2x3 is not square"),
+        (Takes(unless=lambda problem, config: "not on Sundays"), Problem(1, 1, 1), "not on Sundays"),
+        (Takes(), Problem(1, 1, 1, batch=3), "gemm takes no batch"),
+        (Takes(), Problem(1, 1, 1, layout="TN"), "gemm has layout NN, not TN"),
+    ],
+)
+def test_a_problem_that_is_not_taken_is_refused_with_the_reason(
+    takes: Takes, problem: Problem, reason: str
+) -> None:
+    assert refused(takes, problem, TILE_M=64) == reason
+
+
+def test_what_parameters_cannot_say_is_refused_with_the_reason() -> None:
+    said = refused(Takes(), PROBLEM, "M, N, K, A, B, C")
+    assert said == (
+        "it has no parameter alpha, which is 1; it has no parameter beta, which is 0; "
+        "it has no parameter for a leading dimension that is not tight"
+    )
+
+
+@pytest.mark.parametrize(
+    ("takes", "near"),
+    [
+        (Takes(multiples={"m": 64, "n": 64, "k": 8}), Problem(128, 192, 144)),
+        (Takes(at_most={"m": 64, "n": 64, "k": 64}), Problem(64, 64, 64)),
+        (Takes(square=True, multiples={"m": 32, "n": 32, "k": 32}), Problem(160, 160, 160)),
+        (Takes(at_most={"k": 100}, multiples={"k": 64}), Problem(127, 131, 64)),
+    ],
+)
+def test_a_problem_near_what_is_taken_is_taken(takes: Takes, near: Problem) -> None:
+    assert takes.near(Problem(127, 131, 137), Config()) == near
+    assert not list(takes.refusals(near, Config()))
+
+
+def test_near_keeps_what_leading_dimensions_have_beyond_their_rows() -> None:
+    near = Takes(multiples={"k": 8, "lda": 4}).near(Problem(3, 5, 9, lda=12, ldb=6), Config())
+    assert near == Problem(3, 5, 16, lda=20, ldb=6)
