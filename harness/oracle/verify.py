@@ -87,10 +87,13 @@ class _Examination:
 
     def _few(self) -> Iterator[_Launch]:
         """Each kind of input once, over numbers in C once: what is stale shows as wrong. All of SCALES on
-        little problems only; the others have each an alpha and beta of their own."""
+        little problems only; the others have each an alpha and beta of their own. Twice the same where blocks
+        work together through a workspace."""
         p = self._case.problem
         yield from self._scaled([(p.alpha, p.beta), *(SCALES if p.m * p.n * p.k <= _LITTLE else ())])
         yield self._bound(p)
+        if self._case.kernel.workspace:
+            yield self._again()  # with the blocks in another order
         whole = bool(p.m and p.n and p.k)
         if not self._exact_sums:
             yield self._bound(replace(p, beta=0.0), _OLD)
