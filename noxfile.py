@@ -34,11 +34,12 @@ def pytest(session: nox.Session, *args: str) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Style of the Python; schemas and security of the workflows. Needs no network."""
+    """Style of the Python, who imports whom; schemas and security of the workflows. Needs no network."""
     install(session, "lint")
     workflows = [str(path) for path in sorted(Path(".github/workflows").glob("*.yml"))]
     session.run("ruff", "check")
     session.run("ruff", "format", "--check", "--diff")
+    session.run("lint-imports", "--no-cache", "--no-logo")
     session.run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *workflows)
     session.run("check-jsonschema", "--builtin-schema", "vendor.dependabot", ".github/dependabot.yml")
     session.run("zizmor", "--offline", "--no-progress", "--persona", "pedantic", ".github")

@@ -14,13 +14,13 @@ import pytest
 
 from harness.commands.compare import main
 from harness.devices import DeviceError, NoDevice
-from harness.devices.cuda import pairing
 from harness.gate.compare import Comparison, compare
 from harness.gate.document import document, verdicts
 from harness.gate.pairs import Pair
 from harness.model import KERNELS_DIR, Case, Problem
 from harness.project.commit import Commit, Tree
 from harness.reports.paired import heading, markdown, table
+from harness.timing import throttle
 from harness.timing.looks import Rule
 from harness.timing.plan import PairPlan
 from harness.verdicts import paired
@@ -254,7 +254,7 @@ def test_nothing_changed_passes_with_its_control() -> None:
 def test_throttled_blocks_come_again_and_what_stays_throttled_is_ambiguous(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pairing, "_REST_SECONDS", 0.0)
+    monkeypatch.setattr(throttle, "REST_SECONDS", 0.0)
     launches = 0
 
     def mhz(arm: str) -> float:

@@ -6,12 +6,11 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from harness.timing.duty import burst, rest
+from harness.timing.duty import burst
 from harness.timing.plan import LAUNCHES, PairPlan
 from harness.timing.samples import PairedSamples, at_full_clock, into_blocks
 from harness.timing.schedule import VISITS, Stretch
-
-_REST_SECONDS = 0.15
+from harness.timing.throttle import Batch, batches
 
 
 class Run(Protocol):
@@ -34,39 +33,42 @@ class Watch(Protocol):
 def time_pair(watch: Watch, arms: Mapping[str, Any], plan: PairPlan) -> PairedSamples:
     """The blocks of the plan, those repeated of which the clock was throttled.
 
-    Fewer come back where retries did not help. Bursts get shorter and rests come between them where many
-    launches are lost, as in ``Stopwatch.measure``.
+    Fewer come back where retries did not help.
     """
     watch.ready()
     began = time.monotonic()
     rounds, block = _rounds(watch, arms, plan)
     size = burst(max(1, LAUNCHES // (VISITS * rounds)), block, plan.duty)
-    todo, retries, reasons, lost_before = list(plan.orders), 0, 0, 0
+    todo, reasons, repeated = list(plan.orders), 0, 0
     orders: list[str] = []
     seconds: list[float] = []
     mhz: list[float] = []
-    while todo:
-        now, todo = todo[:size], todo[size:]
+
+    def run(size: int, again: bool) -> Batch | None:
+        nonlocal reasons, repeated
+        now = todo[:size]
+        if not now:
+            return None
+        del todo[:size]
         launches = Stretch(tuple(now)).launches(rounds)
-        run = watch.sequence([arms[arm] for arm in launches], plan.l2)
-        time.sleep(rest(run.span, plan.duty))
-        for look in run.looks:
+        ran = watch.sequence([arms[arm] for arm in launches], plan.l2)
+        for look in ran.looks:
             reasons |= look.reasons
-        kept = at_full_clock(Stretch((*orders, *now)).launches(rounds), [*mhz, *run.mhz])
+        kept = at_full_clock(Stretch((*orders, *now)).launches(rounds), [*mhz, *ran.mhz])
         lost = sum(i not in kept for i in range(len(mhz), len(mhz) + len(launches)))
-        if lost > len(launches) // 4 and retries < plan.retries:
-            # Power or heat: the blocks come again in shorter bursts, once the clock has come back.
-            retries += 1
-            lost_before += len(launches)
-            size = max(1, size // 3)
-            todo += now
-            time.sleep(_REST_SECONDS)
-            continue
-        orders += now
-        seconds += run.seconds
-        mhz += run.mhz
+        batch = Batch(len(launches), lost, ran.span)
+        if batch.throttled and again:
+            repeated += len(launches)
+            todo.extend(now)
+        else:
+            orders.extend(now)
+            seconds.extend(ran.seconds)
+            mhz.extend(ran.mhz)
+        return batch
+
+    batches(run, size, 1, plan.retries, plan.duty)
     blocks, lost = into_blocks(orders, rounds, seconds, mhz)
-    return PairedSamples(blocks, lost + lost_before, time.monotonic() - began, reasons)
+    return PairedSamples(blocks, lost + repeated, time.monotonic() - began, reasons)
 
 
 def _rounds(watch: Watch, arms: Mapping[str, Any], plan: PairPlan) -> tuple[int, float]:

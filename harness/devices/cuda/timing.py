@@ -19,14 +19,15 @@ import pycuda.driver as cuda
 from harness.devices import DeviceError
 from harness.devices.cuda.environment import Gpu, Telemetry
 from harness.timing.clocks import clocks, steady
-from harness.timing.duty import burst, rest
+from harness.timing.duty import burst
 from harness.timing.plan import LAUNCHES, Plan
+from harness.timing.throttle import Batch, batches
 
 Enqueue = Callable[[Any], None]
 
 _BATCH = LAUNCHES // 2  # rounds queued at once, of kernel and reference
 _GATE_TIMEOUT_NS = 5_000_000_000
-_REST_SECONDS = 0.15
+_LEAST = 6  # rounds of a batch, however often the clock was throttled
 _SETTLE_SECONDS = 3.0
 
 
@@ -212,20 +213,20 @@ class Stopwatch:
         two = self.batch(kernel, reference, 2, plan.l2)
         one = max(float(np.median(two.kernel)), 1e-7)
         wanted = int(np.clip(plan.target_seconds / one, plan.min_rounds, plan.max_rounds))
-        seen, clean, retries, size = Rounds(), Rounds(), 0, burst(_BATCH, two.span / 2, plan.duty)
-        while len(clean.kernel) < wanted and retries <= plan.retries:
+        seen, clean = Rounds(), Rounds()
+
+        def run(size: int, again: bool) -> Batch | None:
+            nonlocal clean
+            if len(clean.kernel) >= wanted or not again:
+                return None
             rounds = min(size, wanted - len(clean.kernel))
             lost = len(clean.kernel) - len(seen.kernel)
             now = self.batch(kernel, reference, rounds, plan.l2)
             seen.add(now)
-            time.sleep(rest(now.span, plan.duty))
             clean = seen.at_full_clock()
-            lost += len(seen.kernel) - len(clean.kernel)
-            if lost > rounds // 4:
-                # Power or heat: shorter bursts and a rest between them let the clock come back.
-                retries += 1
-                size = min(size, max(6, size // 3))
-                time.sleep(_REST_SECONDS)
+            return Batch(rounds, lost + len(seen.kernel) - len(clean.kernel), now.span)
+
+        batches(run, burst(_BATCH, two.span / 2, plan.duty), _LEAST, plan.retries + 1, plan.duty)
         return clean, len(seen.kernel) - len(clean.kernel), len(clean.kernel) < plan.least_rounds
 
     def sustain(self, kernel: Enqueue, seconds: float) -> dict[str, float | None]:
