@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import pytest
 
-from harness.compiler import toolchain
-from harness.compiler.toolchain import Binary, CompileError
+from harness.compiler import tools
+from harness.compiler.errors import CompileError
+from harness.compiler.nvcc import Binary, compile_all, compile_cubin, compile_ptx
 from harness.model import Config, DType, Kernel
 from harness.model.legality import GpuLimits, refusals
 from harness.ptx import Machine, parse
@@ -31,7 +32,7 @@ class Build(NamedTuple):
 
     @property
     def arch(self) -> str:
-        return toolchain.arch(self.capability)
+        return tools.arch(self.capability)
 
     @property
     def reasons(self) -> list[str]:
@@ -61,7 +62,7 @@ def compiled(request: pytest.FixtureRequest) -> Compiled:
     made: Compiled = {}
     for capability in sorted({build.capability for build in builds}):
         legal = [b for b in BUILDS if b in builds and b.capability == capability and not b.reasons]
-        results = toolchain.compile_all([b[:3] for b in legal], toolchain.arch(capability))
+        results = compile_all([b[:3] for b in legal], tools.arch(capability))
         made |= zip(legal, results, strict=True)
     return made
 
@@ -97,12 +98,12 @@ def test_a_config_without_its_macros_does_not_compile(kernel: Kernel) -> None:
     """Else a misspelt parameter would leave the kernel with a default that nobody chose."""
     assert kernel.source
     with pytest.raises(CompileError, match=rf"{kernel.source.name}.*#error"):
-        toolchain.compile_cubin(kernel, Config(), kernel.dtypes[0], toolchain.arch((9, 0)))
+        compile_cubin(kernel, Config(), kernel.dtypes[0], tools.arch((9, 0)))
 
 
 @pytest.mark.parametrize("build", [b for b in BUILDS if not b.reasons and b.capability == (8, 0)], ids=str)
 def test_the_emulated_device_knows_every_instruction(build: Build) -> None:
     """For sm_90a the check runs them all; that for sm_80 is made ready, which finds an unknown one."""
-    text = toolchain.compile_ptx(build.kernel, build.config, build.dtype, build.arch)
+    text = compile_ptx(build.kernel, build.config, build.dtype, build.arch)
     machine = Machine(parse(text, build.kernel.entry), "")
     assert len(machine.entry.code) > 20

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from harness.compiler import toolchain
-from harness.compiler.toolchain import ToolchainError
+from harness.compiler import tools
+from harness.compiler.errors import ToolchainError
+from harness.compiler.nvcc import compile_cubin
 from harness.devices import DeviceError, NoDevice
 from harness.devices.emulated.device import EmulatedDevice
 from harness.model import Case, Problem
@@ -45,8 +46,8 @@ def test_an_edit_that_no_longer_fits_is_told(tmp_path: Path) -> None:
 def test_a_mutant_compiles_to_another_binary(mutant: Mutant, tmp_path: Path) -> None:
     """A mutant that the compiler makes the same code of would prove nothing."""
     case = cases(mutant, build(mutant, tmp_path))[0]
-    mutated = toolchain.compile_cubin(case.kernel, case.config, case.dtype, "sm_90a")
-    real = toolchain.compile_cubin(find_kernel(mutant.kernel), case.config, case.dtype, "sm_90a")
+    mutated = compile_cubin(case.kernel, case.config, case.dtype, "sm_90a")
+    real = compile_cubin(find_kernel(mutant.kernel), case.config, case.dtype, "sm_90a")
     assert mutated.cubin != real.cubin
 
 
@@ -72,7 +73,7 @@ def test_a_mutant_is_caught_without_a_gpu(
     mutant: Mutant, emulated: EmulatedDevice, page: list[str], tmp_path: Path
 ) -> None:
     try:
-        toolchain.pinned_tools()
+        tools.pinned_tools()
     except ToolchainError as error:
         # What a compiler makes of a kernel depends on its version; whether the result is right does not.
         assert emulate(mutant, tmp_path, emulated).wrong == mutant.wrong

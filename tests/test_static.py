@@ -10,12 +10,13 @@ from collections.abc import Callable
 
 import pytest
 
+from harness.compiler.errors import ToolchainError
 from harness.compiler.static import Check, Entry, StaticFigures, entries
-from harness.compiler.static.store import StoreError
-from harness.compiler.toolchain import ToolchainError
+from harness.compiler.static.store import ROOT, StoreError
 from harness.counters.check import CounterCheck, CounterEntry
 from harness.counters.check import entries as counted
 from harness.devices import DeviceError
+from kernels import LADDER
 
 pytestmark = pytest.mark.static
 
@@ -26,7 +27,7 @@ def check(request: pytest.FixtureRequest) -> Check:
     selected = (getattr(item, "callspec", None) for item in request.session.items)
     entries = [spec.params.get("entry") for spec in selected if spec]
     try:
-        return Check([entry for entry in entries if isinstance(entry, Entry)])
+        return Check([entry for entry in entries if isinstance(entry, Entry)], ROOT)
     except ToolchainError as error:
         pytest.skip(str(error))
 
@@ -35,12 +36,12 @@ def check(request: pytest.FixtureRequest) -> Check:
 def counter_check() -> CounterCheck:
     """Skips without the pinned compiler."""
     try:
-        return CounterCheck()
+        return CounterCheck(ROOT)
     except ToolchainError as error:
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("entry", entries(), ids=str)
+@pytest.mark.parametrize("entry", entries(LADDER, ROOT), ids=str)
 def test_figures(entry: Entry, check: Check, record_property: Callable[[str, object], None]) -> None:
     record_property("variant", entry.name)
     try:
@@ -59,7 +60,10 @@ def test_figures(entry: Entry, check: Check, record_property: Callable[[str, obj
 
 @pytest.mark.parametrize(
     "entry",
-    [pytest.param(entry, id=str(entry), marks=pytest.mark.xdist_group(entry.name)) for entry in counted()],
+    [
+        pytest.param(entry, id=str(entry), marks=pytest.mark.xdist_group(entry.name))
+        for entry in counted(LADDER, ROOT)
+    ],
 )
 def test_counts(
     entry: CounterEntry, counter_check: CounterCheck, record_property: Callable[[str, object], None]

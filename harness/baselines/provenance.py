@@ -6,7 +6,8 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from harness.compiler.toolchain import ToolchainError, find_nvcc
+from harness.compiler.errors import ToolchainError
+from harness.compiler.tools import find_nvcc
 
 if TYPE_CHECKING:
     from harness.devices.cuda.environment import GpuInfo

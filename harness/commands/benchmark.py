@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from harness import oracle
+from harness.compiler.errors import ToolchainError
 from harness.compiler.static.compiled import ARCHES
-from harness.compiler.toolchain import ToolchainError
 from harness.devices import DeviceError
 from harness.devices.emulated.device import EmulatedDevice
 from harness.model import Case

@@ -19,7 +19,7 @@ from _pytest.mark.expression import Expression  # what pytest's own -k is made o
 
 from harness.baselines import provenance
 from harness.commands.common import busy_text, end_on_sigterm
-from harness.compiler.toolchain import ToolchainError
+from harness.compiler.errors import ToolchainError
 from harness.devices import DeviceError, NoDevice, open_cuda
 from harness.files import write_whole
 from harness.gate import document

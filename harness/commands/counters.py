@@ -15,13 +15,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from harness.compiler.errors import ToolchainError
 from harness.compiler.static.compiled import ARCHES
-from harness.compiler.toolchain import ToolchainError
 from harness.counters import counts, tables
 from harness.devices import DeviceError
 from harness.devices.emulated.device import EmulatedDevice
 from harness.model import Case, find_problem
 from harness.project.selection import find_case
+from kernels import LADDER
 
 WIDTH = 240  # where there is no terminal to ask
 
@@ -75,7 +76,7 @@ def choose(ids: Sequence[str], expression: str, shapes: Sequence[str], arch: str
         found = [find_case(text, ARCHES[arch]) for text in ids]
     else:
         problems = [find_problem(text) for text in shapes] or counts.PROBLEMS
-        found = counts.cases(arch, problems) if expression else counts.default_cases(arch, problems)
+        found = (counts.cases if expression else counts.default_cases)(LADDER, arch, problems)
     found = [case for case in found if not expression or fits(expression, case.id)]
     if library := next((case for case in found if case.kernel.library), None):
         raise ValueError(f"{library.id}: a library has no PTX to count")

@@ -24,8 +24,10 @@ from rich.table import Table
 
 from harness import counters
 from harness.baselines.provenance import nvcc_version
+from harness.compiler.entry import names_it
+from harness.compiler.errors import ToolchainError
 from harness.compiler.static import ARCHES
-from harness.compiler.toolchain import ToolchainError, find_tool
+from harness.compiler.tools import find_tool
 from harness.counters import ncu as compared
 from harness.counters.ncu import Comparison
 from harness.devices import DeviceError
@@ -122,7 +124,7 @@ def default_cases() -> list[str]:
 
 def emulated_cases(arch: str) -> list[str]:
     """Every FP32 stage's default config on a problem of whole tiles and on one of odd edges."""
-    return [case.id for case in counters.default_cases(arch) if case.dtype is F32]
+    return [case.id for case in counters.default_cases(LADDER, arch) if case.dtype is F32]
 
 
 def command(ncu: str, log: Path, cases: list[str], metrics: Iterable[str] = METRICS) -> list[str]:
@@ -186,8 +188,8 @@ def beside(ncu: str, cases: list[Case], arch: str) -> list[Comparison]:
     launches = measure(ncu, ids, wanted, wanted)
     rows = each(ids, launches)
     for case, (name, _) in zip(cases, launches, strict=True):
-        if name.split("(")[0] != case.kernel.entry:
-            raise ProfileError(f"{case.id} launched {name}, not {case.kernel.entry}")
+        if not names_it(entry := case.kernel.entry_of(case.config, case.dtype), name):
+            raise ProfileError(f"{case.id} launched {name}, not {entry}")
     return compared.compare(counts, rows, metrics)
 
 

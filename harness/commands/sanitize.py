@@ -16,7 +16,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from harness.compiler.toolchain import ToolchainError, find_tool
+from harness.compiler.errors import ToolchainError
+from harness.compiler.tools import find_tool
 from harness.devices.cuda.guards import EXACT
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")

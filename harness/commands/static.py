@@ -17,16 +17,17 @@ from typing import TypeVar
 
 import pytest
 
-from harness.compiler import toolchain
+from harness.compiler import tools
+from harness.compiler.errors import CompileError, ToolchainError
 from harness.compiler.static import store
 from harness.compiler.static.check import Check, Entry, entries
 from harness.compiler.static.compiled import ARCHES
 from harness.compiler.static.store import ACCEPT, StoreError
-from harness.compiler.toolchain import CompileError, ToolchainError
 from harness.counters import stored as counts
 from harness.counters.check import CounterCheck, CounterEntry
 from harness.counters.check import entries as counter_entries
 from harness.devices import DeviceError
+from kernels import LADDER
 
 T = TypeVar("T")
 TESTS = str(Path(__file__).resolve().parents[2] / "tests" / "test_static.py")
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     options = [argument for argument in arguments if argument != "--refresh"]
     refreshing = "--refresh" in arguments
     try:
-        toolchain.pinned_tools()
+        tools.pinned_tools()
         if refreshing:
             return refresh(options)
         require_stored()
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def require_stored(root: Path = store.ROOT) -> None:
     """Raises StoreError where stored figures cannot be read, or are none of this compiler's."""
-    nvcc, nvdisasm = toolchain.pins()
+    nvcc, nvdisasm = tools.pins()
     missing = [arch for arch in ARCHES if not store.load(arch, nvcc, nvdisasm, root)]
     if missing:
         there = ", ".join(sorted(path.name for path in root.glob("nvcc-*"))) or "nothing"
@@ -73,7 +74,7 @@ def refresh_counts(chosen: Sequence[CounterEntry], root: Path) -> None:
         return
     check = CounterCheck(root)
     names = {entry.name for entry in chosen}
-    others = [entry for entry in counter_entries(root) if entry.name not in names]
+    others = [entry for entry in counter_entries(LADDER, root) if entry.name not in names]
     before = _trusted(lambda: dict(check.stored), others)
     lines = list(check.refresh(chosen, before))
     if not lines:
@@ -85,7 +86,7 @@ def refresh_counts(chosen: Sequence[CounterEntry], root: Path) -> None:
 
 def refresh_figures(chosen: Sequence[Entry], root: Path) -> None:
     check = Check(chosen, root)
-    every = entries(root)
+    every = entries(LADDER, root)
     for arch in dict.fromkeys(entry.arch for entry in chosen):
         others = [e for e in every if e.arch == arch and e not in chosen]
         before = _trusted(partial(check.stored, arch), others)

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.compiler import toolchain
+from harness.compiler import tools
+from harness.compiler.errors import ToolchainError
+from harness.compiler.nvcc import Variant
 from harness.compiler.static.check import Check, Entry
 from harness.compiler.static.compiled import variants_of
-from harness.compiler.static.files import ACCEPT, ROOT, StoreError
-from harness.compiler.toolchain import ToolchainError, Variant
+from harness.compiler.static.files import ACCEPT, StoreError
 from harness.counters import stored as store
 from harness.counters.counts import PROBLEMS, Counts, count
 from harness.counters.stored import ARCH
 from harness.devices import DeviceError
 from harness.devices.emulated.device import EmulatedDevice
-from harness.model import Case
+from harness.model import Case, Kernel
 
 # Loads of shared memory that nvcc's PTX has now more, now fewer of, of the same cubin.
 _VARIES = "shared_loads_wavefronts"
 
 
 class CounterEntry(NamedTuple):
-    """A variant; ``variant`` None where counts are stored and the ladder has none."""
+    """A variant; ``variant`` None where counts are stored and no kernel has it."""
 
     name: str
     variant: Variant | None
@@ -36,11 +37,12 @@ class CounterEntry(NamedTuple):
         return f'{ACCEPT} -k "[{self}]"'
 
 
-def entries(root: Path = ROOT) -> list[CounterEntry]:
-    """Every variant that has or should have stored counts. A file that cannot be read adds none."""
-    live = variants_of(ARCH)
+def entries(kernels: Sequence[Kernel], root: Path) -> list[CounterEntry]:
+    """Every variant of these kernels, and every one whose counts are stored in ``root``. A file that
+    cannot be read adds none."""
+    live = variants_of(ARCH, kernels)
     try:
-        stored = store.load(toolchain.pins()[0], root)
+        stored = store.load(tools.pins()[0], root)
     except StoreError:
         stored = {}
     gone = [CounterEntry(name, None) for name in stored if name not in live]
@@ -54,8 +56,8 @@ class CounterCheck:
     where the stored counts cannot be trusted.
     """
 
-    def __init__(self, root: Path = ROOT) -> None:
-        nvcc = toolchain.pinned_nvcc()
+    def __init__(self, root: Path) -> None:
+        nvcc = tools.pinned_nvcc()
         self.version, self._root = nvcc.version, root
         self.device = EmulatedDevice(ARCH, nvcc)
         self._stored: dict[str, store.Variant] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from harness import oracle
 from harness.compiler.static.compiled import variants_of
 from harness.devices import DeviceError
 from harness.devices.emulated.device import EmulatedDevice
-from harness.model import Case, Problem
+from harness.model import Case, Kernel, Problem
 from harness.ptx import Counters, GlobalAccess, Tally, mnemonic
 
 # Whole vectors and, for most stages, whole tiles; and a problem of which every edge is odd.
@@ -149,11 +149,15 @@ def expected_bytes(case: Case) -> dict[str, Bytes]:
     }
 
 
-def cases(arch: str = "sm_90a", problems: Sequence[Problem] = PROBLEMS) -> list[Case]:
-    """Every variant that can run on an architecture, on each of the problems."""
-    return [Case(k, d, c, p) for k, c, d in variants_of(arch).values() for p in problems]
+def cases(
+    kernels: Iterable[Kernel], arch: str = "sm_90a", problems: Sequence[Problem] = PROBLEMS
+) -> list[Case]:
+    """Every variant of the kernels that can run on an architecture, on each of the problems."""
+    return [Case(k, d, c, p) for k, c, d in variants_of(arch, kernels).values() for p in problems]
 
 
-def default_cases(arch: str = "sm_90a", problems: Sequence[Problem] = PROBLEMS) -> list[Case]:
-    """Every stage's default config, for each of its dtypes, on each of the problems."""
-    return [case for case in cases(arch, problems) if case.config == case.kernel.configs[0]]
+def default_cases(
+    kernels: Iterable[Kernel], arch: str = "sm_90a", problems: Sequence[Problem] = PROBLEMS
+) -> list[Case]:
+    """Every kernel's default config, for each of its dtypes, on each of the problems."""
+    return [case for case in cases(kernels, arch, problems) if case.config == case.kernel.configs[0]]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from harness.compiler.static import files
-from harness.compiler.static.files import ROOT, Groups
+from harness.compiler.static.files import Groups
 from harness.counters.counts import Counts
 from harness.ptx import GlobalAccess
 
@@ -48,16 +48,16 @@ def figures(counts: Counts) -> dict[str, int]:
     return made | dict(zip(_REST, (*rest, *read), strict=True))
 
 
-def path_of(root: Path = ROOT) -> Path:
+def path_of(root: Path) -> Path:
     return root / "counters.json"
 
 
-def load(nvcc: str, root: Path = ROOT) -> dict[str, Variant]:
+def load(nvcc: str, root: Path) -> dict[str, Variant]:
     """The stored figures, by variant and problem; none where there is no file. Raises StoreError."""
     return files.read(path_of(root), head(nvcc), _variant)
 
 
-def write(stored: Mapping[str, Variant], nvcc: str, root: Path = ROOT) -> Path:
+def write(stored: Mapping[str, Variant], nvcc: str, root: Path) -> Path:
     """Writes the figures of all variants, whole or not at all. Raises StoreError."""
     return files.write(path_of(root), head(nvcc), stored)
 

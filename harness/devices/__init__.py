@@ -77,7 +77,8 @@ def open_cuda(time_limit: float) -> Any:
 
     if find_spec("pynvml") is None:
         raise NoDevice("nvidia-ml-py is not installed; `pip install --group gpu` brings what a GPU needs")
-    from harness.compiler.toolchain import ToolchainError, find_nvcc
+    from harness.compiler.errors import ToolchainError
+    from harness.compiler.tools import find_nvcc
     from harness.devices.cuda.environment import NoGpu, driver_refusal
 
     try:
@@ -99,7 +100,8 @@ def open_cuda(time_limit: float) -> Any:
 
 def open_emulated(arch: str) -> Any:
     """The emulated device, compiling for an architecture such as "sm_90a". Raises NoDevice without nvcc."""
-    from harness.compiler.toolchain import ToolchainError, find_nvcc
+    from harness.compiler.errors import ToolchainError
+    from harness.compiler.tools import find_nvcc
     from harness.devices.emulated.device import EmulatedDevice
 
     try:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.baselines import BaselineEntry
-from harness.compiler.toolchain import ToolchainError
+from harness.compiler.errors import ToolchainError
 from harness.gate.compare import PairingDevice, compare
 from harness.gate.pairs import Pair, pairs_of
 from harness.model import Case

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.compiler.errors import CompileError
+from harness.compiler.nvcc import Binary, Variant, compile_all, compile_ptx
 from harness.compiler.signature import mismatch
-from harness.compiler.toolchain import Binary, CompileError, Variant, arch, compile_all, compile_ptx
+from harness.compiler.tools import arch
 from harness.model import Case
 from harness.model.legality import GpuLimits, refusals
 from harness.project.commit import Commit

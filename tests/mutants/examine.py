@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from harness.compiler.errors import ToolchainError
 from harness.compiler.static import compare, figures, store
-from harness.compiler.toolchain import ToolchainError, pinned_nvcc, pins
+from harness.compiler.tools import pinned_nvcc, pins
 from harness.counters.check import CounterCheck, CounterEntry
 from harness.counters.stored import figures as counted
 from harness.devices import DeviceError, Inputs, Outputs, open_emulated
@@ -109,7 +110,7 @@ def emulate(mutant: Mutant, folder: Path, device: EmulatedDevice) -> Seen:
 def caught_by_figures(mutant: Mutant, folder: Path) -> str:
     """What of the compiler's stored figures changed. Raises ToolchainError without the pinned compiler."""
     case = cases(mutant, build(mutant, folder))[0]
-    stored = store.load(ARCH, *pins())[case.variant]
+    stored = store.load(ARCH, *pins(), store.ROOT)[case.variant]
     return "; ".join(compare(stored, figures(case.kernel, case.config, case.dtype, ARCH)))
 
 
@@ -117,7 +118,10 @@ def caught_by_counters(mutant: Mutant, folder: Path, device: EmulatedDevice) -> 
     """What of the stored counts changed, in full of a mutant that nothing but figures and counts can show;
     nothing where the launch has to be stopped. Raises ToolchainError without the pinned compiler."""
     case = cases(mutant, build(mutant, folder))[0]
-    entry, check = CounterEntry(case.variant, (case.kernel, case.config, case.dtype)), CounterCheck()
+    entry, check = (
+        CounterEntry(case.variant, (case.kernel, case.config, case.dtype)),
+        CounterCheck(store.ROOT),
+    )
     if mutant.wrong:
         check.device = device  # it has the kernel ready
     try:

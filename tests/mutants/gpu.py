@@ -18,7 +18,8 @@ from pytest_benchmark.utils import get_commit_info
 
 from harness.baselines.provenance import nvcc_version
 from harness.commands import sanitize
-from harness.compiler.toolchain import ToolchainError, find_tool
+from harness.compiler.errors import ToolchainError
+from harness.compiler.tools import find_tool
 from harness.devices import Device, DeviceError, NoDevice, open_cuda
 from harness.devices.cuda.environment import GpuInfo
 from harness.model import Case

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from harness.compiler.toolchain import ToolchainError, pinned_tools
+from harness.compiler.errors import ToolchainError
+from harness.compiler.tools import pinned_tools
 from tests.mutants import MUTANTS, SLOW, Mutant, gpu
 from tests.mutants.examine import HAZARDS, Seen, examine, open_device
 from tests.mutants.gpu import Results

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from harness.compiler import toolchain
-from harness.compiler.toolchain import ToolchainError
+from harness.compiler import tools
+from harness.compiler.errors import ToolchainError
 from harness.reports.check import check_rows, check_table
 from harness.reports.markdown import job_summary
 from tests.unit.rig import KERNELS_FILE, SUITE_FILE, Rig
@@ -80,7 +80,7 @@ def test_emulating_without_a_compiler_is_refused_in_one_line(
     def missing() -> None:
         raise ToolchainError("no nvcc in PATH")
 
-    monkeypatch.setattr(toolchain, "find_nvcc", missing)
+    monkeypatch.setattr(tools, "find_nvcc", missing)
     outcome = rig.run(*SMALL, KERNELS_FILE, "--device=emulated", outputs=False)
     assert outcome.status == 4
     assert outcome.errors == ["--device emulated: no nvcc in PATH"]

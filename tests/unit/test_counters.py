@@ -17,6 +17,7 @@ from harness.devices import DeviceError
 from harness.model import F32, TF32, Case, Problem
 from harness.project.suites import find_config, find_kernel
 from harness.ptx import Buffer, Counters, GlobalMemory, Machine, Tally, flop, mnemonic, parse
+from kernels import LADDER
 from tests.mutants import Mutant, build
 
 # %rd1: A, 64 KB; %r1: the thread; %p1: the lower half of its warp; shared: 16 KB.
@@ -314,7 +315,7 @@ def test_beta_reads_c_once() -> None:
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("chosen", default_cases(problems=(Problem(67, 45, 33, beta=2),)), ids=str)
+@pytest.mark.parametrize("chosen", default_cases(LADDER, problems=(Problem(67, 45, 33, beta=2),)), ids=str)
 def test_every_stage_reads_what_its_tiles_say(chosen: Case) -> None:
     assert count(chosen, by_source=False).buffers == expected_bytes(chosen)
 

@@ -10,16 +10,18 @@ from pathlib import Path
 import pytest
 
 from harness.commands import static as __main__
-from harness.compiler import toolchain
+from harness.compiler import tools
+from harness.compiler.errors import ToolchainError
+from harness.compiler.nvcc import compile_ptx
 from harness.compiler.static import files
 from harness.compiler.static.files import StoreError
-from harness.compiler.toolchain import ToolchainError
 from harness.counters import stored as store
 from harness.counters.check import CounterCheck, CounterEntry, entries
 from harness.counters.stored import compare
+from kernels import LADDER
 from tests.mutants import Edits, Mutant, build
 
-NVCC = toolchain.pins()[0]
+NVCC = tools.pins()[0]
 NAIVE = {
     **{"loads_requests": 1000, "loads_sectors": 4000, "copies_requests": 0, "copies_sectors": 0},
     **{"stores_requests": 10, "stores_sectors": 40},
@@ -88,13 +90,15 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_every_variant_of_the_checkout_has_its_counts() -> None:
-    stored = store.load(NVCC)
-    assert {entry.name for entry in entries() if entry.variant} == set(stored)
+    stored = store.load(NVCC, files.ROOT)
+    assert {entry.name for entry in entries(LADDER, files.ROOT) if entry.variant} == set(stored)
     assert {tuple(sorted(variant)) for variant in stored.values()} == {("67x45x33", "96x160x64")}
 
 
 def test_the_file_of_the_checkout_is_written_as_it_stands() -> None:
-    assert files.text_of(store.head(NVCC), store.load(NVCC)) == store.path_of().read_text()
+    assert (
+        files.text_of(store.head(NVCC), store.load(NVCC, files.ROOT)) == store.path_of(files.ROOT).read_text()
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,7 +129,7 @@ def check(root: Path) -> CounterCheck:
 
 
 def entry(name: str) -> CounterEntry:
-    return next(e for e in entries() if e.name == name)
+    return next(e for e in entries(LADDER, files.ROOT) if e.name == name)
 
 
 def planted(name: str, folder: Path, *edits: tuple[str, str]) -> CounterEntry:
@@ -226,8 +230,10 @@ def test_another_ptx_of_the_same_code_is_no_finding(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """But only where it differs in shared loads, and the compiler's figures are known to be as stored."""
-    real = toolchain.compile_ptx
-    monkeypatch.setattr(toolchain, "compile_ptx", lambda *a, **how: doubled(real(*a, **how), pattern))
+    real = compile_ptx
+    monkeypatch.setattr(
+        "harness.devices.emulated.device.compile_ptx", lambda *a, **how: doubled(real(*a, **how), pattern)
+    )
     check.device.lines = lambda case: {}  # type: ignore[method-assign]
     if static:
         for file in root.glob("nvcc-*/sm_90a*"):
@@ -251,7 +257,7 @@ def test_a_new_variant_and_one_that_is_gone_are_red(check: CounterCheck, root: P
     stored["gone-f32"] = stored.pop("naive-f32-block16x16")
     store.write(stored, NVCC, root)
     assert "no counts are stored; accept" in check.finding(entry("naive-f32-block16x16"))
-    (gone,) = [e for e in entries(root) if e.variant is None]
+    (gone,) = [e for e in entries(LADDER, root) if e.variant is None]
     assert check.finding(gone).startswith(
         "gone-f32: counts are stored, but there is no such variant; drop them"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.compiler import toolchain
+from harness.compiler.nvcc import compile_ptx
 from harness.compiler.static.compiled import variants_of
 from harness.devices.emulated.device import EmulatedDevice
 from harness.devices.emulated.lines import align
@@ -14,6 +14,7 @@ from harness.model import Case, Problem
 from harness.oracle import verify
 from harness.project.suites import find_kernel
 from harness.ptx import Instruction, parse
+from kernels import LADDER
 from tests.mutants import Mutant, build
 
 # As nvcc writes it with -lineinfo.
@@ -71,12 +72,12 @@ def test_code_that_differs_is_lined_up() -> None:
     ],
 )
 def test_instructions_of_a_variant_are_where_the_file_has_them(name: str, op: str, text: str) -> None:
-    kernel, config, dtype = variants_of("sm_90a")[name]
+    kernel, config, dtype = variants_of("sm_90a", LADDER)[name]
     lines = EmulatedDevice().lines(Case(kernel, dtype, config, Problem(1, 1, 1)))
     assert kernel.source
     source = kernel.source.read_text().splitlines()
     assert 0 < min(lines.values()) <= max(lines.values()) <= len(source)
-    code = parse(toolchain.compile_ptx(kernel, config, dtype, "sm_90a"), kernel.entry).code
+    code = parse(compile_ptx(kernel, config, dtype, "sm_90a"), kernel.entry).code
     found = [source[lines[i.line] - 1] for i in code if i.op.startswith(op)]
     assert sum(text in line for line in found) > 0.9 * len(found) > 0
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from harness import devices
-from harness.compiler import toolchain
+from harness.compiler import tools
+from harness.compiler.errors import ToolchainError
 from harness.devices import NoDevice, open_cuda
 from harness.devices.cuda import environment
 from harness.devices.cuda.environment import Gpu, NoGpu, driver_refusal
@@ -230,7 +231,7 @@ def lacks(monkeypatch: pytest.MonkeyPatch, nvml: Callable[..., MadeUpNvml]) -> C
     """Everything is there but one module."""
     nvml()
     monkeypatch.setattr(
-        toolchain, "find_nvcc", lambda: SimpleNamespace(version="13.0.88", path="/usr/local/bin/nvcc")
+        tools, "find_nvcc", lambda: SimpleNamespace(version="13.0.88", path="/usr/local/bin/nvcc")
     )
 
     def without(missing: str) -> None:
@@ -265,10 +266,10 @@ def _refused(said: str) -> None:
 
 def test_missing_compiler(lacks: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
-        raise toolchain.ToolchainError("no nvcc in PATH")
+        raise ToolchainError("no nvcc in PATH")
 
     lacks("nothing")
-    monkeypatch.setattr(toolchain, "find_nvcc", missing)
+    monkeypatch.setattr(tools, "find_nvcc", missing)
     _refused("^no nvcc in PATH$")
 
 
@@ -276,7 +277,7 @@ def test_driver_older_than_the_compiler(
     lacks: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lacks("nothing")
-    monkeypatch.setattr(toolchain, "find_nvcc", lambda: SimpleNamespace(version="14.1"))
+    monkeypatch.setattr(tools, "find_nvcc", lambda: SimpleNamespace(version="14.1"))
     _refused("the driver is too old: it runs CUDA 13.0, nvcc is 14.1")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pytest_benchmark.utils import get_commit_info
 
-from harness.compiler.toolchain import ToolchainError
+from harness.compiler.errors import ToolchainError
 from harness.devices import DeviceError, Outputs
 from tests.mutants import MUTANTS, SLOW, WRONG, gpu, matrix
 from tests.mutants.examine import Seen

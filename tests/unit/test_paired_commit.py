@@ -256,7 +256,7 @@ def test_working_tree_that_does_not_compile(repo: Repo) -> None:
     [
         (source(parameters=PARAMETERS + ", int batch"), "takes .*i32, i32.*the harness hands over"),
         (source("C[0] = beta;", PARAMETERS.replace("float beta", "double beta")), "f64"),
-        (source(entry="gemm_other"), "no entry function gemm_one"),
+        (source(entry="gemm_other"), "no __global__ function gemm_one"),
     ],
     ids=["more", "wider", "renamed"],
 )
@@ -298,7 +298,7 @@ def test_parameters_are_read_from_ptx() -> None:
 
 @pytest.mark.compile
 def test_every_kernel_of_the_ladder_takes_what_is_handed_over() -> None:
-    from harness.compiler.toolchain import compile_ptx
+    from harness.compiler.nvcc import compile_ptx
 
     for kernel in LADDER:
         if not kernel.library:

@@ -11,14 +11,15 @@ from rich.console import Console
 
 from harness.commands import profile
 from harness.commands.profile import METRICS, ProfileError
-from harness.compiler import toolchain
+from harness.compiler import tools
+from harness.compiler.errors import ToolchainError
 from harness.counters import ncu as compared
 from harness.model import F32
 from kernels import LADDER
 
 try:
-    NVCC: toolchain.Nvcc | None = toolchain.find_nvcc()
-except toolchain.ToolchainError:
+    NVCC: tools.Nvcc | None = tools.find_nvcc()
+except ToolchainError:
     NVCC = None
 FIXED = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream")
 VALUES = {

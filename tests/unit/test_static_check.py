@@ -11,29 +11,32 @@ from pathlib import Path
 import pytest
 
 from harness.commands import static as __main__
-from harness.compiler import static, toolchain
+from harness.compiler import static, tools
+from harness.compiler.errors import CompileError, ToolchainError
+from harness.compiler.nvcc import Variant
 from harness.compiler.static import StaticFigures, check, compiled, store
 from harness.compiler.static.check import Check, Entry, entries
-from harness.compiler.toolchain import CompileError, Disassembler, Nvcc, ToolchainError, Variant
+from harness.compiler.tools import Disassembler, Nvcc
 from harness.model import F32, Config, Kernel
 from harness.project.suites import find_kernel
+from kernels import LADDER
 from tests.unit.test_static_diff import BEFORE
 
-VERSIONS = toolchain.pins()
-NAIVE = [e for e in entries() if e.name.startswith("naive")]
+VERSIONS = tools.pins()
+NAIVE = [e for e in entries(LADDER, store.ROOT) if e.name.startswith("naive")]
 HERE = [e for e in NAIVE if e.arch == "sm_90a"]
 
 
 @pytest.fixture
-def tools(monkeypatch: pytest.MonkeyPatch) -> None:
+def pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pinned versions, whatever is installed."""
     nvcc, nvdisasm = VERSIONS
     found = Nvcc(Path("nvcc"), nvcc), Disassembler(Path("nvdisasm"), nvdisasm)
-    monkeypatch.setattr(toolchain, "pinned_tools", lambda: found)
+    monkeypatch.setattr(tools, "pinned_tools", lambda: found)
 
 
 @pytest.fixture
-def made(tools: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, StaticFigures | CompileError]:
+def made(pinned: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, StaticFigures | CompileError]:
     """What the compiler makes of a variant, by kernel and config: BEFORE without shared memory, or what
     is put in."""
     told: dict[str, StaticFigures | CompileError] = {}
@@ -87,7 +90,7 @@ def test_a_new_variant_is_red(root: Path) -> None:
 def test_stored_figures_without_a_variant_are_red(root: Path) -> None:
     stored = store.load("sm_90a", *VERSIONS, root) | {"naive-f32-block64x64": BEFORE}
     store.write(stored, "sm_90a", *VERSIONS, root)
-    (entry,) = [e for e in entries(root) if e.variant is None]
+    (entry,) = [e for e in entries(LADDER, root) if e.variant is None]
     (finding,) = findings(root, [entry])
     assert finding.startswith("naive-f32-block64x64 sm_90a: figures are stored, but there is no such variant")
     assert '--refresh -k "[naive-f32-block64x64-sm_90a]"' in finding
@@ -116,7 +119,7 @@ def test_what_is_wrong_in_itself_is_red_though_stored(
 
 
 def test_every_variant_on_every_architecture_is_an_entry() -> None:
-    found = entries()
+    found = entries(LADDER, store.ROOT)
     assert len({str(entry) for entry in found}) == len(found)
     assert {entry.arch for entry in found} == {"sm_80", "sm_90a", "sm_100a", "sm_120a"}
     assert "register-f32-tile128x128x8-thread8x8-pad0-sm_120a" in map(str, found)
@@ -154,7 +157,7 @@ class TestRefresh:
     def test_of_all_drops_what_is_gone_and_replaces_a_damaged_file(
         self, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setattr(__main__, "entries", lambda root: NAIVE)
+        monkeypatch.setattr(__main__, "entries", lambda kernels, root: NAIVE)
         monkeypatch.setattr(__main__, "selected", lambda options: NAIVE)
         store.path_of("sm_80", VERSIONS[0], root).write_text("{")
         assert self.refresh(root) == 0
@@ -168,7 +171,7 @@ class TestRefresh:
     ) -> None:
         stored = store.load("sm_90a", *VERSIONS, root)
         store.write(stored | {"gone-f32": BEFORE}, "sm_90a", *VERSIONS, root)
-        gone = [e for e in entries(root) if e.variant is None]
+        gone = [e for e in entries(LADDER, root) if e.variant is None]
         monkeypatch.setattr(__main__, "selected", lambda options: gone)
         assert self.refresh(root) == 0
         assert store.load("sm_90a", *VERSIONS, root) == stored
@@ -208,7 +211,7 @@ class TestTheCommand:
         monkeypatch.setattr(pytest, "main", main)
         return runs
 
-    def test_takes_pytests_options(self, tools: None, pytest_runs: list[list[str]]) -> None:
+    def test_takes_pytests_options(self, pinned: None, pytest_runs: list[list[str]]) -> None:
         assert __main__.main(["-k", "vectorized"]) == 0
         assert pytest_runs == [[__main__.TESTS, "-m", "static", "-k", "vectorized"]]
 
@@ -223,7 +226,7 @@ class TestTheCommand:
         def other() -> None:
             raise ToolchainError("nvcc is 12.9.41")
 
-        monkeypatch.setattr(toolchain, "pinned_tools", other)
+        monkeypatch.setattr(tools, "pinned_tools", other)
         assert __main__.main(options) == 1
         assert capsys.readouterr().err == "static: nvcc is 12.9.41\n"
         assert pytest_runs == []
@@ -247,7 +250,7 @@ class TestPlantedFaults:
     @pytest.fixture(autouse=True)
     def pinned(self) -> None:
         try:
-            toolchain.pinned_tools()
+            tools.pinned_tools()
         except ToolchainError as error:
             pytest.skip(str(error))
 

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.compiler import toolchain
+from harness.compiler import elf, tools
+from harness.compiler.errors import ToolchainError
+from harness.compiler.nvcc import compile_cubin
 from harness.compiler.static import sass
-from harness.compiler.toolchain import Disassembler, ToolchainError
+from harness.compiler.tools import Disassembler
 from harness.model import F32, BlockShape, Config, Kernel
 
 # A copy of a float4 each through shared memory, then c = v.x * v.y + v.z * v.w; and c = 1.
@@ -98,14 +100,14 @@ def test_constant_banks_are_those_of_the_cubin(tmp_path: Path) -> None:
         '__constant__ float table[16];\nextern "C" __global__ void gemm_planted(float* c, int n)\n'
         "{ c[n] = table[n & 15]; }\n"
     )
-    made = toolchain.compile_cubin(planted(tmp_path, body), Config(), F32, "sm_90a")
-    assert sass.constant_bytes(made.cubin) == 0x210 + 8 + 4 + 64
+    made = compile_cubin(planted(tmp_path, body), Config(), F32, "sm_90a")
+    assert elf.constant_bytes(made.cubin, made.symbol) == 0x210 + 8 + 4 + 64
 
 
 @pytest.fixture
 def nvdisasm() -> Disassembler:
     try:
-        return toolchain.pinned_tools()[1]
+        return tools.pinned_tools()[1]
     except ToolchainError as error:
         pytest.skip(str(error))
 
@@ -121,7 +123,8 @@ class TestTheDisassembler:
 
     def cubins(self, folder: Path, arch: str) -> list[bytes]:
         kernels = [planted(folder, body, f"k{i}") for i, body in enumerate((self.ONE, self.TWO))]
-        return [toolchain.compile_cubin(kernel, Config(), F32, arch).cubin for kernel in kernels]
+        made = [compile_cubin(kernel, Config(), F32, arch) for kernel in kernels]
+        return [elf.code(binary.cubin, binary.symbol) for binary in made]
 
     @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
     def test_reads_every_architecture(self, arch: str, tmp_path: Path, nvdisasm: Disassembler) -> None:

@@ -126,6 +126,6 @@ def test_the_stored_figures_of_this_checkout_are_written_as_they_stand() -> None
     for file in found:
         document = json.loads(file.read_text())
         head = (file.stem, document["nvcc"], document["nvdisasm"])
-        stored = store.load(*head)
+        stored = store.load(*head, store.ROOT)
         records = {name: store.groups(figures) for name, figures in stored.items()}
         assert files.text_of(store.head(*head), records) == file.read_text()

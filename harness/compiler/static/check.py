@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.compiler import toolchain
+from harness.compiler import tools
+from harness.compiler.errors import CompileError
+from harness.compiler.nvcc import Variant
 from harness.compiler.static import store
 from harness.compiler.static.compiled import ARCHES, StaticFigures, all_figures, variants_of
 from harness.compiler.static.diff import compare, percent
 from harness.compiler.static.store import ACCEPT, StoreError
-from harness.compiler.toolchain import CompileError, Variant
+from harness.model import Kernel
 
 
 class Entry(NamedTuple):
-    """A variant on an architecture; ``variant`` None where figures are stored and the ladder has none."""
+    """A variant on an architecture; ``variant`` None where figures are stored and no kernel has it."""
 
     name: str
     arch: str
@@ -33,16 +35,17 @@ class Entry(NamedTuple):
         return f'{ACCEPT} -k "[{self}]"'
 
 
-def entries(root: Path = store.ROOT) -> list[Entry]:
-    """Every variant that has or should have stored figures, an architecture after the other.
+def entries(kernels: Sequence[Kernel], root: Path) -> list[Entry]:
+    """Every variant of these kernels, and every one whose figures are stored in ``root``, an architecture
+    after the other.
 
     A file that cannot be read adds none of its own; reading it again for a check says why.
     """
     found = []
     for arch in ARCHES:
-        live = variants_of(arch)
+        live = variants_of(arch, kernels)
         try:
-            stored = store.load(arch, *toolchain.pins(), root)
+            stored = store.load(arch, *tools.pins(), root)
         except StoreError:
             stored = {}
         gone = [Entry(name, arch, None) for name in stored if name not in live]
@@ -57,8 +60,8 @@ class Check:
     entry, StoreError where the stored figures of its architecture cannot be trusted.
     """
 
-    def __init__(self, chosen: Iterable[Entry], root: Path = store.ROOT) -> None:
-        self._tools = toolchain.pinned_tools()
+    def __init__(self, chosen: Iterable[Entry], root: Path) -> None:
+        self._tools = tools.pinned_tools()
         self._root = root
         self._chosen = list(chosen)
         self._made: dict[str, dict[str, StaticFigures | CompileError]] = {}

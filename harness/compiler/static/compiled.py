@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.compiler import toolchain
+from harness.compiler import elf, tools
+from harness.compiler.errors import CompileError
+from harness.compiler.nvcc import Binary, Variant, compile_all, read_ptxas
 from harness.compiler.static import sass
-from harness.compiler.toolchain import Binary, CompileError, Disassembler, Nvcc, Variant
+from harness.compiler.tools import Disassembler, Nvcc
 from harness.model import Config, DType, Kernel, variant_name
 from harness.model.legality import GpuLimits, Occupancy, legal_variants, occupancy
-from kernels import LADDER
 
 # The architectures whose figures are stored, by nvcc's names.
-ARCHES = {toolchain.arch(capability): capability for capability in ((8, 0), (9, 0), (10, 0), (12, 0))}
+ARCHES = {tools.arch(capability): capability for capability in ((8, 0), (9, 0), (10, 0), (12, 0))}
 Tools = tuple[Nvcc, Disassembler]
 
 
@@ -55,16 +56,16 @@ def figures(kernel: Kernel, config: Config, dtype: DType, arch: str) -> StaticFi
 
 
 def all_figures(
-    variants: Sequence[Variant], arch: str, tools: Tools | None = None
+    variants: Sequence[Variant], arch: str, pinned: Tools | None = None
 ) -> list[StaticFigures | CompileError]:
     """The figures of many, in their order, compiled over all cores; a CompileError in place of what does not
     compile. Raises as ``figures`` does for the rest."""
     if arch not in ARCHES:
         raise ValueError(f"unknown architecture {arch!r}; known: {', '.join(ARCHES)}")
-    nvcc, nvdisasm = tools or toolchain.pinned_tools()
-    made = toolchain.compile_all(variants, arch, nvcc=nvcc)
-    cubins = [binary.cubin for binary in made if isinstance(binary, Binary)]
-    counted = iter(sass.opcodes(cubins, arch, nvdisasm))
+    nvcc, nvdisasm = pinned or tools.pinned_tools()
+    made = compile_all(variants, arch, nvcc=nvcc)
+    texts = [elf.code(binary.cubin, binary.symbol) for binary in made if isinstance(binary, Binary)]
+    counted = iter(sass.opcodes(texts, arch, nvdisasm))
     return [
         binary if isinstance(binary, CompileError) else _figures(variant, arch, binary, next(counted))
         for variant, binary in zip(variants, made, strict=True)
@@ -72,8 +73,7 @@ def all_figures(
 
 
 def _figures(variant: Variant, arch: str, binary: Binary, counts: Mapping[str, int]) -> StaticFigures:
-    kernel = variant[0]
-    ptxas = toolchain.read_ptxas(kernel.entry, binary.log)
+    ptxas = read_ptxas(binary.symbol, binary.log)
     shared = ptxas.shared_bytes + dynamic_shared(variant)
     held = occupancy_of(variant, binary, GpuLimits.of(ARCHES[arch]))
     return StaticFigures(
@@ -82,7 +82,7 @@ def _figures(variant: Variant, arch: str, binary: Binary, counts: Mapping[str, i
         local_bytes=ptxas.stack_bytes,
         spill_store_bytes=ptxas.spill_store_bytes,
         spill_load_bytes=ptxas.spill_load_bytes,
-        constant_bytes=sass.constant_bytes(binary.cubin),
+        constant_bytes=elf.constant_bytes(binary.cubin, binary.symbol),
         barriers=ptxas.barriers,
         blocks=held.blocks,
         occupancy=round(held.fraction, 4),
@@ -102,17 +102,17 @@ def occupancy_of(variant: Variant, binary: Binary, limits: GpuLimits) -> Occupan
     """What an SM holds of a compiled variant."""
     kernel, config, dtype = variant
     x, y = kernel.shape_of(config, dtype).threads
-    ptxas = toolchain.read_ptxas(kernel.entry, binary.log)
+    ptxas = read_ptxas(binary.symbol, binary.log)
     shared = ptxas.shared_bytes + dynamic_shared(variant)
     return occupancy(x * y, ptxas.registers, shared, limits, ptxas.barriers)
 
 
-def variants_of(arch: str) -> dict[str, Variant]:
-    """What of the ladder can run on an architecture, by name, in the order of the ladder."""
+def variants_of(arch: str, kernels: Iterable[Kernel]) -> dict[str, Variant]:
+    """The variants of these kernels that can run on an architecture, by name, in the order of the kernels."""
     limits = GpuLimits.of(ARCHES[arch])
     return {
         variant_name(kernel, config, dtype): (kernel, config, dtype)
-        for kernel in LADDER
+        for kernel in kernels
         if not kernel.library
         for config, dtype in legal_variants(kernel, limits)
     }

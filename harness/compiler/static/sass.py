@@ -1,18 +1,18 @@
-"""What is in a cubin: bytes of its sections, and its instructions counted by nvdisasm."""
+"""The instructions of a kernel, counted by nvdisasm."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-import struct
 import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
-from harness.compiler.toolchain import Disassembler, ToolchainError, cache_entry, load_entry, store_entry
+from harness.compiler.cache import cache_entry, load_entry, store_entry
+from harness.compiler.errors import ToolchainError
+from harness.compiler.tools import Disassembler
 
 INSTRUCTION_BYTES = 16  # from compute capability 7.0 on
 SECONDS = 120
@@ -28,43 +28,13 @@ BY_WIDTH = ("LDG", "STG", "LDS", "STS", "LDGSTS", "LD", "ST", "LDL", "STL")
 _WIDTHS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 256}
 
 
-class Section(NamedTuple):
-    """A section of a cubin; ``content`` is empty where it only reserves its ``size`` in bytes."""
-
-    name: str
-    size: int
-    content: bytes
-
-
-def sections(cubin: bytes) -> list[Section]:
-    """The sections of an ELF64 file. Source: System V ABI, "Object Files"."""
-    (table,) = struct.unpack_from("<Q", cubin, 0x28)
-    count, names = struct.unpack_from("<HH", cubin, 0x3C)
-    headers = [struct.unpack_from("<IIQQQQ", cubin, table + 64 * i) for i in range(count)]
-    strings = headers[names][4]
-    nobits = 8
-    return [
-        Section(
-            cubin[strings + name : cubin.index(b"\0", strings + name)].decode(),
-            size,
-            b"" if kind == nobits else cubin[offset : offset + size],
-        )
-        for name, kind, _, _, offset, size in headers
-    ]
-
-
-def constant_bytes(cubin: bytes) -> int:
-    """Bytes of all constant banks; bank 0 holds the launch parameters."""
-    return sum(s.size for s in sections(cubin) if s.name.startswith(".nv.constant"))
-
-
-def opcodes(cubins: Sequence[bytes], arch: str, nvdisasm: Disassembler) -> list[Counter[str]]:
-    """How often each opcode, modifiers included, stands in the code of each cubin of one architecture.
+def opcodes(texts: Sequence[bytes], arch: str, nvdisasm: Disassembler) -> list[Counter[str]]:
+    """How often each opcode, modifiers included, stands in each kernel's code (``elf.code``) for one
+    architecture.
 
     What the cache does not hold is disassembled together, since nvdisasm takes longer to start than to read
     a kernel. Raises ToolchainError where nvdisasm fails or does not account for every instruction.
     """
-    texts = [b"".join(s.content for s in sections(c) if s.name.startswith(".text")) for c in cubins]
     entries = [
         cache_entry(["opcodes", nvdisasm.version, arch, hashlib.sha256(text).hexdigest()]) for text in texts
     ]

@@ -24,11 +24,11 @@ _HELD = ("blocks", "occupancy", "limited_by")
 Stored = Mapping[str, StaticFigures]
 
 
-def path_of(arch: str, nvcc: str, root: Path = ROOT) -> Path:
+def path_of(arch: str, nvcc: str, root: Path) -> Path:
     return root / f"nvcc-{nvcc}" / f"{arch}.json"
 
 
-def load(arch: str, nvcc: str, nvdisasm: str, root: Path = ROOT) -> dict[str, StaticFigures]:
+def load(arch: str, nvcc: str, nvdisasm: str, root: Path) -> dict[str, StaticFigures]:
     """The stored figures by variant name; none where there is no file of that compiler and architecture.
 
     Raises StoreError for a file that is malformed, edited by hand, or of another disassembler.
@@ -36,7 +36,7 @@ def load(arch: str, nvcc: str, nvdisasm: str, root: Path = ROOT) -> dict[str, St
     return files.read(path_of(arch, nvcc, root), head(arch, nvcc, nvdisasm), _figures)
 
 
-def write(stored: Stored, arch: str, nvcc: str, nvdisasm: str, root: Path = ROOT) -> Path:
+def write(stored: Stored, arch: str, nvcc: str, nvdisasm: str, root: Path) -> Path:
     """Writes the figures of an architecture, whole or not at all. Raises StoreError."""
     records = {name: groups(figures) for name, figures in stored.items()}
     return files.write(path_of(arch, nvcc, root), head(arch, nvcc, nvdisasm), records)

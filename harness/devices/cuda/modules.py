@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -14,7 +14,12 @@ from typing import Any
 import pycuda.compiler
 import pycuda.driver as cuda
 
-from harness.compiler.toolchain import cache_dir, find_nvcc
+from harness.compiler import elf
+from harness.compiler.cache import cache_dir
+from harness.compiler.entry import symbol_of
+from harness.compiler.errors import CompileError, ToolchainError
+from harness.compiler.nvcc import compile_error
+from harness.compiler.tools import find_nvcc
 from harness.devices import DeviceError
 from harness.devices.cuda.protocol import Build, Work
 from harness.model import Resources
@@ -30,12 +35,10 @@ class Loaded:
         assert build.source is not None
         self.build = build
         try:
-            module = _source_module(build)
-            self.function = module.get_function(build.entry)
-        except cuda.LogicError as error:
-            raise DeviceError(
-                "LAUNCH_FAILED", f"{build.name}: {build.file} has no kernel {build.entry} ({error})"
-            ) from None
+            symbol = symbol_of(build.entry, elf.symbols(compile_cached(build)), build.name)
+        except (CompileError, ToolchainError) as error:
+            raise DeviceError("COMPILE_ERROR", str(error)) from None
+        self.function = _source_module(build).get_function(symbol)
         self._dynamic = 0
 
     @cached_property
@@ -71,6 +74,7 @@ def _arguments(build: Build) -> dict[str, Any]:
     return {
         "nvcc": str(find_nvcc().path),
         "options": list(build.options),
+        "include_dirs": list(build.include),
         "no_extern_c": True,
         "arch": build.arch,
         "cache_dir": _pycuda_cache(),
@@ -82,20 +86,25 @@ def compile_cached(build: Build) -> bytes:
 
     Raises DeviceError COMPILE_ERROR with the compiler's own lines.
     """
+    if build.failure:
+        raise DeviceError("COMPILE_ERROR", f"{build.name}: {build.failure}")
     try:
         cubin: bytes = pycuda.compiler.compile(build.source, **_arguments(build))
+        with contextlib.suppress(*elf.DAMAGE):
+            elf.symbols(cubin)
+            return cubin
+        # PyCUDA writes its cache in place: a process killed while writing leaves half a binary behind.
+        cubin = pycuda.compiler.compile(build.source, **{**_arguments(build), "cache_dir": False})
     except cuda.CompileError as error:
         raise DeviceError("COMPILE_ERROR", _compiler_lines(build, error)) from None
     return cubin
 
 
 def _compiler_lines(build: Build, error: Any) -> str:
-    """The compiler's lines with the name of the .cu file instead of the temporary one."""
-    text = "\n".join(t for t in (error.stdout, error.stderr) if t) or str(error)
-    if isinstance(text, bytes):
-        text = text.decode("utf-8", "replace")
-    text = re.sub(r"(/\S*/)?(kernel|tmp\w+)\.cu\b", build.file, text).strip()
-    return f"{build.name}: {build.file} does not compile\n{text}"
+    """The compiler's lines with files named as the kernel's author knows them."""
+    said = [text for text in (error.stdout, error.stderr) if text] or [str(error)]
+    text = "\n".join(t.decode("utf-8", "replace") if isinstance(t, bytes) else t for t in said)
+    return str(compile_error(f"{build.name}: {build.file}", build.entry, text))
 
 
 def _source_module(build: Build) -> Any:
@@ -104,7 +113,7 @@ def _source_module(build: Build) -> Any:
     except cuda.CompileError as error:
         raise DeviceError("COMPILE_ERROR", _compiler_lines(build, error)) from None
     except cuda.Error:
-        # PyCUDA writes its cache in place: a process killed while writing leaves half a binary behind.
+        # Half a binary in the cache, as above.
         return pycuda.compiler.SourceModule(build.source, **{**_arguments(build), "cache_dir": False})
 
 

@@ -11,10 +11,12 @@ from typing import Any
 
 from cuda.bindings import driver
 
+from harness.compiler.nvcc import Binary, compile_all
 from harness.compiler.static.compiled import dynamic_shared, occupancy_of, variants_of
-from harness.compiler.toolchain import Binary, arch, compile_all
+from harness.compiler.tools import arch
 from harness.devices.cuda.environment import Gpu
 from harness.model.legality import GpuLimits
+from kernels import LADDER
 
 
 def checked(result: tuple[Any, ...]) -> Any:
@@ -39,7 +41,7 @@ def main() -> None:
     checked(driver.cuInit(0))
     device = checked(driver.cuDeviceGet(0))
     checked(driver.cuCtxSetCurrent(checked(driver.cuDevicePrimaryCtxRetain(device))))
-    variants = variants_of(arch(capability))
+    variants = variants_of(arch(capability), LADDER)
     found = {}
     binaries = compile_all(list(variants.values()), arch(capability))
     for (name, variant), binary in zip(variants.items(), binaries, strict=True):
@@ -48,7 +50,7 @@ def main() -> None:
         kernel, config, dtype = variant
         x, y = kernel.shape_of(config, dtype).threads
         own = occupancy_of(variant, binary, GpuLimits.of(capability))
-        driver_says = active_blocks(binary.cubin, kernel.entry, x * y, dynamic_shared(variant))
+        driver_says = active_blocks(binary.cubin, binary.symbol, x * y, dynamic_shared(variant))
         found[name] = {"driver": driver_says, "own": own.blocks, "limited_by": own.limiter}
     print(json.dumps(found, indent=1))
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.compiler.toolchain import arch, compile_options
+from harness.compiler.errors import CompileError
+from harness.compiler.nvcc import unit_of
+from harness.compiler.tools import arch
 from harness.devices import Inputs
 from harness.devices.workspace import sizes
 from harness.model import Argument, Array, Case, DType, Launch, Problem, Storage
@@ -15,7 +17,9 @@ from harness.timing.plan import PairPlan, Plan
 
 @dataclass(frozen=True)
 class Build:
-    """All that makes a binary. ``source`` None is cuBLAS on ``dtype``."""
+    """All that makes a binary. ``source`` None is cuBLAS on ``dtype``. ``source`` includes copies of the
+    kernel's own files, ``include`` are folders of such copies, ``entry`` is the function's name in C++;
+    ``failure`` why there is nothing to compile."""
 
     name: str
     dtype: str
@@ -24,21 +28,22 @@ class Build:
     options: tuple[str, ...]
     arch: str
     file: str = ""
+    include: tuple[str, ...] = ()
+    failure: str = ""
 
     @classmethod
     def of(cls, case: Case, capability: tuple[int, int]) -> Build:
         kernel = case.kernel
         if kernel.source is None:
             return cls(case.variant, case.dtype.name, None, "", (), "")
-        return cls(
-            name=case.variant,
-            dtype=case.dtype.name,
-            source=kernel.source.read_text(encoding="utf-8"),
-            entry=kernel.entry,
-            options=compile_options(kernel, case.config, case.dtype),
-            arch=arch(capability),
-            file=kernel.source.name,
-        )
+        name, dtype, file, sm = case.variant, case.dtype.name, kernel.source.name, arch(capability)
+        try:
+            unit = unit_of(kernel, case.config, case.dtype)
+            unit.sources.write()
+        except CompileError as error:
+            return cls(name, dtype, "", "", (), sm, file, failure=str(error))
+        include = unit.sources.include
+        return cls(name, dtype, unit.text, unit.entry, unit.all_options, sm, file, include)
 
 
 @dataclass(frozen=True)

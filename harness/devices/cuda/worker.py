@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pycuda.driver as cuda
 
-from harness.compiler.toolchain import arch
+from harness.compiler.tools import arch
 from harness.devices import DeviceError, Inputs, Outputs
 from harness.devices.cuda import library
 from harness.devices.cuda.checks import Checks

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from harness.compiler import toolchain
+from harness.compiler import tools
+from harness.compiler.errors import CompileError, ToolchainError
+from harness.compiler.nvcc import compile_ptx, entry_symbol
 from harness.devices import DeviceError, Inputs, Outputs, Violation
 from harness.devices.emulated.lines import source_lines
 from harness.devices.workspace import WORKSPACE, new_workspace, sizes, workspace_violations
@@ -21,7 +23,7 @@ _MACHINES = 4  # kept: cases come variant by variant
 
 
 class EmulatedDevice:
-    """Runs cases on the PTX that nvcc makes for ``arch`` ("sm_90a"), ``toolchain.find_nvcc``'s unless told.
+    """Runs cases on the PTX that nvcc makes for ``arch`` ("sm_90a"), ``tools.find_nvcc``'s unless told.
 
     What it sees besides wrong values becomes violations of the launch, by check: bounds, misaligned,
     uninit, race, barrier, hang, unwritten. Without ``by_source`` they name lines of the PTX alone, which
@@ -30,9 +32,7 @@ class EmulatedDevice:
 
     name = "emulated"
 
-    def __init__(
-        self, arch: str = "sm_90a", nvcc: toolchain.Nvcc | None = None, by_source: bool = True
-    ) -> None:
+    def __init__(self, arch: str = "sm_90a", nvcc: tools.Nvcc | None = None, by_source: bool = True) -> None:
         self.arch, self._nvcc, self._by_source = arch, nvcc, by_source
         self._machines: OrderedDict[Any, Machine] = OrderedDict()
         self.lane_instructions = 0
@@ -84,7 +84,7 @@ class EmulatedDevice:
         return self._machine(case).static_shared + case.launch.dynamic_shared
 
     def _lines(self, case: Case, entry: Entry) -> Mapping[int, int]:
-        with contextlib.suppress(toolchain.CompileError, toolchain.ToolchainError, PtxError):
+        with contextlib.suppress(CompileError, ToolchainError, PtxError):
             return source_lines(entry.code, case.kernel, case.config, case.dtype, self.arch, self._nvcc)
         return {}
 
@@ -94,12 +94,12 @@ class EmulatedDevice:
         key = (kernel.source, kernel.entry, case.config, case.dtype.name)
         if key not in self._machines:
             try:
-                ptx = toolchain.compile_ptx(kernel, case.config, case.dtype, self.arch, nvcc=self._nvcc)
+                ptx = compile_ptx(kernel, case.config, case.dtype, self.arch, nvcc=self._nvcc)
                 assert kernel.source is not None
-                entry = parse(ptx, kernel.entry)
+                entry = parse(ptx, entry_symbol(kernel, case.config, case.dtype, ptx))
                 lines = cache(partial(self._lines, case, entry)) if self._by_source else dict
                 self._machines[key] = Machine(entry, kernel.source.name, lines)
-            except toolchain.CompileError as error:
+            except CompileError as error:
                 raise DeviceError("COMPILE_ERROR", str(error)) from None
             except PtxError as error:
                 raise DeviceError("UNSUPPORTED", f"{case.variant}: {error}") from None

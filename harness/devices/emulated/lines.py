@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 
-from harness.compiler import toolchain
-from harness.compiler.toolchain import Nvcc
+from harness.compiler.nvcc import compile_ptx, entry_symbol
+from harness.compiler.tools import Nvcc
 from harness.model import Config, DType, Kernel
 from harness.ptx import Instruction, parse
 
@@ -25,10 +25,10 @@ def source_lines(
 ) -> dict[int, int]:
     """PTX line of each instruction of a variant to its line in the .cu file, 0 where the compiler names none.
 
-    Raises CompileError and ToolchainError as ``toolchain.compile_ptx`` does.
+    Raises CompileError and ToolchainError as ``compile_ptx`` does.
     """
-    ptx = toolchain.compile_ptx(kernel, config, dtype, arch, lines=True, nvcc=nvcc)
-    return dict(align(code, parse(ptx, kernel.entry).code))
+    ptx = compile_ptx(kernel, config, dtype, arch, lines=True, nvcc=nvcc)
+    return dict(align(code, parse(ptx, entry_symbol(kernel, config, dtype, ptx)).code))
 
 
 def align(code: Sequence[Instruction], told: Sequence[Instruction]) -> Iterator[tuple[int, int]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.compiler import toolchain
+from harness.compiler.nvcc import compile_ptx
 from harness.model import F32, BlockShape, Config, Kernel
 from tests.unit.emulated.rig import execute
 
@@ -112,7 +112,7 @@ def division(tmp_path_factory: pytest.TempPathFactory) -> str:
         configs=(Config(),),
         shape=lambda config, dtype: BlockShape((32, 1), (1, 1)),
     )
-    return toolchain.compile_ptx(stage, Config(), F32, "sm_90a")
+    return compile_ptx(stage, Config(), F32, "sm_90a")
 
 
 @pytest.mark.compile

@@ -7,9 +7,10 @@ import re
 
 import pytest
 
-from harness.compiler import toolchain
+from harness.compiler.nvcc import compile_ptx
 from harness.compiler.static.compiled import variants_of
 from harness.ptx import Machine, PtxError, parse
+from kernels import LADDER
 from tests.unit.emulated.rig import BEFORE, kernel
 
 # One instruction of each kind.
@@ -115,8 +116,8 @@ def test_text_that_ends_anywhere() -> None:
 @pytest.mark.compile
 @pytest.mark.parametrize("name", ["tiled-f32-tile32-pad0", "wmma-tf32-tile64x64x32-warp32x32"])
 def test_what_nvcc_makes_cut_off_and_changed(name: str) -> None:
-    stage, config, dtype = variants_of("sm_90a")[name]
-    text = toolchain.compile_ptx(stage, config, dtype, "sm_90a", lines=name.startswith("tiled"))
+    stage, config, dtype = variants_of("sm_90a", LADDER)[name]
+    text = compile_ptx(stage, config, dtype, "sm_90a", lines=name.startswith("tiled"))
     body = text.index(".entry")
     step = 97 if name.startswith("tiled") else 97 * 29  # a prime, for every place in a line
     end = text.rindex("}\n", 0, text.find(".section") if ".section" in text else None)

@@ -1,0 +1,241 @@
+"""What nvcc makes of a kernel: cubins and PTX, cached on disk, and what ptxas says of them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.compiler import elf, tools
+from harness.compiler.cache import alone, cache_entry, load_entry, store_entry
+from harness.compiler.entry import instantiation, ptx_symbols, symbol_of
+from harness.compiler.errors import CompileError, ToolchainError
+from harness.compiler.sources import Sources, readable, sources
+from harness.compiler.tools import Nvcc
+from harness.model import Config, DType, Kernel, Resources
+
+COMPILE_SECONDS = 600  # A compile takes about a second, one of CUTLASS up to a minute; longer has gone wrong.
+UNIT = "kernel.cu"  # what nvcc is given, as PyCUDA names it
+
+Variant = tuple[Kernel, Config, DType]
+
+
+class PtxasFigures(NamedTuple):
+    """What ``ptxas -v`` says of an entry: registers and bytes of stack and of spills a thread, barriers and
+    bytes of static shared memory a block. The stack holds the spills, and is that of callees too."""
+
+    registers: int
+    barriers: int
+    shared_bytes: int
+    stack_bytes: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A cubin, the symbol of the entry in it, what that needs to run, and the lines the compiler wrote."""
+
+    cubin: bytes
+    symbol: str
+    resources: Resources
+    log: str
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What nvcc and SourceModule alike are given for a variant, called ``what``: the ``text`` of one file,
+    which includes the copy of the kernel's ``sources``, and the options. ``entry`` is the function's name
+    in C++."""
+
+    what: str
+    entry: str
+    sources: Sources
+    options: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        # PyCUDA runs the preprocessor at each look-up for a text with "#include" in it. The digest in the
+        # path says as much of the files, and the version of nvcc is in PyCUDA's key besides.
+        return f'# include "{self.sources.main_copy}"\n{instantiation(self.entry)}'
+
+    @property
+    def all_options(self) -> tuple[str, ...]:
+        """The options, and those by which a binary depends neither on the folders of the copies nor on that
+        of the unit: __FILE__ is told without, and symbols of internal linkage are named after UNIT."""
+        maps = (f"-fmacro-prefix-map={folder.copy}/=" for folder in self.sources.folders)
+        return (
+            *self.options,
+            *("-Xcicc", "--orig_src_path_name", "-Xcicc", UNIT),
+            *(word for option in maps for word in ("-Xcompiler", option)),
+        )
+
+
+def unit_of(kernel: Kernel, config: Config, dtype: DType) -> Unit:
+    """What is compiled of a variant; the copies are there after ``sources.write()``.
+
+    Raises CompileError for sources or an entry that cannot be read, ValueError for a library kernel.
+    """
+    what = _what(kernel, config, dtype)
+    own = sources(kernel)
+    try:
+        entry = kernel.entry_of(config, dtype)
+    except ValueError as error:
+        raise CompileError(str(error)) from None
+    return Unit(what, entry, own, compile_options(kernel, config, dtype))
+
+
+def _what(kernel: Kernel, config: Config, dtype: DType) -> str:
+    return f"{kernel.name} {dtype} {config.label}".rstrip()
+
+
+def compile_options(kernel: Kernel, config: Config, dtype: DType) -> tuple[str, ...]:
+    """The options that make a kernel of a config and dtype; the same for nvcc and for SourceModule."""
+    defines = (f"-D{name}={value}" for name, value in config.items())
+    return ("-std=c++17", "-O3", *kernel.flags, *(f"-D{macro}" for macro in dtype.macros), *defines)
+
+
+def compile_cubin(
+    kernel: Kernel, config: Config, dtype: DType, arch: str, nvcc: Nvcc | None = None
+) -> Binary:
+    """Compile for one architecture ("sm_90a"), or take it from the cache; by ``find_nvcc``'s unless told.
+
+    Raises CompileError with the compiler's lines, also where the entry is not there; ToolchainError without a
+    compiler; ValueError for a library kernel.
+    """
+    unit = unit_of(kernel, config, dtype)
+    cubin, log = _compile(unit, ("-cubin", f"-arch={arch}", "-Xptxas=-v"), nvcc)
+    symbol = symbol_of(unit.entry, elf.symbols(cubin), unit.what)
+    found = read_ptxas(symbol, log)
+    resources = Resources(
+        found.registers, found.shared_bytes, found.stack_bytes, hashlib.sha256(cubin).hexdigest()
+    )
+    return Binary(cubin, symbol, resources, log)
+
+
+def compile_ptx(
+    kernel: Kernel,
+    config: Config,
+    dtype: DType,
+    arch: str,
+    lines: bool = False,
+    nvcc: Nvcc | None = None,
+) -> str:
+    """The PTX of a kernel, for one architecture ("sm_90a"). Raises as ``compile_cubin`` does.
+
+    With ``lines`` it names the lines of the .cu file, and can differ by a few instructions from what runs.
+    """
+    virtual = arch.replace("sm_", "compute_")
+    mode = ("-ptx", f"-arch={virtual}", *(("-lineinfo",) if lines else ()))
+    return readable(_compile(unit_of(kernel, config, dtype), mode, nvcc)[0].decode())
+
+
+def entry_symbol(kernel: Kernel, config: Config, dtype: DType, ptx: str) -> str:
+    """The symbol of a kernel's entry in its PTX. Raises CompileError where there is none such, or several."""
+    what = _what(kernel, config, dtype)
+    try:
+        return symbol_of(kernel.entry_of(config, dtype), ptx_symbols(ptx), what)
+    except ValueError as error:
+        raise CompileError(str(error)) from None
+
+
+def compile_all(
+    variants: Iterable[Variant], arch: str, jobs: int | None = None, nvcc: Nvcc | None = None
+) -> list[Binary | CompileError]:
+    """Compile (kernel, config, dtype) variants, ``jobs`` at a time (one a core); results in their order.
+
+    A variant that does not compile gives its CompileError in place of a Binary.
+    """
+
+    def one(variant: Variant) -> Binary | CompileError:
+        try:
+            return compile_cubin(*variant, arch, nvcc)
+        except CompileError as error:
+            return error
+
+    with ThreadPoolExecutor(jobs or len(os.sched_getaffinity(0))) as pool:
+        return list(pool.map(one, variants))
+
+
+def _compile(unit: Unit, mode: tuple[str, ...], nvcc: Nvcc | None) -> tuple[bytes, str]:
+    """nvcc's output file and log, from the cache where sources, options and compiler are the same."""
+    nvcc = nvcc or tools.find_nvcc()
+    options = (*mode, *unit.options)
+    # nvcc takes options from these variables too.
+    more = [os.environ.get(f"NVCC_{end}_FLAGS", "") for end in ("PREPEND", "APPEND")]
+    entry = cache_entry([nvcc.version, more, options, unit.sources.key, instantiation(unit.entry)])
+    if cached := load_entry(entry):
+        return cached
+    with alone(entry):
+        if (cached := load_entry(entry)) is None:
+            cached = _run_nvcc(nvcc, unit, mode)
+            store_entry(entry, *cached)
+    return cached
+
+
+def _run_nvcc(nvcc: Nvcc, unit: Unit, mode: tuple[str, ...]) -> tuple[bytes, str]:
+    unit.sources.write()
+    include = (f"-I{folder}" for folder in unit.sources.include)
+    with tempfile.TemporaryDirectory(prefix="gemm-") as folder:
+        Path(folder, UNIT).write_text(unit.text, encoding="utf-8")
+        command = [str(nvcc.path), *mode, *unit.all_options, *include, "-o", "out", UNIT]
+        try:
+            said = subprocess.run(
+                command,
+                cwd=folder,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=COMPILE_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            raise CompileError(f"{unit.what}: nvcc did not end within {COMPILE_SECONDS} s") from None
+        except OSError as error:
+            raise ToolchainError(f"{nvcc.path} does not run: {error}") from None
+        log = (said.stdout + said.stderr).strip()
+        if said.returncode:
+            raise compile_error(unit.what, unit.entry, log, unit.options)
+        return Path(folder, "out").read_bytes(), readable(log)
+
+
+def compile_error(what: str, entry: str, log: str, options: Sequence[str] = ()) -> CompileError:
+    """The error of a compiler that said this, about a variant of these options."""
+    lines = re.sub(rf"(/\S*/)?\b{re.escape(UNIT)}\b", f"the entry {entry}", readable(log))
+    gone = re.search(r"^(\S+?):(\d+):\d+: fatal error: (.+): No such file or directory", lines, re.MULTILINE)
+    if gone:
+        return CompileError(
+            f"{what}: {gone[1]}:{gone[2]} includes {gone[3]}, which is neither beside that file, nor in an "
+            "include folder of the declaration, nor in the CUDA toolkit (a name made by a macro is not "
+            "followed)",
+            lines,
+        )
+    shown = f" ({' '.join(options)})" if options else ""
+    return CompileError(f"{what} does not compile{shown}", lines)
+
+
+def read_ptxas(symbol: str, log: str) -> PtxasFigures:
+    """Read what ``ptxas -v`` wrote of an entry function. Raises CompileError where it is not there."""
+    used = re.search(rf"entry function '{re.escape(symbol)}'.*?Used (\d+) registers([^\n]*)", log, re.DOTALL)
+    stack = re.search(
+        rf"properties for {re.escape(symbol)}\n\s*(\d+) bytes stack frame, "
+        r"(\d+) bytes spill stores, (\d+) bytes spill loads",
+        log,
+    )
+    if not used or not stack:
+        raise CompileError(f"ptxas says nothing of the function {symbol}", log)
+    shared, barriers = (re.search(rf"(\d+) {what}", used[2]) for what in ("bytes smem", "barriers"))
+    return PtxasFigures(
+        registers=int(used[1]),
+        barriers=int(barriers[1]) if barriers else 0,
+        shared_bytes=int(shared[1]) if shared else 0,
+        stack_bytes=int(stack[1]),
+        spill_store_bytes=int(stack[2]),
+        spill_load_bytes=int(stack[3]),
+    )

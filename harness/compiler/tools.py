@@ -1,0 +1,144 @@
+"""The programs of the CUDA toolkit: where nvcc and nvdisasm are, their versions, and the versions pinned."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from harness.compiler.errors import ToolchainError
+
+# Those of the dependency group `compiler`: the stored figures are theirs.
+PINS = ("13.0.88", "13.5.37")  # nvcc, nvdisasm
+_INSTALL = f"{sys.executable} -m pip install --group compiler"
+
+
+@dataclass(frozen=True)
+class Nvcc:
+    path: Path
+    version: str
+
+
+@dataclass(frozen=True)
+class Disassembler:
+    """NVIDIA's nvdisasm."""
+
+    path: Path
+    version: str
+
+
+def find_nvcc() -> Nvcc:
+    """The nvcc of PATH, else of $CUDA_HOME or $CUDA_PATH, else of NVIDIA's wheels in this environment.
+
+    Raises ToolchainError where there is none, where it does not run, or where g++ is missing.
+    """
+    found = next(iter(_candidates("nvcc")), None)
+    if not found:
+        raise ToolchainError(
+            f"no nvcc in {_looked()}, NVIDIA's wheels: set CUDA_HOME, or, "
+            f"in the checkout and with pip 25.1 or newer, `{_INSTALL}`"
+        )
+    return Nvcc(Path(found), _version(found, os.environ.get("PATH", "")))
+
+
+def pinned_tools() -> tuple[Nvcc, Disassembler]:
+    """The compiler and the disassembler of the versions pinned, wherever they are.
+
+    What a compiler makes of a kernel depends on its version: figures are compared between equal ones only.
+    Raises ToolchainError, one line, where either is missing or there in other versions only.
+    """
+    return pinned_nvcc(), Disassembler(*_pinned("nvdisasm", pins()[1]))
+
+
+def pinned_nvcc() -> Nvcc:
+    """The compiler of the version pinned. Raises ToolchainError."""
+    return Nvcc(*_pinned("nvcc", pins()[0]))
+
+
+def pins() -> tuple[str, str]:
+    """The versions of nvcc and nvdisasm that are pinned."""
+    return PINS
+
+
+def _pinned(name: str, wanted: str) -> tuple[Path, str]:
+    others = []
+    for path in _candidates(name):
+        try:
+            version = _version(path, os.environ.get("PATH", ""))
+        except ToolchainError as error:
+            others.append(str(error))
+            continue
+        if version == wanted:
+            return Path(path), version
+        others.append(f"{path} is {version}")
+    there = "; ".join(others) or f"there is none in {_looked()}, NVIDIA's wheels"
+    raise ToolchainError(
+        f"the stored figures are those of {name} {wanted}, and {there}; for the pinned one, "
+        f"in the checkout and with pip 25.1 or newer, `{_INSTALL}`"
+    )
+
+
+def find_tool(name: str) -> str:
+    """A program of the CUDA toolkit, of PATH, else of $CUDA_HOME or $CUDA_PATH. Raises ToolchainError."""
+    found = next(iter(_installed(name)), None)
+    if not found:
+        raise ToolchainError(
+            f"no {name} in {_looked()}: it comes with the CUDA toolkit; "
+            "install that, and set PATH or CUDA_HOME"
+        )
+    return found
+
+
+def _candidates(name: str) -> list[str]:
+    """Where a program is, the one to prefer first."""
+    return [*_installed(name), *filter(None, (shutil.which(str(path)) for path in _in_wheels(name)))]
+
+
+def _installed(name: str) -> list[str]:
+    places = [name, *(str(Path(home, "bin", name)) for home in _homes().values())]
+    return list(filter(None, map(shutil.which, places)))
+
+
+def _homes() -> dict[str, str]:
+    return {name: home for name in ("CUDA_HOME", "CUDA_PATH") if (home := os.environ.get(name))}
+
+
+def _looked() -> str:
+    """Where a program was looked for."""
+    return ", ".join(["PATH", *(f"{name}={home}" for name, home in _homes().items())])
+
+
+def _in_wheels(name: str) -> list[Path]:
+    spec = find_spec("nvidia")
+    folders = spec.submodule_search_locations or [] if spec else []
+    return sorted(path for folder in folders for path in Path(folder).glob(f"cu[0-9]*/bin/{name}"))
+
+
+@functools.cache
+def _version(program: str, path: str) -> str:
+    """The version of an nvcc or nvdisasm, once for each PATH, since nvcc looks for g++ there."""
+    try:
+        said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ToolchainError(f"{program} does not run: {error}") from None
+    version = re.search(r"\bV(\d+\.\d+\.\d+)", said.stdout)
+    if said.returncode or not version:
+        raise ToolchainError(f"{program} --version failed: {(said.stderr or said.stdout).strip()[:200]}")
+    if Path(program).name == "nvcc" and not shutil.which("g++", path=path):
+        raise ToolchainError(
+            f"{program} needs g++, which is not on PATH: install it (Debian, Ubuntu: apt install g++)"
+        )
+    return version[1]
+
+
+def arch(capability: tuple[int, int]) -> str:
+    """nvcc's name of a compute capability: 8.0 is sm_80, 9.0 is sm_90a (wgmma needs the a, as do
+    the tensor cores of later ones)."""
+    major, minor = capability
+    return f"sm_{major}{minor}" + ("a" if capability >= (9, 0) else "")

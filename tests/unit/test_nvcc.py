@@ -1,0 +1,236 @@
+"""What nvcc makes of a kernel, its figures, and the cache of it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.compiler import nvcc, tools
+from harness.compiler.cache import cache_dir
+from harness.compiler.errors import CompileError, ToolchainError
+from harness.compiler.nvcc import Binary, compile_all, compile_cubin, compile_options, compile_ptx
+from harness.model import BF16, F32, BlockShape, Config, Kernel
+
+SOURCE = """
+extern "C" __global__ void gemm_planted(float* c) { c[threadIdx.x] = SCALE; }
+"""
+# One device function keeps an indexed array on the stack; another entry comes before the one asked for.
+STACK = """
+__device__ __noinline__ float pick(const float* p, int n)
+{
+    float a[64];
+    for (int i = 0; i < 64; i++) a[i] = p[i * n];
+    float sum = 0.0f;
+    for (int i = 0; i < 64; i++) sum += a[(i * n) & 63];
+    return sum;
+}
+extern "C" __global__ void gemm_other(float* c) { c[0] = 1.0f; }
+extern "C" __global__ void gemm_planted(float* c, int n)
+{
+    __shared__ float tile[96];
+    tile[threadIdx.x] = c[threadIdx.x];
+    __syncthreads();
+    c[threadIdx.x] = pick(c, n) + tile[n];
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of this test's own."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("GEMM_CACHE_DIR", str(folder))
+    return folder
+
+
+def kept(cache: Path) -> list[Path]:
+    """What compilers made."""
+    return list(cache.glob("*.zip"))
+
+
+def planted(folder: Path, source: str = SOURCE) -> Kernel:
+    path = folder / "s99_planted.cu"
+    path.write_text(source)
+    return Kernel(
+        name="planted",
+        idea="a kernel of this test",
+        source=path,
+        entry="gemm_planted",
+        dtypes=(F32,),
+        configs=(Config(SCALE=1), Config(SCALE=2)),
+        shape=lambda config, dtype: BlockShape((32, 1), (1, 32)),
+    )
+
+
+def test_options_carry_the_flags_the_dtype_and_the_config(tmp_path: Path) -> None:
+    kernel = replace(planted(tmp_path), flags=("-maxrregcount=64",))
+    options = compile_options(kernel, Config(TILE_SIZE=16, PADDING=0), BF16)
+    assert options[-3:] == ("-DDTYPE_BF16", "-DTILE_SIZE=16", "-DPADDING=0")
+    assert {"-maxrregcount=64", "-std=c++17"} <= set(options)
+
+
+@pytest.mark.compile
+def test_figures_are_those_of_the_entry_and_what_it_calls(tmp_path: Path) -> None:
+    figures = compile_cubin(planted(tmp_path, STACK), Config(), F32, "sm_80").resources
+    assert figures.shared_bytes == 96 * 4
+    assert figures.local_bytes >= 64 * 4
+    assert figures.registers > 8
+
+
+@pytest.mark.compile
+def test_a_binary_does_not_depend_on_where_the_source_lies(tmp_path: Path, cache: Path) -> None:
+    made = []
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        made.append(compile_cubin(planted(tmp_path / name), Config(SCALE=1), F32, "sm_80"))
+        kept(cache)[0].unlink()
+    assert made[0].cubin == made[1].cubin
+
+
+@pytest.mark.compile
+def test_a_compile_error_carries_the_lines_of_the_compiler(tmp_path: Path) -> None:
+    kernel = planted(tmp_path, 'extern "C" __global__ void gemm_planted(float* c) { c[0] = lost; }')
+    with pytest.raises(CompileError) as caught:
+        compile_cubin(kernel, Config(SCALE=1), F32, "sm_80")
+    assert 's99_planted.cu(1): error: identifier "lost" is undefined' in str(caught.value)
+    assert caught.value.message.startswith("planted f32 scale1 does not compile")
+
+
+@pytest.mark.compile
+def test_a_missing_entry_is_an_error(tmp_path: Path) -> None:
+    kernel = replace(planted(tmp_path), entry="gemm_else")
+    with pytest.raises(CompileError, match="no __global__ function gemm_else; those compiled: gemm_planted"):
+        compile_cubin(kernel, Config(SCALE=1), F32, "sm_80")
+
+
+def test_a_missing_source_is_named(tmp_path: Path) -> None:
+    kernel = replace(planted(tmp_path), source=tmp_path / "gone.cu")
+    with pytest.raises(CompileError, match=r"planted: cannot read .*gone\.cu"):
+        compile_cubin(kernel, Config(SCALE=1), F32, "sm_80")
+
+
+def test_a_library_kernel_has_nothing_to_compile(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="library call"):
+        compile_cubin(replace(planted(tmp_path), source=None), Config(), F32, "sm_80")
+
+
+@pytest.mark.compile
+def test_ptx_is_for_the_arch(tmp_path: Path) -> None:
+    ptx = compile_ptx(planted(tmp_path), Config(SCALE=1), F32, "sm_90a")
+    assert ".target sm_90a" in ptx
+    assert ".entry gemm_planted" in ptx
+
+
+@pytest.mark.compile
+class TestCache:
+    def test_the_second_time_needs_no_compiler(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        kernel = planted(tmp_path)
+        first = compile_cubin(kernel, Config(SCALE=1), F32, "sm_80")
+        monkeypatch.setattr(nvcc, "_run_nvcc", lambda *_: pytest.fail("compiled again"))
+        assert compile_cubin(kernel, Config(SCALE=1), F32, "sm_80") == first
+
+    @pytest.mark.parametrize(
+        "change", ["source", "config", "dtype", "flags", "arch", "compiler", "environment", "output"]
+    )
+    def test_each_thing_that_counts_compiles_again(
+        self, change: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        kernel = planted(tmp_path)
+        compile_cubin(kernel, Config(SCALE=1), F32, "sm_80")
+        config, dtype, arch = Config(SCALE=1), F32, "sm_80"
+        match change:
+            case "source":
+                planted(tmp_path, SOURCE.replace("SCALE", "SCALE + 1"))
+            case "config":
+                config = Config(SCALE=2)
+            case "dtype":
+                dtype = BF16
+            case "flags":
+                kernel = replace(kernel, flags=("-maxrregcount=64",))
+            case "arch":
+                arch = "sm_90a"
+            case "environment":
+                monkeypatch.setenv("NVCC_APPEND_FLAGS", "-maxrregcount=64")
+            case "compiler":
+                other = replace(tools.find_nvcc(), version="13.0.89")
+                monkeypatch.setattr(tools, "find_nvcc", lambda: other)
+        if change == "output":
+            compile_ptx(kernel, config, dtype, arch)
+        else:
+            compile_cubin(kernel, config, dtype, arch)
+        assert len(kept(cache)) == 2
+
+    @pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
+    def test_a_damaged_entry_compiles_again(self, damage: str, tmp_path: Path, cache: Path) -> None:
+        first = compile_cubin(planted(tmp_path), Config(SCALE=1), F32, "sm_80")
+        (entry,) = kept(cache)
+        whole = entry.read_bytes()
+        middle = len(whole) // 3
+        flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+        entry.write_bytes({"cut": whole[:middle], "flipped": flipped, "empty": b""}[damage])
+        assert compile_cubin(planted(tmp_path), Config(SCALE=1), F32, "sm_80").cubin == first.cubin
+        assert entry.stat().st_size >= middle * 2
+
+    def test_two_who_want_one_binary_compile_it_once(
+        self, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run_nvcc, runs = nvcc._run_nvcc, []
+
+        def slowly(*args: Any) -> tuple[bytes, str]:
+            runs.append(args)
+            time.sleep(0.3)
+            return run_nvcc(*args)
+
+        monkeypatch.setattr(nvcc, "_run_nvcc", slowly)
+        variant = (planted(tmp_path), Config(SCALE=1), F32)
+        first, second = compile_all([variant, variant], "sm_80", jobs=2)
+        assert first == second
+        assert len(runs) == len(kept(cache)) == 1
+
+    def test_a_cache_that_cannot_be_written_costs_time_only(self, tmp_path: Path, cache: Path) -> None:
+        cache.write_text("a file where the folder should be")
+        with pytest.warns(UserWarning, match="set GEMM_CACHE_DIR"):
+            assert compile_cubin(planted(tmp_path), Config(SCALE=1), F32, "sm_80").cubin
+
+    def test_a_full_disk_leaves_nothing_behind(
+        self, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*_: object, **__: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("zipfile.ZipFile.writestr", full)
+        with pytest.warns(UserWarning, match="No space left on device"):
+            compile_cubin(planted(tmp_path), Config(SCALE=1), F32, "sm_80")
+        assert kept(cache) == []
+        assert list(cache.glob("*.tmp")) == []
+
+
+@pytest.mark.compile
+def test_compile_all_keeps_the_order_and_goes_on_after_an_error(tmp_path: Path) -> None:
+    kernel = planted(tmp_path)
+    good, other, bad = Config(SCALE=1), Config(SCALE=2), Config(OTHER=1)
+    made = compile_all([(kernel, c, F32) for c in (good, bad, other)], "sm_80", jobs=2)
+    assert [type(result) for result in made] == [Binary, CompileError, Binary]
+    assert made[2] == compile_cubin(kernel, other, F32, "sm_80")
+
+
+def test_compile_all_without_a_compiler_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> None:
+        raise ToolchainError("no nvcc")
+
+    monkeypatch.setattr(tools, "find_nvcc", none)
+    with pytest.raises(ToolchainError, match="no nvcc"):
+        compile_all([(planted(tmp_path), Config(SCALE=1), F32)], "sm_80")
+
+
+def test_the_cache_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("GEMM_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_dir() == tmp_path / "gemm-regression"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_dir() == tmp_path / ".cache" / "gemm-regression"
