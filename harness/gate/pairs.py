@@ -67,14 +67,14 @@ def _pair(
         return Pair(case, base, BASE_UNUSABLE, f"at {commit.label}, {_first_line(old)}")
     try:
         same = base.launch == case.launch and old.cubin == new.cubin
-        reasons = refusals(base.kernel, base.config, base.dtype, limits)
+        reasons, handed = refusals(base.kernel, base.config, base.dtype, limits), base.arguments
     except Exception as error:  # A declaration of another time may do anything.
         text = f"at {commit.label}, its declaration fails ({type(error).__name__}: {error})"
         return Pair(case, base, BASE_UNUSABLE, text)
     if same:
         return Pair(case, base, SAME_BINARY, "same cubin, same launch")
     ptx = compile_ptx(*_variant(base), arch(limits.capability))
-    if reason := mismatch(ptx, base.kernel.entry) or "; ".join(reasons):
+    if reason := mismatch(ptx, old.symbol, handed) or "; ".join(reasons):
         return Pair(case, base, BASE_UNUSABLE, f"at {commit.label}, {reason}")
     return Pair(case, base)
 
