@@ -110,7 +110,7 @@ def _sustained(result: Result) -> str:
     if m is None or "sustained_s" not in m.extra:
         return ""
     clock, power = (m.extra[name] or "?" for name in ("sustained_mhz", "sustained_w"))
-    long, short = (gflops_text(result.case.problem.gflops(s)) for s in (m.extra["sustained_s"], m.median))
+    long, short = (gflops_text(result.case.gflops(s)) for s in (m.extra["sustained_s"], m.median))
     return (
         f"sustained, not judged: {result.case.id}: {long} GFLOPS at {clock} MHz and {power} W; "
         f"in bursts {short} at {m.sm_clock_mhz} MHz"

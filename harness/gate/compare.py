@@ -125,7 +125,7 @@ def _controls(pairs: Sequence[Pair]) -> list[Pair]:
     if not equal:
         changed = [pair for pair in pairs if pair.outcome is None and pair.base]
         equal = [replace(pair, case=pair.base) for pair in changed if pair.base]
-    equal.sort(key=lambda pair: pair.case.problem.flops)
+    equal.sort(key=lambda pair: pair.case.flop)
     last = len(equal) - 1
     places = {round(i * last / max(1, CONTROLS - 1)) for i in range(CONTROLS)} if equal else set()
     return [equal[place] for place in sorted(places)]

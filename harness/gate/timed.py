@@ -139,7 +139,7 @@ def observation(case: Case, m: Measurement) -> Observation:
     """What the judge sees of a measurement."""
     return Observation(
         case_id=case.id,
-        flop=case.problem.flops,
+        flop=case.flop,
         seconds=m.seconds,
         launch=str(case.launch),
         library=case.kernel.library,
@@ -164,7 +164,7 @@ def extra_info(result: Result) -> dict[str, Any]:
     info: dict[str, Any] = {
         "case": case.id,
         "variant": case.variant,
-        "flops": case.problem.flops,
+        "flops": case.flop,
         "verdict": str(v.kind),
         "verdict_reason": v.reason,
         "red": v.failed(result.policy),
@@ -174,7 +174,7 @@ def extra_info(result: Result) -> dict[str, Any]:
     if m is None or not result.usable:
         return info | {"seconds": list(m.seconds) if m else []}
     info |= {
-        "gflops": case.problem.gflops(m.median),
+        "gflops": case.gflops(m.median),
         "median_s": m.median,
         "spread": m.spread,
         "cublas_ratio": m.cublas_ratio,
@@ -203,10 +203,10 @@ def extra_info(result: Result) -> dict[str, Any]:
     if result.first_median is not None:
         info["first_median_s"] = result.first_median
     if "sustained_s" in m.extra:
-        info["sustained_gflops"] = case.problem.gflops(m.extra["sustained_s"])
+        info["sustained_gflops"] = case.gflops(m.extra["sustained_s"])
     return info
 
 
 def _per_clock(case: Case, m: Measurement) -> float | None:
     """FLOP per SM clock of the whole GPU; None where the clock is not known."""
-    return case.problem.flops / (m.median * m.sm_clock_mhz * 1e6) if m.sm_clock_mhz else None
+    return case.flop / (m.median * m.sm_clock_mhz * 1e6) if m.sm_clock_mhz else None

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from harness.files import write_whole
 from harness.reports.markdown import table_text
 from harness.study import boards, plot, trials
 from harness.study.analysis import CONFIDENCE, GATE, PAIRED, Rate, mean, rate, undecided
@@ -38,7 +39,7 @@ def report(files: Sequence[Path], docs: Path, check: bool) -> int:
         for name in stale:
             print(f"{docs / name} is stale: `nox -s study -- report` makes it anew", file=sys.stderr)
         return int(bool(stale))
-    (docs / _TEXT).write_text(made, encoding="utf-8")
+    write_whole(docs / _TEXT, made)
     first = next((study for study in studies if not study.alone), studies[0])
     panels = {title: [c for c in first.cells if c.case in cases] for title, cases in first.groups.items()}
     plot.draw(panels, docs / _PLOT, mark)

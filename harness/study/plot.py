@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from harness.files import write_whole
 from harness.study.analysis import GATE, PAIRED, RUNS, Cell, rate
 from harness.study.methods import BY_SAMPLES, NVBENCH
 from harness.study.raw import StudyError
@@ -43,5 +45,7 @@ def draw(groups: Mapping[str, Sequence[Cell]], path: Path, mark: str) -> None:
             panel.grid(alpha=0.3)
         panels[0].set_ylabel("called slower, % of trials (95 % limits)")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-        figure.savefig(path, metadata={"Date": None, "Description": f"made of {mark}"})
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format="svg", metadata={"Date": None, "Description": f"made of {mark}"})
+        write_whole(path, drawn.getvalue())
         pyplot.close(figure)

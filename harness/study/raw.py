@@ -15,7 +15,11 @@ import statistics
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+
+from harness.files import fault
 
 SCHEMA = 1
 _UNIT = 1e-10  # seconds
@@ -111,12 +115,75 @@ def _whole(path: Path) -> tuple[bytes, int]:
     return b"".join(text), end
 
 
+class _Run(BaseModel):
+    """A measurement of the gate's: tenths of a nanosecond, MHz."""
+
+    samples: list[int]
+    clocks: list[int]
+    mhz: float
+    throttled: bool
+    gpu_seconds: float
+
+
+class _Stored(_Run):
+    medians: list[float] = Field(min_length=1)
+
+
+class _Machine(BaseModel):
+    name: str
+    capability: str
+
+
+class _Head(BaseModel):
+    study: int
+    machine_info: _Machine
+    baseline: dict[str, _Stored]
+
+    @field_validator("study")
+    @classmethod
+    def _known(cls, schema: int) -> int:
+        if schema != SCHEMA:
+            raise ValueError(f"schema {schema}, this version reads {SCHEMA}")
+        return schema
+
+
+class _Look(BaseModel):
+    """Of each block the seconds of either arm, and its clocks."""
+
+    blocks: list[Annotated[list[list[int]], Field(min_length=2, max_length=4)]]
+    resolution: float
+    gpu_seconds: float
+
+
+class _Cell(BaseModel):
+    """One trial of a case and size; one that failed says so in ``error``."""
+
+    trial: int
+    case: str
+    size: float
+    error: str | None = None
+    true: float | None = None
+    gate: Annotated[list[_Run], Field(min_length=1)] | None = None
+    looks: Annotated[list[_Look], Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> _Cell:
+        if self.error is None and None in (self.gate, self.looks):
+            raise ValueError(f"trial {self.trial} of {self.case} has no samples and no error")
+        return self
+
+
+class _Study(BaseModel):
+    head: _Head
+    records: list[_Cell]
+
+
 def _parsed(path: Path, text: bytes) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    lines = text.splitlines()
     try:
-        head, *records = [json.loads(line) for line in lines]
-        if head["study"] != SCHEMA:
-            raise ValueError(f"schema {head['study']}, this version reads {SCHEMA}")
-    except (KeyError, TypeError, ValueError) as error:
+        head, *records = [json.loads(line) for line in text.splitlines()]
+        _Study.model_validate({"head": head, "records": records})
+    except ValidationError as error:
+        raise StudyError(f"{path}: no samples of a study ({fault(error)}); measure them again") from None
+    except ValueError as error:
         raise StudyError(f"{path}: no samples of a study ({error}); measure them again") from None
     return head, records

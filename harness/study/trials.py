@@ -57,7 +57,7 @@ def rule(margin: float) -> Rule:
 def reference(case: Case, stored: Mapping[str, Any]) -> Reference:
     """What a case is held to, as of another build: a slowdown is to be a regression, not drift."""
     median = statistics.median_low(stored["medians"])
-    return Reference(median, case.problem.gflops(median), noise_floor(stored["medians"]))
+    return Reference(median, case.gflops(median), noise_floor(stored["medians"]))
 
 
 def policy(case: Case) -> Policy:
@@ -93,7 +93,7 @@ def _decided(looks: Sequence[Mapping[str, Any]], margin: float) -> bool:
 def _observation(case: Case, run: Mapping[str, Any]) -> Observation:
     return Observation(
         case.id,
-        case.problem.flops,
+        case.flop,
         seconds(run["samples"]),
         library=case.kernel.library,
         sm_clock_mhz=run["mhz"],

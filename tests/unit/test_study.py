@@ -55,20 +55,26 @@ def no_nvbench(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # What is stored
 
+HEAD = {"study": 1, "machine_info": {"name": "NVIDIA H200", "capability": "9.0"}, "baseline": {}}
+
+
+def failed(trial: int) -> dict[str, Any]:
+    return {"trial": trial, "case": "one", "size": 0.0, "error": "HANG: no answer"}
+
 
 @pytest.mark.parametrize("lost", [1, 30])
 def test_a_write_cut_short_costs_that_write_alone(lost: int, file: Path) -> None:
-    append(file, [{"study": 1}])
-    append(file, [{"trial": 0}, {"trial": 1}])
+    append(file, [HEAD])
+    append(file, [failed(0), failed(1)])
     whole = file.stat().st_size
-    append(file, [{"trial": 2}])
+    append(file, [failed(2)])
     with file.open("r+b") as opened:
         opened.truncate(file.stat().st_size - lost)
-    assert read(file) == ({"study": 1}, [{"trial": 0}, {"trial": 1}])
+    assert read(file) == (HEAD, [failed(0), failed(1)])
     assert resume(file) == read(file)
     assert file.stat().st_size == whole
-    append(file, [{"trial": 9}])
-    assert read(file)[1][-1] == {"trial": 9}
+    append(file, [failed(9)])
+    assert read(file)[1][-1] == failed(9)
 
 
 @pytest.mark.parametrize("content", [b"", b"no gzip", b'{"study": 1}\n'])
@@ -78,8 +84,22 @@ def test_a_file_that_is_no_study_is_refused_in_one_line(content: bytes, file: Pa
         read(file)
 
 
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ({"trial": 0}, "records.0.case is missing"),
+        ({"trial": 0, "case": "c", "size": 0.01}, "trial 0 of c has no samples and no error"),
+        ({"trial": 0, "case": "c", "size": 0.01, "gate": [], "looks": []}, r"records.0.gate is \[\]"),
+    ],
+)
+def test_a_trial_without_samples_is_refused(record: dict[str, Any], said: str, file: Path) -> None:
+    append(file, [HEAD, record])
+    with pytest.raises(StudyError, match=rf"s\.jsonl\.gz: no samples of a study \({said}"):
+        read(file)
+
+
 def test_another_schema_is_refused(file: Path) -> None:
-    append(file, [{"study": 2}])
+    append(file, [HEAD | {"study": 2}])
     with pytest.raises(StudyError, match="schema 2"):
         read(file)
 
@@ -348,7 +368,7 @@ def test_the_page_says_where_a_study_falls_short(judged: Any) -> None:
 def test_a_report_of_nothing_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "--docs", str(tmp_path)]) == 2
     assert "no samples in it" in capsys.readouterr().err
-    append(tmp_path / "s.gz", [{"study": 1, "machine_info": {"capability": "9.0"}, "baseline": {}}])
+    append(tmp_path / "s.gz", [HEAD])
     assert main(["report", str(tmp_path / "s.gz"), "--docs", str(tmp_path)]) == 2
     assert "no trial in it" in capsys.readouterr().err
 
