@@ -2,10 +2,18 @@
 
 Knows nothing of any kernel: PTX and NumPy arrays in, values, hazards and counts out. ``parse`` reads,
 ``Machine`` makes an entry ready and runs it on ``Buffer``s in a ``GlobalMemory``, ``Counters`` count along;
-``Report`` has the ``Hazard``s.
+``Report`` has the ``Hazard``s. ``run`` does all of it in one call:
+
+    result = ptx.run("saxpy.cu", grid=4, block=256, arguments=[np.int32(1000), np.float32(2), x, y])
+    result.arrays[3]  # y as the kernel left it; the caller's own stays as it was
+    result.hazards  # races, reads of what nobody wrote, out of bounds ..., with the line in saxpy.cu
+    result.counts.loads.sectors  # what it asks of the hardware
+
+The same on the command line: ``python -m harness.ptx --help``.
 """
 
 from harness.ptx.accesses import GlobalAccess, SharedAccess
+from harness.ptx.api import Empty, Result, run
 from harness.ptx.counters import Counters, Tally, flop, mnemonic
 from harness.ptx.hazards import Hazard, Report
 from harness.ptx.machine import Machine
@@ -16,6 +24,7 @@ from harness.ptx.syntax import Entry, Instruction, PtxError
 __all__ = [
     "Buffer",
     "Counters",
+    "Empty",
     "Entry",
     "GlobalAccess",
     "GlobalMemory",
@@ -24,9 +33,11 @@ __all__ = [
     "Machine",
     "PtxError",
     "Report",
+    "Result",
     "SharedAccess",
     "Tally",
     "flop",
     "mnemonic",
     "parse",
+    "run",
 ]

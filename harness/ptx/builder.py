@@ -150,8 +150,11 @@ class Builder:
         if operand.base is None:
             value = np.int64(operand.offset)
             return lambda: value
-        kind = self.kind(operand.base) if isinstance(operand.base, Register) else "b32"
-        signed = "s64" if kind.endswith("64") else "s32"
+        if isinstance(operand.base, Register):
+            wide = self.kind(operand.base).endswith("64")
+        else:
+            wide = self.state.is_global(operand.base.text)
+        signed = "s64" if wide else "s32"
         base = self.read(operand.base, signed)
         if not operand.offset:
             return base

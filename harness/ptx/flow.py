@@ -79,7 +79,7 @@ class Flow:
             steps += 1
             if steps > self._budget:
                 lane = 0 if mask is None else int(mask.index[0])
-                what = f"still runs after {self._budget} blocks of code: an endless loop?"
+                what = f"still runs after {self._budget} blocks of code: loops, or waits for another block"
                 raise Trap("hang", what, block.site or _first_site(self._blocks), lane)
             self._leave(at, block, lanes, mask)
         if self._parked:

@@ -24,9 +24,10 @@ def _atom(b: Builder, i: Instruction, site: Site) -> Run:
     dtype = np.dtype(np.uint32) if kind == "f16x2" else SEEN.get(kind)
     if operation is None or dtype is None or dtype.itemsize not in (4, 8):
         raise PtxError("not supported")
-    put = b.write_active(i.operands[0], kind) if returns else None
+    seen = "b32" if kind == "f16x2" else kind
+    put = b.write_active(i.operands[0], seen) if returns else None
     address = b.address(i.operands[int(returns)])
-    sources = [b.read(o, "b32" if kind == "f16x2" else kind) for o in i.operands[1 + int(returns) :]]
+    sources = [b.read(o, seen) for o in i.operands[1 + int(returns) :]]
     state, apply, space = b.state, _OPERATIONS[operation], space_of(modifiers)
     if kind in ("f32", "f64", "f16x2") and operation not in ("add", "exch"):
         raise PtxError("not supported")
@@ -58,7 +59,7 @@ def _atom(b: Builder, i: Instruction, site: Site) -> Run:
         else:
             before = state.memory.update(site, where, width, mask, change, how)
         if put:
-            put(before if width == 4 else before.view(np.uint32).reshape(-1, 2), mask)
+            put(before, mask)
 
     return run
 

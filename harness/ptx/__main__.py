@@ -1,0 +1,84 @@
+"""``python -m harness.ptx kernel.cu --grid 4 --block 256 ARG...``: a kernel run and checked without a GPU."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from harness.ptx import api, arguments, report
+from harness.ptx.syntax import PtxError
+
+
+def _extents(text: str) -> tuple[int, ...]:
+    """4, 4x2 or 4,2,1."""
+    return tuple(int(extent) for extent in re.split(r"[x,]", text))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m harness.ptx",
+        description="Runs a CUDA kernel without a GPU: values, hazards with their lines, and what it\n"
+        "asks of the hardware. Exit status: 0 clean, 1 hazards, 2 what cannot be run.",
+        epilog=f"ARG, one for each parameter of the kernel:\n{arguments.HELP}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("source", metavar="FILE", help="a .cu file, compiled by nvcc, or a .ptx file")
+    parser.add_argument("arguments", nargs="*", metavar="ARG", help="see below")
+    parser.add_argument("--entry", metavar="NAME", help="the kernel, where there are several")
+    parser.add_argument("--grid", type=_extents, required=True, metavar="X[xYxZ]", help="blocks")
+    parser.add_argument("--block", type=_extents, required=True, metavar="X[xYxZ]", help="threads of a block")
+    parser.add_argument("--shared", type=int, default=0, metavar="BYTES", help="dynamic shared memory")
+    parser.add_argument("--arch", default="sm_90a", help="for nvcc (default sm_90a)")
+    parser.add_argument(
+        "-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="for nvcc"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=api.STEPS, metavar="N", help="before it counts as hanging"
+    )
+    parser.add_argument(
+        "--save", action="append", default=[], metavar="N=FILE.npy", help="argument N, as it was left"
+    )
+    return parser
+
+
+def main(args: Sequence[str]) -> int:
+    options = _parser().parse_intermixed_args(args)
+    try:
+        given = [arguments.read(word, i) for i, word in enumerate(options.arguments)]
+        saves = [_save(text, len(given)) for text in options.save]
+        result = api.run(
+            Path(options.source),
+            grid=options.grid,
+            block=options.block,
+            arguments=given,
+            entry=options.entry,
+            shared=options.shared,
+            arch=options.arch,
+            defines=options.defines,
+            steps=options.steps,
+        )
+        for i, path in saves:
+            if i not in result.arrays:
+                raise PtxError(f"--save {i}={path}: argument {i} is no array")
+            np.save(path, result.arrays[i])
+    except (PtxError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(report.describe(result, given))
+    return 0 if result.clean else 1
+
+
+def _save(text: str, count: int) -> tuple[int, str]:
+    number, _, path = text.partition("=")
+    if not (number.isdigit() and int(number) < count and path):
+        raise PtxError(f"--save {text}: N=FILE.npy, N being the number of an argument from 0")
+    return int(number), path
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
