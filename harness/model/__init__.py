@@ -20,7 +20,7 @@ from harness.model.operation import (
     gemm,
     gemm_bias,
 )
-from harness.model.parameters import Argument, Parameter
+from harness.model.parameters import Argument, Parameter, TensorMap
 from harness.model.problem import INT_MAX, Problem, find_problem
 from harness.model.takes import Takes
 
@@ -57,6 +57,7 @@ __all__ = [
     "Resources",
     "Storage",
     "Takes",
+    "TensorMap",
     "Workspace",
     "find_dtype",
     "find_problem",

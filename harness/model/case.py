@@ -51,7 +51,8 @@ class Case:
     @property
     def arguments(self) -> tuple[Argument, ...]:
         """What a launch hands over, in the order of the kernel's own parameters."""
-        return arguments(self.kernel.signature, self.kernel.operation, self.problem, self.dtype)
+        maps = self.kernel.maps(self.config) if self.kernel.maps else {}
+        return arguments(self.kernel.signature, self.kernel.operation, self.problem, self.dtype, maps)
 
     @property
     def refusals(self) -> tuple[str, ...]:

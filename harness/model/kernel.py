@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 from harness.model.config import Config
 from harness.model.dtype import F32, DType
 from harness.model.operation import GEMM, Operation
-from harness.model.parameters import Parameter, parse_parameters, usual_parameters
+from harness.model.parameters import Parameter, TensorMap, parse_parameters, usual_parameters
 from harness.model.problem import Problem
 from harness.model.takes import ANY, Takes, narrow, signature_refusals
 
@@ -85,6 +85,7 @@ class Kernel:
     the usual ones; ``takes`` the problems it is meant for. ``shape`` gives what a block does, of a config and
     dtype or once for all; ``configs`` is the whole space to cover, the first one being the one timed at every
     shape; ``grid`` the blocks of a launch where they are not one a tile, x along the columns of C.
+    ``maps`` are the tensor maps of a config, by operand, for parameters of type ``CUtensorMap``.
     ``features`` are those of the hardware that no emulation is expected of, such as ``wgmma`` and ``tma``.
     ``threshold`` overrides the slowdown that counts as a regression; ``largest_timed`` skips timing problems
     with more FLOP than that; ``duty`` is the share of the time that timing keeps the GPU busy, below 1 for
@@ -106,6 +107,7 @@ class Kernel:
     flags: tuple[str, ...] = ()
     include: tuple[Path | str, ...] = ()
     features: tuple[str, ...] = ()
+    maps: Callable[[Config], Mapping[str, TensorMap]] | None = None
     threshold: float | None = None
     largest_timed: float = float("inf")
     duty: float = 1.0

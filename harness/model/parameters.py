@@ -12,8 +12,8 @@ from harness.model.dtype import DType
 from harness.model.operation import Operation, Storage
 from harness.model.problem import Problem
 
-# As PTX has them: integers by width, whatever their sign; p64 a pointer.
-Kind = Literal["i32", "i64", "f32", "f64", "f16", "bf16", "p64"]
+# As PTX has them: integers by width, whatever their sign; p64 a pointer, map a tensor map by value.
+Kind = Literal["i32", "i64", "f32", "f64", "f16", "bf16", "p64", "map"]
 
 _TYPES: dict[str, Kind] = {
     "int": "i32",
@@ -38,6 +38,7 @@ _TYPES: dict[str, Kind] = {
     "__half": "f16",
     "__nv_bfloat16": "bf16",
     "nv_bfloat16": "bf16",
+    "CUtensorMap": "map",
 }
 _QUALIFIERS = re.compile(r"\b(const|volatile|__restrict__|__restrict|restrict|__grid_constant__|struct)\b")
 _SIZES = {"m": "M", "n": "N", "k": "K", "batch": "batch", "batchcount": "batch", "batchsize": "batch"}
@@ -60,6 +61,15 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class TensorMap:
+    """How the tensor memory accelerator reads or writes a matrix: boxes of (rows, columns) elements of
+    storage, in shared memory swizzled over so many bytes (0, 32, 64 or 128). Past the edges are zeros."""
+
+    box: tuple[int, int]
+    swizzle: int = 0
+
+
+@dataclass(frozen=True)
 class Argument:
     """What is handed over for a parameter: a number, or the address of an operand or of the workspace."""
 
@@ -67,6 +77,7 @@ class Argument:
     kind: Kind
     value: float = 0
     buffer: str = ""
+    map: TensorMap | None = None
 
 
 def roles(operation: Operation) -> dict[str, str]:
@@ -75,7 +86,7 @@ def roles(operation: Operation) -> dict[str, str]:
     for operand in operation.operands:
         name = operand.name
         known |= {name.lower(): name}
-        known |= {f"ld{name.lower()}": f"ld{name}", f"stride{name.lower()}": f"stride{name}"}
+        known |= {f"{what}{name.lower()}": f"{what}{name}" for what in ("ld", "stride", "map")}
     return known
 
 
@@ -147,6 +158,8 @@ def _kind(item: str, written: str, means: str, operation: Operation) -> Kind | N
             raise ValueError(f"parameter {item!r}: a pointer cannot hold {means}")
         return "p64"
     name = " ".join(_QUALIFIERS.sub(" ", written).split())
+    if means.startswith("map"):
+        return "map"
     if pointer:
         if name:
             raise ValueError(f"parameter {item!r}: {means} is handed over by its address")
@@ -167,7 +180,7 @@ def _complete(text: str, found: list[Parameter], operation: Operation) -> None:
         if means.count(role) > 1 and role not in _SIZES.values():
             raise ValueError(f"parameters ({text}): {role} is handed over twice")
     for operand in operation.operands:
-        if operand.name not in means:
+        if operand.name not in means and f"map{operand.name}" not in means:
             raise ValueError(f"parameters ({text}): {operand.name} of {operation.name} is missing")
 
 
@@ -176,17 +189,28 @@ def arguments(
     operation: Operation,
     problem: Problem,
     dtype: DType,
+    maps: Mapping[str, TensorMap],
 ) -> tuple[Argument, ...]:
-    """What a launch on a problem hands over, in the order of the parameters."""
+    """What a launch on a problem hands over, in the order of the parameters; ``maps`` by operand. Raises
+    ValueError where one is missing."""
     storages = operation.storages(problem, dtype)
     scalar: Kind = "i32" if dtype.scalar.kind == "i" else "f32"
-    return tuple(_argument(parameter, scalar, problem, storages) for parameter in parameters)
+    return tuple(_argument(parameter, scalar, problem, storages, maps) for parameter in parameters)
 
 
 def _argument(
-    parameter: Parameter, scalar: Kind, problem: Problem, storages: Mapping[str, Storage]
+    parameter: Parameter,
+    scalar: Kind,
+    problem: Problem,
+    storages: Mapping[str, Storage],
+    maps: Mapping[str, TensorMap],
 ) -> Argument:
     means, kind = parameter.means, parameter.kind or scalar
+    if kind == "map":
+        operand = means.removeprefix("map")
+        if operand not in maps:
+            raise ValueError(f"parameter {parameter.name}: no tensor map of {operand} is declared")
+        return Argument(parameter.name, kind, buffer=operand, map=maps[operand])
     if kind == "p64":
         return Argument(parameter.name, kind, buffer=means)
     if parameter.constant:

@@ -21,11 +21,9 @@ from harness.compiler.errors import CompileError, ToolchainError
 from harness.compiler.nvcc import compile_error
 from harness.compiler.tools import find_nvcc
 from harness.devices import DeviceError
+from harness.devices.cuda.arguments import pack
 from harness.devices.cuda.protocol import Build, Work
 from harness.model import Resources
-
-# struct's letters for the kinds of arguments.
-_FORMATS = {"i32": "i", "i64": "q", "f32": "f", "f64": "d", "p64": "P"}
 
 
 class Loaded:
@@ -57,10 +55,10 @@ class Loaded:
         if launch.dynamic_shared != self._dynamic:
             self._dynamic = launch.dynamic_shared
             self.function.set_attribute(cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, self._dynamic)
-        self.function.prepare("".join(_FORMATS[argument.kind] for argument in work.arguments))
+        format, args = pack(work, at)
+        self.function.prepare(format)
         call, shared = self.function.prepared_async_call, launch.dynamic_shared
         grid, block = launch.grid, launch.block
-        args = [at[a.buffer] if a.kind == "p64" else a.value for a in work.arguments]
         return lambda stream: call(grid, block, stream, *args, shared_size=shared)
 
 

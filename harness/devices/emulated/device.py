@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from harness.compiler import tools
@@ -152,10 +153,19 @@ def _buffers(cases: Sequence[Case], inputs: Sequence[Inputs]) -> dict[str, Buffe
     return made
 
 
-_TYPES: dict[str, Any] = {"i32": np.int32, "i64": np.int64, "f32": np.float32, "f64": np.float64}
+_TYPES: dict[str, Any] = {
+    "i32": np.int32,
+    "i64": np.int64,
+    "f32": np.float32,
+    "f64": np.float64,
+    "f16": lambda value: np.float16(value).view(np.uint16),
+    "bf16": lambda value: ml_dtypes.bfloat16(value).view(np.uint16),
+}
 
 
 def _parameters(case: Case, buffers: Mapping[str, Buffer], launch: int) -> list[Any]:
+    if any(a.kind == "map" for a in case.arguments):
+        raise DeviceError("UNSUPPORTED", f"{case.variant}: a tensor map cannot be emulated")
     return [
         np.int64(buffers[a.buffer].address(launch)) if a.kind == "p64" else _TYPES[a.kind](a.value)
         for a in case.arguments

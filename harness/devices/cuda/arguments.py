@@ -1,0 +1,97 @@
+"""The arguments of a launch as PyCUDA packs them, tensor maps included."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from harness.devices import DeviceError
+from harness.devices.cuda.protocol import Work
+from harness.model import Argument, Storage
+
+# struct's letters for the kinds of arguments, and their bytes; a half is handed over by its bits.
+_PACKED = {
+    "i32": ("i", 4),
+    "i64": ("q", 8),
+    "f32": ("f", 4),
+    "f64": ("d", 8),
+    "f16": ("H", 2),
+    "bf16": ("H", 2),
+    "p64": ("P", 8),
+    "map": ("128s", 128),
+}
+_MAP_ALIGN = 64  # of a CUtensorMap in the buffer of parameters, which struct does not know
+_ELEMENTS = {
+    "float32": "FLOAT32",
+    "float16": "FLOAT16",
+    "bfloat16": "BFLOAT16",
+    "int8": "UINT8",
+    "int32": "INT32",
+}
+
+
+def pack(work: Work, at: Mapping[str, int]) -> tuple[list[str], list[Any]]:
+    """The formats of the parameters, for PyCUDA's ``prepare``, and their values. Raises DeviceError for a
+    matrix that no tensor map can describe."""
+    formats, values, end = [], [], 0
+    for argument in work.arguments:
+        letter, size = _PACKED[argument.kind]
+        align = _MAP_ALIGN if argument.kind == "map" else size
+        start = -(-end // align) * align
+        if argument.kind == "map" and start > end:
+            formats.append(f"{start - end}x")
+        formats.append(letter)
+        values.append(_value(argument, work, at))
+        end = start + size
+    return formats, values
+
+
+def _value(argument: Argument, work: Work, at: Mapping[str, int]) -> Any:
+    if argument.kind == "map":
+        return _tensor_map(argument, work.storages[argument.buffer], at[argument.buffer])
+    if argument.kind == "p64":
+        return at[argument.buffer]
+    if argument.kind == "f16":
+        return int(np.float16(argument.value).view(np.uint16))
+    if argument.kind == "bf16":
+        return int(ml_dtypes.bfloat16(argument.value).view(np.uint16))
+    return argument.value
+
+
+def _tensor_map(argument: Argument, storage: Storage, address: int) -> bytes:
+    """The 128 bytes of a CUtensorMap over the rows of storage (cuTensorMapEncodeTiled of the driver's API); a
+    batch is one matrix of all its rows."""
+    from cuda.bindings import driver
+
+    assert argument.map is not None
+    size = storage.dtype.itemsize
+    rows, columns = argument.map.box
+    words = [driver.cuuint64_t(n) for n in (storage.columns, storage.count * (storage.rows + storage.gap))]
+    swizzles = driver.CUtensorMapSwizzle
+    swizzle = {
+        0: swizzles.CU_TENSOR_MAP_SWIZZLE_NONE,
+        32: swizzles.CU_TENSOR_MAP_SWIZZLE_32B,
+        64: swizzles.CU_TENSOR_MAP_SWIZZLE_64B,
+        128: swizzles.CU_TENSOR_MAP_SWIZZLE_128B,
+    }
+    status, made = driver.cuTensorMapEncodeTiled(
+        driver.CUtensorMapDataType[f"CU_TENSOR_MAP_DATA_TYPE_{_ELEMENTS[storage.dtype.name]}"],
+        2,
+        address,
+        words,
+        [driver.cuuint64_t(storage.ld * size)],
+        [driver.cuuint32_t(n) for n in (columns, rows)],
+        [driver.cuuint32_t(1), driver.cuuint32_t(1)],
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        swizzle[argument.map.swizzle],
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    if status != driver.CUresult.CUDA_SUCCESS:
+        text = f"leading dimension {storage.ld} and boxes of {rows}x{columns} ({status.name})"
+        remedy = "declare what it takes: takes=Takes(multiples=...)"
+        raise DeviceError("LAUNCH_FAILED", f"no tensor map of {argument.buffer} with {text}; {remedy}")
+    return np.array([int(word) for word in made.opaque], np.uint64).tobytes()
