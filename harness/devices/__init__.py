@@ -33,7 +33,8 @@ class Outputs:
 
 class DeviceError(Exception):
     """A case that could not run to its end. ``code`` is stable (ILLEGAL_ADDRESS, HANG, OUT_OF_MEMORY,
-    COMPILE_ERROR, LAUNCH_FAILED, WORKER_DIED, NO_START), the message one line with what CUDA said."""
+    COMPILE_ERROR, SIGNATURE, LAUNCH_FAILED, WORKER_DIED, NO_START), the message one line with what CUDA
+    said."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

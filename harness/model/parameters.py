@@ -12,8 +12,8 @@ from harness.model.dtype import DType
 from harness.model.operation import Operation, Storage
 from harness.model.problem import Problem
 
-# As PTX has them: integers by width, whatever their sign; p64 a pointer, map a tensor map by value.
-Kind = Literal["i32", "i64", "f32", "f64", "f16", "bf16", "p64", "map"]
+# As PTX has them: integers by width, whatever their sign; p64 a pointer, bytes[128] a tensor map by value.
+Kind = Literal["i32", "i64", "f32", "f64", "f16", "bf16", "p64", "bytes[128]"]
 
 _TYPES: dict[str, Kind] = {
     "int": "i32",
@@ -38,7 +38,7 @@ _TYPES: dict[str, Kind] = {
     "__half": "f16",
     "__nv_bfloat16": "bf16",
     "nv_bfloat16": "bf16",
-    "CUtensorMap": "map",
+    "CUtensorMap": "bytes[128]",
 }
 _QUALIFIERS = re.compile(r"\b(const|volatile|__restrict__|__restrict|restrict|__grid_constant__|struct)\b")
 _SIZES = {"m": "M", "n": "N", "k": "K", "batch": "batch", "batchcount": "batch", "batchsize": "batch"}
@@ -159,7 +159,7 @@ def _kind(item: str, written: str, means: str, operation: Operation) -> Kind | N
         return "p64"
     name = " ".join(_QUALIFIERS.sub(" ", written).split())
     if means.startswith("map"):
-        return "map"
+        return "bytes[128]"
     if pointer:
         if name:
             raise ValueError(f"parameter {item!r}: {means} is handed over by its address")
@@ -206,7 +206,7 @@ def _argument(
     maps: Mapping[str, TensorMap],
 ) -> Argument:
     means, kind = parameter.means, parameter.kind or scalar
-    if kind == "map":
+    if kind == "bytes[128]":
         operand = means.removeprefix("map")
         if operand not in maps:
             raise ValueError(f"parameter {parameter.name}: no tensor map of {operand} is declared")

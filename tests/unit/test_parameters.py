@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from harness.devices import DeviceError
+from harness.devices.emulated.device import EmulatedDevice
 from harness.model import (
     F16,
     F32,
@@ -25,6 +27,8 @@ from harness.model import (
     gemm,
 )
 from harness.model.parameters import parse_parameters
+from harness.oracle import make_inputs
+from harness.project.suites import find_kernel
 
 PROBLEM = Problem(20, 30, 40, alpha=2, beta=3, lda=44, ldb=33, ldc=35)
 
@@ -192,3 +196,30 @@ def test_a_problem_near_what_is_taken_is_taken(takes: Takes, near: Problem) -> N
 def test_near_keeps_what_leading_dimensions_have_beyond_their_rows() -> None:
     near = Takes(multiples={"k": 8, "lda": 4}).near(Problem(3, 5, 9, lda=12, ldb=6), Config())
     assert near == Problem(3, 5, 16, lda=20, ldb=6)
+
+
+# As compiled
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ("", ""),
+        ("M, N, K, A, lda, alpha, B, ldb, beta, C, ldc", "parameter 4 is p64 A, the kernel takes f32"),
+        ("M, N, K, alpha, A, lda, B, ldb, beta, C", r"the kernel takes 11 parameters, not 10 \(M, N"),
+        ("size_t M, N, K, alpha, A, lda, B, ldb, beta, C, ldc", "parameter 1 is i64 M, the kernel takes i32"),
+    ],
+)
+def test_what_is_declared_is_held_to_what_is_compiled(parameters: str, said: str) -> None:
+    """Before any launch: a launch passes bytes, not types."""
+    one = replace(find_kernel("naive"), parameters=parameters)
+    case = Case(one, F32, one.configs[0], Problem(16, 16, 16))
+    device = EmulatedDevice()
+    inputs = make_inputs(one.operation, case.problem, F32, "exact")
+    if not said:
+        assert device.run(case, inputs).complete
+        return
+    with pytest.raises(DeviceError, match=said) as caught:
+        device.run(case, inputs)
+    assert caught.value.code == "SIGNATURE"

@@ -21,7 +21,7 @@ _PACKED = {
     "f16": ("H", 2),
     "bf16": ("H", 2),
     "p64": ("P", 8),
-    "map": ("128s", 128),
+    "bytes[128]": ("128s", 128),
 }
 _MAP_ALIGN = 64  # of a CUtensorMap in the buffer of parameters, which struct does not know
 _ELEMENTS = {
@@ -39,9 +39,9 @@ def pack(work: Work, at: Mapping[str, int]) -> tuple[list[str], list[Any]]:
     formats, values, end = [], [], 0
     for argument in work.arguments:
         letter, size = _PACKED[argument.kind]
-        align = _MAP_ALIGN if argument.kind == "map" else size
+        align = _MAP_ALIGN if argument.map else size
         start = -(-end // align) * align
-        if argument.kind == "map" and start > end:
+        if argument.map and start > end:
             formats.append(f"{start - end}x")
         formats.append(letter)
         values.append(_value(argument, work, at))
@@ -50,7 +50,7 @@ def pack(work: Work, at: Mapping[str, int]) -> tuple[list[str], list[Any]]:
 
 
 def _value(argument: Argument, work: Work, at: Mapping[str, int]) -> Any:
-    if argument.kind == "map":
+    if argument.map:
         return _tensor_map(argument, work.storages[argument.buffer], at[argument.buffer])
     if argument.kind == "p64":
         return at[argument.buffer]

@@ -6,11 +6,18 @@ loop never gives it back: either costs the worker and the case, never the run.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import os
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+from harness.compiler.errors import CompileError
+from harness.compiler.nvcc import compile_ptx, entry_symbol
+from harness.compiler.signature import mismatch
+from harness.compiler.tools import arch
 from harness.devices import DeviceError, Inputs, Outputs
 from harness.devices.cuda.environment import Gpu, GpuInfo
 from harness.devices.cuda.protocol import Build, Reply, Request, Work
@@ -46,6 +53,7 @@ class CudaDevice:
         self._process: Any = None
         self._pipe: Any = None
         self._failed_builds: dict[str, str] = {}
+        self._signatures: dict[Any, str | None] = {}
 
     # The worker
 
@@ -124,11 +132,34 @@ class CudaDevice:
         build = Build.of(case, self.info.capability)
         if build.name in self._failed_builds:
             raise DeviceError("COMPILE_ERROR", self._failed_builds[build.name])
+        if reason := self._signature(case):
+            raise DeviceError("SIGNATURE", f"{build.name}: {reason}")
         return build
+
+    def _signature(self, case: Case) -> str | None:
+        """Why the compiled kernel does not take what a launch hands over, or None; once a variant."""
+        kernel, key = case.kernel, (case.kernel.source, case.kernel.entry, case.config, case.dtype.name)
+        if kernel.library:
+            return None
+        if key not in self._signatures:
+            try:
+                ptx = compile_ptx(kernel, case.config, case.dtype, arch(self.info.capability))
+                symbol = entry_symbol(kernel, case.config, case.dtype, ptx)
+            except CompileError as error:
+                raise DeviceError("COMPILE_ERROR", str(error)) from None
+            self._signatures[key] = mismatch(ptx, symbol, case.arguments)
+        return self._signatures[key]
+
+    def _looked_at(self, case: Case) -> None:
+        with contextlib.suppress(DeviceError):  # It will be told where the case is run.
+            self._signature(case)
 
     def prepare(self, cases: Iterable[Case]) -> dict[str, str]:
         """Compiles what the cases need, in parallel; returns the compiler's lines of what failed."""
-        builds = {case.variant: Build.of(case, self.info.capability) for case in cases}
+        variants = {case.variant: case for case in cases}
+        builds = {name: Build.of(case, self.info.capability) for name, case in variants.items()}
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(self._looked_at, variants.values()))
         failed: dict[str, str] = self._ask(Request("prepare", tuple(builds.values())), limit=600.0)
         self._failed_builds |= failed
         return failed

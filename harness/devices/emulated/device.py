@@ -14,6 +14,7 @@ import numpy as np
 from harness.compiler import tools
 from harness.compiler.errors import CompileError, ToolchainError
 from harness.compiler.nvcc import compile_ptx, entry_symbol
+from harness.compiler.signature import mismatch
 from harness.devices import DeviceError, Inputs, Outputs, Violation
 from harness.devices.emulated.lines import source_lines
 from harness.devices.workspace import WORKSPACE, new_workspace, sizes, workspace_violations
@@ -97,7 +98,10 @@ class EmulatedDevice:
             try:
                 ptx = compile_ptx(kernel, case.config, case.dtype, self.arch, nvcc=self._nvcc)
                 assert kernel.source is not None
-                entry = parse(ptx, entry_symbol(kernel, case.config, case.dtype, ptx))
+                symbol = entry_symbol(kernel, case.config, case.dtype, ptx)
+                if reason := mismatch(ptx, symbol, case.arguments):
+                    raise DeviceError("SIGNATURE", f"{case.variant}: {reason}")
+                entry = parse(ptx, symbol)
                 lines = cache(partial(self._lines, case, entry)) if self._by_source else dict
                 self._machines[key] = Machine(entry, kernel.source.name, lines)
             except CompileError as error:
@@ -164,7 +168,7 @@ _TYPES: dict[str, Any] = {
 
 
 def _parameters(case: Case, buffers: Mapping[str, Buffer], launch: int) -> list[Any]:
-    if any(a.kind == "map" for a in case.arguments):
+    if any(a.map for a in case.arguments):
         raise DeviceError("UNSUPPORTED", f"{case.variant}: a tensor map cannot be emulated")
     return [
         np.int64(buffers[a.buffer].address(launch)) if a.kind == "p64" else _TYPES[a.kind](a.value)
