@@ -9,13 +9,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import io
 import json
 import os
-import tempfile
 import warnings
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from harness.files import write_whole
 
 
 def cache_dir() -> Path:
@@ -54,20 +56,16 @@ def load_entry(entry: Path) -> tuple[bytes, str] | None:
 
 def store_entry(entry: Path, out: bytes, log: str) -> None:
     """Keep an output; whole or not at all, also under a kill, a full disk or another process."""
-    temporary: Path | None = None
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=entry.parent, suffix=".tmp", delete=False) as file:
-            temporary = Path(file.name)
-            with zipfile.ZipFile(file, "w") as stored:
-                stored.writestr("out", out)
-                stored.writestr("log", log)
-        temporary.replace(entry)
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w") as stored:
+            stored.writestr("out", out)
+            stored.writestr("log", log)
+        write_whole(entry, packed.getvalue())
     except OSError as error:
         warnings.warn(
             f"compiled kernels cannot be kept in {entry.parent} ({error.strerror}): every run compiles all;"
             " set GEMM_CACHE_DIR",
             stacklevel=2,
         )
-        if temporary:
-            temporary.unlink(missing_ok=True)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
+
+from harness.files import write_whole
 
 ROOT = Path(__file__).resolve().parents[3] / "baselines" / "static"
 ACCEPT = "nox -s static -- --refresh"
@@ -80,17 +81,10 @@ def _sealed(name: str, groups: Groups) -> dict[str, Any]:
 
 def write(path: Path, head: Mapping[str, object], records: Mapping[str, Groups]) -> Path:
     """Writes the groups of every variant, whole or not at all. Raises StoreError."""
-    temporary = path.with_name(f"{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text_of(head, records))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        write_whole(path, text_of(head, records))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise StoreError(
             f"{shown(path)}: could not be written ({error.strerror}); what was there is untouched"
         ) from None
