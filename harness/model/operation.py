@@ -136,16 +136,14 @@ class Operation:
         return tuple(operand for operand in self.operands if operand.role != "result")
 
     @property
-    def plain_product(self) -> bool:
-        """Whether the result is alpha·A·B + beta·C and nothing else, so that C·x = A·(B·x) for alpha 1, beta
-        0.
-        """
-        return self.product is _product and self.linear and len(self.operands) == 3
+    def bare(self) -> bool:
+        """Whether the result is alpha · product + beta · result and nothing else."""
+        return self.activation is None and not any(operand.role == "added" for operand in self.operands)
 
     @property
-    def linear(self) -> bool:
-        """Whether an element is a sum of products and what is added, and nothing happens to that sum."""
-        return self.activation is None
+    def plain_product(self) -> bool:
+        """Whether it is bare, and the product that of A and B."""
+        return self.bare and self.product is _product
 
     def storages(self, problem: Problem, dtype: DType) -> dict[str, Storage]:
         """How each operand lies in memory, by name, in the order of the operands."""

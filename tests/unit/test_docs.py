@@ -5,8 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from harness.model import F32, BlockShape, Case, Config, Kernel, Problem
+from harness.oracle import verify
+from tests.unit.fakes import NumpyDevice
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,3 +46,22 @@ def test_every_verdict_reason_and_error_is_explained(file: str) -> None:
     assert len(codes) >= 4
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert sorted(codes - set(re.findall(r"[A-Z][A-Z0-9_]+", text))) == []
+
+
+def test_the_declarations_of_the_documentation_are_declarations() -> None:
+    text = (ROOT / "docs" / "declaring.md").read_text(encoding="utf-8")
+    told: dict[str, Any] = {}
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        exec(block, told)
+    (kernel,) = told["KERNELS"]
+    case = Case(kernel, F32, kernel.configs[0], kernel.narrowed(Problem(5, 6, 7, beta=1, lda=9)))
+    assert [a.buffer or a.value for a in case.arguments] == [5, 6, 7, 1, "A", "B", 1, "C"]
+    assert kernel.entry_of(case.config, F32) == "sgemm<32>"
+    config, problem = Config(TILE_M=64, TILE_N=64, TILE=32, SPLIT=2), Problem(64, 64, 8)
+    assert not list(told["takes"].refusals(problem, config))
+    assert told["workspace"].bytes(config, problem) == 256 + 4 * 2 * 64 * 64
+    assert set(told["maps"](config)) == {"A", "B"}
+    residual = Kernel("k", None, "", BlockShape((1, 1), (1, 1)), operation=told["RESIDUAL"])
+    assert (
+        verify(NumpyDevice(), Case(residual, F32, Config(), Problem(5, 6, 7, alpha=2, beta=3, ldc=8))) == []
+    )

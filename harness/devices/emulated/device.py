@@ -123,7 +123,7 @@ def _outputs(case: Case, buffers: Mapping[str, Buffer], i: int, report: Report) 
     buffer, storage = buffers[name], case.storages[name]
     found = [Violation(h.check, h.message) for h in report.hazards if h.launch == i]
     keeps = p.beta == 1 and (p.alpha == 0 or p.k == 0)  # C stays as it is
-    if not report.stopped and not (keeps and case.kernel.operation.linear):
+    if not report.stopped and not (keeps and case.kernel.operation.bare):
         missing = storage.matrices(~buffer.written(i))
         if missing.any():
             at = tuple(int(v) for v in np.argwhere(missing)[0])
