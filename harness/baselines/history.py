@@ -22,7 +22,8 @@ from harness.baselines.store import Baseline, BaselineEntry
 
 @dataclass(frozen=True)
 class Move:
-    """A case that went from one level of GFLOPS to another with this file, measured at this commit."""
+    """A ``case`` that went from one level of GFLOPS to another, ``gflops``, with this ``file``, measured at
+    this ``commit``."""
 
     case: str
     file: str

@@ -66,8 +66,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """``rows`` in the order of the pairs; ``controls`` pairs of equal builds; ``unfit`` says in one line why
-    nothing was judged, else it is empty."""
+    """What comparing all pairs came to.
+
+    Attributes:
+        rule: margin, error and looks.
+        seed: of the order of the launches.
+        rows: the cases, in the order of the pairs.
+        controls: pairs of equal builds.
+        unfit: why nothing was judged, in one line, else empty.
+    """
 
     rule: Rule
     seed: int

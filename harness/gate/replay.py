@@ -44,7 +44,8 @@ class _Run(BaseModel):
 
 @dataclass(frozen=True)
 class Replayed:
-    """A case judged again; ``said`` and ``now`` are kind, reason and colour, of the run and of today."""
+    """A ``case`` judged again; ``said`` and ``now`` are kind, reason and colour, of the run and of today,
+    ``red`` whether it is red today."""
 
     case: str
     said: str

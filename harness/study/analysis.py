@@ -32,7 +32,8 @@ class Cell:
     by the mean over the first look's blocks, since whether there is another depends on what was seen.
     ``against_stored`` are those of the gate's measurements against the stored baseline, ``mhz``
     the SM clock over the launches with the planted cycles.
-    ``found`` is True where a method calls it slower, ``open`` where the paired comparison decides nothing.
+    ``found`` is True where a method calls it slower, ``open`` where the paired comparison decides nothing;
+    ``cost`` the GPU seconds of each method.
     """
 
     case: str

@@ -23,7 +23,8 @@ NOTES = {
 
 @dataclass(frozen=True)
 class Study:
-    """One file of samples, judged."""
+    """One file of samples, judged: its ``name``, its ``head`` as stored, the ``cells`` of its trials, how
+    many ``failed``, and the ``digest`` of the file."""
 
     name: str
     head: Mapping[str, Any]

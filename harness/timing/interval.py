@@ -31,9 +31,13 @@ class PairedKind(StrEnum):
 
 @dataclass(frozen=True)
 class Estimate:
-    """Mean and standard error of the log-ratio over ``blocks`` blocks.
+    """An estimate of the log-ratio of B's time to A's.
 
-    ``resolution`` is the least half-width it can claim: what the timer cannot tell apart, as a share.
+    Attributes:
+        mean: over the blocks; 0.01 is 1 % slower.
+        error: its standard error.
+        blocks: how many.
+        resolution: the least half-width it can claim: what the timer cannot tell apart, as a share.
     """
 
     mean: float

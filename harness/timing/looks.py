@@ -50,9 +50,15 @@ class Rule:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a look says of a case: the interval at ``miss``, the case's share of the error, decides.
+    """What a look says of a case.
 
-    ``change`` and ``interval`` are relative changes of the time, above 0 where B is slower.
+    Attributes:
+        kind: what the interval says against the margin.
+        change: relative change of the time, above 0 where B is slower.
+        interval: of that change; it misses the truth with probability ``miss``.
+        miss: the case's share of the error.
+        look: 0, 1, 2 …
+        blocks: seen so far.
     """
 
     kind: PairedKind

@@ -12,12 +12,21 @@ from harness.model import Resources
 
 @dataclass(frozen=True)
 class Measurement:
-    """Device seconds of each round of a case in one process, and what was seen around them.
+    """A case timed in one process.
 
-    ``reference_seconds`` are cuBLAS's on the same problem, interleaved; ``mhz`` the SM clock during each
-    round, where it was seen, and ``sm_clock_mhz`` their median; ``clock_event_reasons`` NVML's bits or-ed
-    over them; ``discarded`` rounds thrown away for a throttled clock; ``throttled`` true where retries did
-    not give enough clean ones; ``duty`` the share of the time that the GPU was kept busy, at most.
+    Attributes:
+        seconds: device seconds of each round.
+        reference_seconds: those of the library on the same problem, interleaved; may be empty.
+        resources: of the binary; None of a library.
+        sm_clock_mhz: median of ``mhz``; 0 where it was not seen.
+        power_w, temperature_c: the most that NVML saw, in W and °C.
+        clock_event_reasons: NVML's bits, or-ed over the rounds.
+        discarded: rounds thrown away for a throttled clock.
+        throttled: whether retries did not give enough clean ones.
+        l2: ``cold`` or ``warm``, as in Plan.
+        duty: the share of the time that the GPU was kept busy, at most.
+        mhz: the SM clock during each round, where it was seen.
+        extra: further figures for the run's JSON, by name.
     """
 
     seconds: tuple[float, ...]

@@ -17,7 +17,12 @@ _SAME = 1e-9  # an event pair's time is a float of milliseconds: closer is round
 
 @dataclass(frozen=True)
 class Block:
-    """Device seconds of arm A (the base) and arm B in one block, and the SM clock in MHz while each ran."""
+    """One block of launches.
+
+    Attributes:
+        a, b: device seconds of each launch of arm A, which is the base, and of arm B.
+        a_mhz, b_mhz: the SM clock in MHz while each ran; empty where it was not seen.
+    """
 
     a: tuple[float, ...]
     b: tuple[float, ...]
@@ -41,9 +46,15 @@ class Block:
 
 @dataclass(frozen=True)
 class PairedSamples:
-    """The whole blocks of some stretches; what was thrown away for a throttled clock, in launches;
-    ``gpu_seconds`` that the GPU was kept for it; the clock-event reasons NVML gave, or-ed; ``spun`` SM cycles
-    a launch of A and of B that a planted slowdown took."""
+    """What timing a pair gave.
+
+    Attributes:
+        blocks: the whole blocks.
+        discarded: launches thrown away for a throttled clock.
+        gpu_seconds: that the GPU was kept for it.
+        reasons: NVML's clock-event bits, or-ed.
+        spun: SM cycles a launch, of A and of B, that a planted slowdown took; None without one.
+    """
 
     blocks: tuple[Block, ...]
     discarded: int = 0

@@ -65,3 +65,22 @@ def test_the_declarations_of_the_documentation_are_declarations() -> None:
     assert (
         verify(NumpyDevice(), Case(residual, F32, Config(), Problem(5, 6, 7, alpha=2, beta=3, ldc=8))) == []
     )
+
+
+_ROOMS = ("baselines", "gate", "study", "timing", "verdicts")
+
+
+def test_docstring_of_a_public_dataclass_names_each_attribute() -> None:
+    unnamed, seen = [], 0
+    for file in (file for room in _ROOMS for file in sorted((ROOT / "harness" / room).glob("*.py"))):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ClassDef) or node.name.startswith("_"):
+                continue
+            if not any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
+                continue
+            fields = [ast.unparse(s.target) for s in node.body if isinstance(s, ast.AnnAssign)]
+            seen += len(fields)
+            said = ast.get_docstring(node) or ""
+            unnamed += [f"{node.name}.{f}" for f in fields if not re.search(rf"\b{f}\b", said)]
+    assert seen > 100
+    assert unnamed == []
