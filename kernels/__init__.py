@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from harness.model import BF16, F16, F32, KERNELS_DIR, TF32, BlockShape, Config, DType, Kernel
+from dataclasses import replace
+from pathlib import Path
 
-__all__ = ["LADDER"]
+from harness.model import BF16, F16, F32, TF32, BlockShape, Config, DType, Kernel
+from harness.project.suites import SMOKE
+
+__all__ = ["KERNELS", "SUITES"]
 
 FLOP_4096 = 2.0 * 4096**3
 TENSOR_DUTY = 0.25  # tensor cores kept busy would reach the board's power cap
@@ -135,11 +139,11 @@ def _warp(tile: tuple[int, int, int], warp: tuple[int, int], thread: tuple[int, 
     )
 
 
-LADDER: tuple[Kernel, ...] = (
+KERNELS: tuple[Kernel, ...] = (
     Kernel(
         name="strided",
         idea="one element of C a thread, uncoalesced: the bad example",
-        source=KERNELS_DIR / "s00_strided.cu",
+        source=Path("s00_strided.cu"),
         entry="gemm_strided",
         dtypes=(F32,),
         configs=(Config(BLOCK_X=16, BLOCK_Y=16), Config(BLOCK_X=32, BLOCK_Y=8)),
@@ -149,7 +153,7 @@ LADDER: tuple[Kernel, ...] = (
     Kernel(
         name="naive",
         idea="one element of C a thread, coalesced",
-        source=KERNELS_DIR / "s01_naive.cu",
+        source=Path("s01_naive.cu"),
         entry="gemm_naive",
         dtypes=(F32,),
         configs=(Config(BLOCK_X=32, BLOCK_Y=32), Config(BLOCK_X=16, BLOCK_Y=16)),
@@ -159,7 +163,7 @@ LADDER: tuple[Kernel, ...] = (
     Kernel(
         name="tiled",
         idea="tiles of A and B shared by a block",
-        source=KERNELS_DIR / "s02_tiled.cu",
+        source=Path("s02_tiled.cu"),
         entry="gemm_tiled",
         dtypes=(F32,),
         # 64 is what the arithmetic of reuse asks for, and 4 096 threads.
@@ -171,7 +175,7 @@ LADDER: tuple[Kernel, ...] = (
     Kernel(
         name="tiled_unrolled",
         idea="tiled, with all that the compiler could wish to know",
-        source=KERNELS_DIR / "s03_tiled_unrolled.cu",
+        source=Path("s03_tiled_unrolled.cu"),
         entry="gemm_tiled_unrolled",
         dtypes=(F32,),
         configs=tuple(
@@ -182,7 +186,7 @@ LADDER: tuple[Kernel, ...] = (
     Kernel(
         name="rectangular",
         idea="a thin slice of K, a column of C a thread",
-        source=KERNELS_DIR / "s04_rectangular.cu",
+        source=Path("s04_rectangular.cu"),
         entry="gemm_rectangular",
         dtypes=(F32,),
         configs=(
@@ -197,7 +201,7 @@ LADDER: tuple[Kernel, ...] = (
     Kernel(
         name="register",
         idea="a tile of C in the registers of a thread",
-        source=KERNELS_DIR / "s05_register.cu",
+        source=Path("s05_register.cu"),
         entry="gemm_register",
         dtypes=(F32,),
         configs=(
@@ -215,7 +219,7 @@ LADDER: tuple[Kernel, ...] = (
     Kernel(
         name="vectorized",
         idea="float4 loads and stores, A transposed on the way in",
-        source=KERNELS_DIR / "s06_vectorized.cu",
+        source=Path("s06_vectorized.cu"),
         entry="gemm_vectorized",
         dtypes=(F32,),
         configs=(
@@ -229,7 +233,7 @@ LADDER: tuple[Kernel, ...] = (
     Kernel(
         name="prefetch",
         idea="the next tiles on their way into registers",
-        source=KERNELS_DIR / "s07_prefetch.cu",
+        source=Path("s07_prefetch.cu"),
         entry="gemm_prefetch",
         dtypes=(F32,),
         configs=(_register(128, 8, 8, 8, 4), _register(128, 16, 8, 8, 4), _register(64, 8, 8, 8, 4)),
@@ -238,7 +242,7 @@ LADDER: tuple[Kernel, ...] = (
     Kernel(
         name="double_buffered",
         idea="two tiles in shared memory, one barrier a tile",
-        source=KERNELS_DIR / "s08_double_buffered.cu",
+        source=Path("s08_double_buffered.cu"),
         entry="gemm_double_buffered",
         dtypes=(F32,),
         configs=(
@@ -251,7 +255,7 @@ LADDER: tuple[Kernel, ...] = (
     Kernel(
         name="async_copy",
         idea="cp.async: copies without registers, several tiles ahead",
-        source=KERNELS_DIR / "s09_async_copy.cu",
+        source=Path("s09_async_copy.cu"),
         entry="gemm_async_copy",
         dtypes=(F32,),
         configs=tuple(
@@ -264,7 +268,7 @@ LADDER: tuple[Kernel, ...] = (
     Kernel(
         name="warp_tiled",
         idea="block, warp and thread tiles; blocks in an order that L2 likes",
-        source=KERNELS_DIR / "s10_warp_tiled.cu",
+        source=Path("s10_warp_tiled.cu"),
         entry="gemm_warp_tiled",
         dtypes=(F32,),
         configs=(
@@ -281,7 +285,7 @@ LADDER: tuple[Kernel, ...] = (
     Kernel(
         name="wmma",
         idea="tensor cores, through nvcuda::wmma",
-        source=KERNELS_DIR / "s11_wmma.cu",
+        source=Path("s11_wmma.cu"),
         entry="gemm_wmma",
         dtypes=(F16, BF16, TF32),
         configs=(
@@ -304,3 +308,6 @@ LADDER: tuple[Kernel, ...] = (
         duty=TENSOR_DUTY,
     ),
 )
+
+# The uncoalesced stage would take most of the time of a smoke run.
+SUITES = (replace(SMOKE, largest_timed={"strided": 2.0 * 1024**3}),)

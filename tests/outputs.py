@@ -19,7 +19,8 @@ from harness.baselines import provenance
 from harness.devices import Device, Inputs, open_cuda
 from harness.model import F32, Case
 from harness.oracle import make_inputs
-from harness.project.selection import emulated, select
+from harness.project.selection import Choice, select
+from tests.ladder import PROJECT
 
 FILE = Path(__file__).with_name("outputs.json")
 ARCH, CAPABILITY = "sm_90a", (9, 0)
@@ -28,7 +29,7 @@ PROBLEMS = ("127x131x137-alpha-1-beta3", "130x262x128", "66x258x145-alpha3-beta-
 
 def compared() -> Iterator[Case]:
     """Every FP32 variant on every problem. The sums of tensor cores are defined by no standard."""
-    selection = emulated(select("full", (), (), PROBLEMS, CAPABILITY), more=False)
+    selection = select(PROJECT, Choice(shapes=PROBLEMS), CAPABILITY, emulated=True)
     return (case for case in selection.verify if case.dtype is F32)
 
 

@@ -15,7 +15,7 @@ from harness.compiler.nvcc import Binary, compile_all, compile_cubin, compile_pt
 from harness.model import Config, DType, Kernel
 from harness.model.legality import GpuLimits, refusals
 from harness.ptx import Machine, parse
-from kernels import LADDER
+from tests.ladder import LADDER
 
 pytestmark = pytest.mark.compile
 

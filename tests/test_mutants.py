@@ -16,8 +16,9 @@ from harness.devices import DeviceError, NoDevice
 from harness.devices.emulated.device import EmulatedDevice
 from harness.model import Case, Problem
 from harness.oracle import verify
-from harness.project.suites import VERIFIED, find_kernel
+from harness.project.suites import VERIFIED
 from harness.timing.plan import Plan
+from tests.ladder import find_kernel
 from tests.mutants import MUTANTS, SLOW, WRONG, Mutant, Rotten, build, cases, gpu, matrix
 from tests.mutants.examine import emulate, examine, open_device
 

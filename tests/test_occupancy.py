@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from tests.ladder import PROJECT
+
 
 @pytest.mark.gpu
 def test_occupancy_is_the_drivers_own(device: Any) -> None:
-    command = [sys.executable, "-m", "harness.devices.cuda.occupancy"]
+    command = [sys.executable, "-m", "harness.devices.cuda.occupancy", str(PROJECT.root)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

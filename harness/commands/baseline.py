@@ -1,5 +1,6 @@
-"""``python -m harness baseline``: merge fresh runs, prune what is gone, show what is stored and what moved
-over its history, hold one run against another.
+"""``gemm-regression baseline``: measure this GPU's baseline in fresh runs and write it, once every case is
+right; or merge fresh runs, prune what is gone, show what is stored and what moved over its history, hold one
+run against another.
 
 Exit status: 0 done, 1 refused or declined and nothing written, or runs that disagree, 2 a wrong command line.
 What moved over the history is shown, never a failure.
@@ -8,6 +9,9 @@ What moved over the history is shown, never a failure.
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -28,14 +32,21 @@ from harness.baselines import (
 )
 from harness.baselines.agree import agreement, boards, summary
 from harness.baselines.history import lost, moves, of_boards
-from harness.project.selection import find_case
+from harness.commands.common import KERNELS, PERFORMANCE, for_pytest, project_of, test_files
+from harness.compiler.static.files import shown
+from harness.project import selection as cases
+from harness.project.loader import Project
 from harness.reports.figures import gflops_text, noise_text, percent_text, share_text
 from harness.verdicts.vocabulary import Policy, detectable
 
+RUNS = 5  # Fresh processes, since rounds of one process are not independent.
+_HELP = ("-h", "--help")
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m harness baseline", description=__doc__)
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="gemm-regression baseline", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("measure", help="measure and write it: what happens without any of these words")
     merging = commands.add_parser("merge", help="make a baseline of fresh runs; shows old against new first")
     merging.add_argument("runs", nargs="+", type=Path, metavar="RUN.json", help="what --benchmark-json wrote")
     merging.add_argument("--yes", action="store_true", help="write without asking")
@@ -44,24 +55,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
     history = commands.add_parser("history", help="which cases moved over the numbered baselines, and when")
     history.add_argument("--gpu", metavar="SLUG", help="only this GPU, such as nvidia-h200")
     history.add_argument(
-        "-k", dest="part", default="", metavar="TEXT", help="only cases with this in their [id]"
+        "-k", default="", metavar="EXPRESSION", help='only cases whose id fits, such as "tiled and 4096"'
     )
     for command in (merging, pruning, showing, history):
-        command.add_argument("--root", type=Path, default=Path("baselines"), help="default: baselines")
+        command.add_argument("--root", type=Path, help="of baselines; default: the project's")
+        command.add_argument("--project", type=Path, metavar="PATH", help="default: the nearest from here")
     agreeing = commands.add_parser("agree", help="do two runs, or baselines, of the same binaries agree?")
     agreeing.add_argument("files", nargs=2, type=Path, metavar="FILE.json")
+    first = arguments[0] if arguments else "measure"
+    if first == "measure" or (first.startswith("-") and first not in _HELP):
+        return _measure(arguments[first == "measure" and bool(arguments) :])
     given = parser.parse_args(arguments)
     try:
         if given.command == "agree":
             return _agree(*given.files)
+        project = project_of(given)
+        root = given.root or Path(shown(project.baselines))
         if given.command == "merge":
-            return _merge(given.runs, given.root, given.yes)
+            return _merge(given.runs, root, given.yes)
         if given.command == "history":
-            return _history(given.root, given.gpu, given.part)
-        return _prune(given.root) if given.command == "prune" else _show(given.root)
-    except BaselineError as error:
+            return _history(root, given.gpu, given.k)
+        return _prune(root, project) if given.command == "prune" else _show(root, project)
+    except (BaselineError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+
+
+def _measure(arguments: Sequence[str]) -> int:
+    """Verifies the chosen cases, times them in fresh processes, and merges what these wrote."""
+    try:
+        about = "Measure this GPU's baseline in fresh runs and write it, once every case is right."
+        project, options = for_pytest("gemm-regression baseline", about, arguments)
+        timed = test_files(project, PERFORMANCE)
+        both = [*test_files(project, KERNELS), *timed]
+        # In the project, not in a temporary folder: a run of minutes should survive a failed merge.
+        folder = project.root / ".benchmarks" / "baseline"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    runs = [os.path.relpath(folder / f"run_{number}.json") for number in range(1, RUNS + 1)]
+    measuring = [[*timed, "--baseline-run", f"--benchmark-json={run}"] for run in runs]
+    for step in ([*both, "--verify-timed"], *measuring):
+        command = [sys.executable, "-m", "pytest", *step, "--device", "cuda", "-m", "gpu", *options]
+        if status := subprocess.run(command, check=False).returncode:
+            return status
+    return main(["merge", *runs, "--yes", "--project", str(project.root)])
 
 
 def _merge(files: Sequence[Path], root: Path, yes: bool) -> int:
@@ -108,14 +148,11 @@ def comparison(old: Baseline | None, new: Baseline) -> list[str]:
     return lines
 
 
-def _prune(root: Path) -> int:
-    from harness.model.legality import GpuLimits
-    from harness.project.suites import SUITES
-
+def _prune(root: Path, project: Project) -> int:
     of_models = [of_boards(store.history(root, newest.slug)) for newest in _some(root)]
     for baseline in (files[-1] for of_board in of_models for files in of_board.values()):
         major, minor = map(int, baseline.machine_info["capability"].split("."))
-        live = {case.id for case in SUITES["full"].timed_cases(GpuLimits.of((major, minor)))}
+        live = {case.id for case in cases.select(project, cases.Choice(), (major, minor)).timed}
         gone = [case for case in baseline.case_ids if case not in live]
         if not gone:
             print(f"{baseline.path}: nothing to drop")
@@ -129,7 +166,7 @@ def _prune(root: Path) -> int:
     return 0
 
 
-def _show(root: Path) -> int:
+def _show(root: Path, project: Project) -> int:
     for baseline in _some(root):
         machine, commit = baseline.machine_info, baseline.commit_info["id"][:12]
         board = f", board {baseline.board}" if baseline.board else ""
@@ -141,37 +178,38 @@ def _show(root: Path) -> int:
         rows = [("case", "GFLOPS", "% of cuBLAS", "noise", "MDE")]
         for e in baseline.entries.values():
             figures = gflops_text(e.gflops), share_text(e.cublas_ratio), noise_text(e.noise_floor)
-            rows.append((e.case_id, *figures, noise_text(_detectable(baseline, e))))
+            rows.append((e.case_id, *figures, noise_text(_detectable(project, baseline, e))))
         print("\n".join(_aligned(rows)))
     return 0
 
 
-def _detectable(baseline: Baseline, entry: BaselineEntry) -> float | None:
+def _detectable(project: Project, baseline: Baseline, entry: BaselineEntry) -> float | None:
     """The minimum detectable effect under the default policy; None of a case that is not in the suite."""
     major, minor = map(int, baseline.machine_info["capability"].split("."))
     try:
-        case = find_case(entry.case_id, (major, minor))
+        case = cases.find_case(project, entry.case_id, (major, minor))
     except ValueError:
         return None
     threshold = Policy().of_kernel(case.kernel.threshold).threshold(entry.noise_floor)
     return detectable(threshold, entry.noise_floor)
 
 
-def _history(root: Path, gpu: str | None, part: str) -> int:
+def _history(root: Path, gpu: str | None, expression: str) -> int:
+    fits = cases.fitting(expression)
     slugs = [baseline.slug for baseline in _some(root)]
     if gpu and gpu not in slugs:
         raise BaselineError(f"{root}: no baseline of {gpu!r} in it; there are: {', '.join(slugs)}")
     for slug in [gpu] if gpu else slugs:
         every = store.history(root, slug)
-        if not any(part in f"[{case}]" for case in every[-1].case_ids):
-            raise BaselineError(f"{every[-1].path}: no case whose id has {part!r}")
+        if not any(map(fits, every[-1].case_ids)):
+            raise BaselineError(f"{every[-1].path}: no case fits -k {expression!r}")
         for board, files in of_boards(every).items():
             if len(files) < 2:
                 only = f"the only baseline of board {board}" if board else "the only baseline"
                 print(f"{files[-1].path}: {only}; what moved is seen from the second on")
                 continue
-            cases = [case for case in files[-1].case_ids if part in f"[{case}]"]
-            print("\n".join(_moved(files, cases)))
+            chosen = [case for case in files[-1].case_ids if fits(case)]
+            print("\n".join(_moved(files, chosen)))
     return 0
 
 
@@ -227,4 +265,4 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -22,6 +22,7 @@ from harness.compiler.static.compiled import ARCHES
 from harness.devices import DeviceError
 from harness.devices.emulated.device import EmulatedDevice
 from harness.model import Case
+from harness.project.loader import find, load
 from harness.project.selection import find_case
 from harness.ptx import Counters
 
@@ -65,7 +66,7 @@ def main(args: Sequence[str]) -> int:
     busy = f"load average before: {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores"
     os.sched_setaffinity(0, {max(cores)})
     try:
-        case = find_case(options.case, ARCHES[ARCH])
+        case = find_case(load(find(Path.cwd())), options.case, ARCHES[ARCH])
         if case.kernel.library:
             raise ValueError(f"{case.id}: a library has no PTX to run")
         print(f"{case.id}, {ARCH}, one core of {cpu_name()}")

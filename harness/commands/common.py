@@ -1,10 +1,47 @@
-"""What the commands that hold a GPU have in common."""
+"""What commands have in common: their project, its test files, pytest started on them, an end in order."""
 
 from __future__ import annotations
 
+import argparse
+import os
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+from harness.project.loader import Project, ProjectError, find, load
+
+KERNELS, PERFORMANCE, STATIC = "test_kernels.py", "test_performance.py", "test_static.py"
+PLUGIN = ("-p", "harness.commands.entry")  # where the harness is not installed, but only on the path
+
+
+def project_of(given: argparse.Namespace) -> Project:
+    """The project that --project names, else the nearest from the working folder. Raises ProjectError."""
+    return load(find(given.project or Path.cwd()))
+
+
+def for_pytest(name: str, about: str, arguments: Sequence[str]) -> tuple[Project, list[str]]:
+    """The project of a command that runs pytest, and the options that go on to it. Raises ProjectError."""
+    parser = argparse.ArgumentParser(
+        prog=name,
+        description=about,
+        usage=f"{name} [--project PATH] [pytest's options]",
+        epilog="Cases are chosen by -k, --suite, --kernel, --config and --shape, as in pytest; all other "
+        "options are pytest's own: `pytest --help` lists them.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--project", type=Path, metavar="PATH", help="default: the nearest from here")
+    given, rest = parser.parse_known_args(arguments)
+    project = project_of(given)
+    return project, [*PLUGIN, *(("--project", str(project.root)) if given.project else ()), *rest]
+
+
+def test_files(project: Project, *names: str) -> list[str]:
+    """The project's test files of these names. Raises ProjectError for one that is not there."""
+    paths = [project.tests / name for name in names]
+    if missing := next((path for path in paths if not path.is_file()), None):
+        raise ProjectError(f"there is no {os.path.relpath(missing)}: `gemm-regression init` writes one")
+    return [os.path.relpath(path) for path in paths]
 
 
 def end_on_sigterm() -> None:

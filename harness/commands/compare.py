@@ -15,19 +15,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from _pytest.mark.expression import Expression  # what pytest's own -k is made of
-
 from harness.baselines import provenance
-from harness.commands.common import busy_text, end_on_sigterm
+from harness.commands.common import busy_text, end_on_sigterm, project_of
 from harness.compiler.errors import ToolchainError
 from harness.devices import DeviceError, NoDevice, open_cuda
 from harness.files import write_whole
 from harness.gate import document
 from harness.gate.compare import compare
 from harness.gate.pairs import pairs_of
-from harness.model import Case
 from harness.project import selection as cases
-from harness.project.commit import ROOT, CommitError, Tree, checked_out, folder_of, working_tree
+from harness.project.commit import CommitError, Tree, checked_out, folder_of, working_tree
+from harness.project.loader import Project
 from harness.reports import paired as report
 from harness.timing.looks import Rule
 from harness.timing.plan import PairPlan
@@ -36,7 +34,6 @@ from harness.timing.plan import PairPlan
 def main(
     arguments: Sequence[str] | None = None,
     open_device: Callable[[float], Any] = open_cuda,
-    root: Path = ROOT,
 ) -> int:
     given = _parser().parse_args(arguments)
     try:
@@ -44,7 +41,7 @@ def main(
         for file in filter(None, (given.json, given.markdown)):
             if not file.absolute().parent.is_dir():
                 raise ValueError(f"{file}: there is no such folder")
-        return _run(given, rule, open_device, root)
+        return _run(given, rule, open_device)
     except (CommitError, DeviceError, NoDevice, ToolchainError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -58,12 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="BASE",
         help="a commit: main, HEAD, v1.2, 1a2b3c4; HEAD judges what is not committed. Or a folder: ../old",
     )
-    add(
-        "-k", default="", metavar="EXPRESSION", help='of the cases, those whose id fits: "tiled and not 4096"'
-    )
-    add("--suite", default="full", metavar="NAME", help="named set of cases: smoke or full (default)")
-    for name, metavar in (("kernel", "NAME"), ("config", "LABEL"), ("shape", "MxNxK")):
-        add(f"--{name}", action="append", default=[], metavar=metavar, help="only this; may be repeated")
+    cases.add_selection(parser)
     add("--delta", default="0.5%", metavar="PCT", help="the smallest change that matters (default 0.5%%)")
     add("--error", default="1%", metavar="PCT", help="probability of any false verdict (default 1%%)")
     add("--seed", type=int, default=None, help="of the order of the launches (default: a new one)")
@@ -81,16 +73,19 @@ def _share(text: str) -> float:
         raise ValueError(f"{text!r}: give a percentage, such as 0.5%") from None
 
 
-def _run(given: argparse.Namespace, rule: Rule, open_device: Callable[[float], Any], root: Path) -> int:
-    tree = _tree(given.base, root)
-    with checked_out(given.base, root) as commit:
+def _run(given: argparse.Namespace, rule: Rule, open_device: Callable[[float], Any]) -> int:
+    project = project_of(given)
+    tree = _tree(given.base, project)
+    with checked_out(given.base, project) as commit:
         device = open_device(given.time_limit)
         try:
             others = [] if given.allow_busy else device.busy()
             if others:
                 raise ValueError(busy_text(device.info.name, others))
-            chosen = select(given, device.info.capability)
-            pairs = pairs_of(chosen, commit, device.info.capability)
+            selection = cases.select(project, cases.Choice.of(given), device.info.capability)
+            if selection.refused_text:
+                print(f"refused: {selection.refused_text}")
+            pairs = pairs_of(selection.timed, commit, device.info.capability)
             timed = [(p.base, p.case) for p in pairs if p.base and p.outcome is None]
             device.prepare_pairs(timed)
             seed = secrets.randbelow(2**32) if given.seed is None else given.seed
@@ -110,35 +105,13 @@ def _run(given: argparse.Namespace, rule: Rule, open_device: Callable[[float], A
     return result.exit_status
 
 
-def _tree(base: str, root: Path) -> Tree:
+def _tree(base: str, project: Project) -> Tree:
     try:
-        return working_tree(root)
+        return working_tree(project.root)
     except CommitError:
-        if folder_of(base) is None:
+        if folder_of(base, project) is None:
             raise
         return Tree("", True)
-
-
-def select(given: argparse.Namespace, capability: tuple[int, int]) -> list[Case]:
-    """The timed cases that the command line asks for. Raises ValueError, in one line, where there is none."""
-    timed = cases.select(given.suite, given.kernel, given.config, given.shape, capability).timed
-    if not given.k:
-        return list(timed)
-    try:
-        expression = Expression.compile(given.k)
-    except SyntaxError as error:
-        raise ValueError(f"-k {given.k!r}: {error}") from None
-
-    def fits(case: Case) -> bool:
-        def named(name: str, /, **_: Any) -> bool:
-            return name.lower() in f"[{case.id}]"
-
-        return expression.evaluate(named)
-
-    kept = [case for case in timed if fits(case)]
-    if not kept:
-        raise ValueError(f"-k {given.k!r} leaves no case; `pytest --list-cases` lists them")
-    return kept
 
 
 if __name__ == "__main__":

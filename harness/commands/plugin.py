@@ -20,12 +20,18 @@ from harness import baselines
 from harness.baselines import BaselineError
 from harness.commands.common import busy_text
 from harness.commands.session import KEY, Session
+from harness.compiler import static
+from harness.compiler.errors import ToolchainError
+from harness.compiler.nvcc import Variant
 from harness.compiler.static import ARCHES
+from harness.compiler.static.store import holds_any
+from harness.counters import check as counted
 from harness.devices import DeviceError, NoDevice, open_cuda, open_emulated
 from harness.gate.against import Against
 from harness.gate.compare import PairingDevice
 from harness.model import Case
 from harness.project import selection as cases
+from harness.project.loader import Project, ProjectError, find, load
 from harness.timing.plan import Plan
 from harness.verdicts.vocabulary import CompareFail, Policy
 
@@ -69,14 +75,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="sm_90a",
         help="the GPU architecture that the emulated device compiles for (default sm_90a)",
     )
-    add("--suite", default="full", metavar="NAME", help="named set of cases: smoke or full (default)")
-    add("--kernel", action="append", default=[], metavar="NAME", help="only this stage; may be repeated")
-    add(
-        "--config", action="append", default=[], metavar="LABEL", help="only this config, such as tile32-pad0"
-    )
-    add(
-        "--shape", action="append", default=[], metavar="MxNxK", help="these problems in place of the suite's"
-    )
+    cases.add_options(add)
     add(
         "--list-cases",
         action="store_true",
@@ -136,7 +135,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    try:
+        project = load(find(config.option.project or config.rootpath))
+    except ProjectError as error:
+        raise pytest.UsageError(str(error)) from None
     session = config.stash[KEY] = Session(
+        project=project,
         policy=_policy(config),
         judging=not config.option.baseline_run,
         arch=config.option.arch,
@@ -147,23 +151,17 @@ def pytest_configure(config: pytest.Config) -> None:
     else:
         _open_device(config, session)
     _check_numbers(config)
+    emulated = session.gpu is None and session.device is not None
     try:
-        session.selection = cases.select(
-            config.option.suite,
-            config.option.kernel,
-            config.option.config,
-            config.option.shape,
-            session.capability,
-        )
+        choice = cases.Choice.of(config.option)
+        session.selection = cases.select(session.project, choice, session.capability, emulated)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
-    if session.gpu is None and session.device is not None:
-        session.selection = cases.emulated(session.selection, more=not config.option.shape)
-        if not session.selection.verify:
-            raise pytest.UsageError(
-                f"no GPU ({session.no_gpu}), and {', '.join(config.option.kernel)} is a library call, which "
-                "has no PTX to execute"
-            )
+    if emulated and not session.selection.verify:
+        raise pytest.UsageError(
+            f"no GPU ({session.no_gpu}), and {', '.join(config.option.kernel)} is a library call, which "
+            "has no PTX to execute"
+        )
     if not (config.option.collectonly or config.option.list_cases):
         _choose_baseline(config, session)
 
@@ -213,7 +211,7 @@ def _open_device(config: pytest.Config, session: Session) -> None:
             if not config.option.allow_busy:
                 session.busy = session.gpu.busy
             if isinstance(session.gpu, PairingDevice):
-                session.against = Against(session.gpu, session.capability, session.plan.l2)
+                session.against = Against(session.gpu, session.capability, session.plan.l2, session.project)
                 config.add_cleanup(session.against.close)
             return
         except NoDevice as error:
@@ -248,7 +246,8 @@ def _choose_baseline(config: pytest.Config, session: Session) -> None:
                 f"--benchmark-compare: nothing to compare without a GPU ({session.no_gpu})"
             )
         return
-    root = Path(str(config.rootpath)) / "baselines"
+    root = session.project.baselines
+    folder = os.path.relpath(root / session.slug)
     path = baselines.current(root, session.slug, session.gpu.info.board)
     if isinstance(wanted, str):
         found = (
@@ -257,15 +256,13 @@ def _choose_baseline(config: pytest.Config, session: Session) -> None:
             else sorted((root / session.slug).glob(f"{wanted}*.json"))
         )
         if not found:
-            raise pytest.UsageError(
-                f"--benchmark-compare={wanted}: no such file, and none in baselines/{session.slug}"
-            )
+            raise pytest.UsageError(f"--benchmark-compare={wanted}: no such file, and none in {folder}")
         path = found[-1]
     if path is None:
         if wanted:
             raise pytest.UsageError(
                 f"--benchmark-compare: no baseline of {session.gpu.info.name} in "
-                f"baselines/{session.slug}; make one with `nox -s baseline`"
+                f"{folder}; make one with `nox -s baseline`"
             )
         return
     try:
@@ -285,7 +282,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         return None
     config._do_configure()
     session = config.stash[KEY]
-    print("\n".join(cases.listing(session.selection, session.capability)))
+    print("\n".join(cases.listing(session.project, session.selection, session.capability)))
     config._ensure_unconfigure()
     return 0
 
@@ -300,6 +297,38 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             # With pytest-xdist's --dist loadgroup, one process reads the PTX of a variant for all its cases.
             marked = [pytest.param(c, id=c.id, marks=pytest.mark.xdist_group(c.variant)) for c in chosen]
             metafunc.parametrize(name, marked, scope="session")
+    for name, entries in (("figures_entry", _figures), ("counts_entry", _counts)):
+        if name in metafunc.fixturenames:
+            state = metafunc.config.stash[KEY]
+            metafunc.parametrize(name, entries(state.project, cases.Choice.of(metafunc.config.option)))
+
+
+def _figures(project: Project, choice: cases.Choice) -> list[Any]:
+    """The chosen variants on each architecture, and what is stored of none."""
+    found = static.entries(project.kernels, project.static)
+    return [pytest.param(e, id=str(e)) for e in found if _is_chosen(e.name, e.variant, project, choice)]
+
+
+def _counts(project: Project, choice: cases.Choice) -> list[Any]:
+    """The chosen variants, and what is stored of none."""
+    return [
+        pytest.param(e, id=str(e), marks=pytest.mark.xdist_group(e.name))
+        for e in counted.entries(project.kernels, project.static)
+        if _is_chosen(e.name, e.variant, project, choice)
+    ]
+
+
+def _is_chosen(name: str, variant: Variant | None, project: Project, choice: cases.Choice) -> bool:
+    """Whether a choice of suite, kernels and configs leaves a variant; None is one that is stored alone."""
+    kernel, _, rest = name.partition("-")
+    if choice.kernels and kernel not in choice.kernels:
+        return False
+    if variant is None:
+        return not choice.configs or any(rest.endswith(f"-{label}") for label in choice.configs)
+    of, config, _ = variant
+    if choice.configs and config.label not in choice.configs:
+        return False
+    return project.suites[choice.suite].all_configs or config == of.configs[0]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -372,6 +401,33 @@ def device(request: pytest.FixtureRequest) -> Any:
     if session.device is None:
         pytest.skip(f"no GPU: {session.no_gpu}")
     return session.device
+
+
+@pytest.fixture(scope="session")
+def check(request: pytest.FixtureRequest) -> static.Check:
+    """What this run selects, compiled an architecture at a time. Skips without the pinned compiler."""
+    selected = (getattr(item, "callspec", None) for item in request.session.items)
+    entries = [spec.params.get("figures_entry") for spec in selected if spec]
+    root = request.config.stash[KEY].project.static
+    try:
+        return static.Check([entry for entry in entries if isinstance(entry, static.Entry)], root)
+    except ToolchainError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def counter_check(request: pytest.FixtureRequest) -> counted.CounterCheck:
+    """Skips without the pinned compiler."""
+    try:
+        return counted.CounterCheck(request.config.stash[KEY].project.static)
+    except ToolchainError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def stores_figures(request: pytest.FixtureRequest) -> bool:
+    """Whether the project stores figures at all: a new one does not, yet."""
+    return holds_any(request.config.stash[KEY].project.static)
 
 
 @pytest.fixture

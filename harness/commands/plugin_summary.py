@@ -50,19 +50,21 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
     rows = [row(r.case, r.verdict, r.cublas_ratio, session.policy) for r in session.results]
     notes = _notes(session)
     if rows and session.baseline and session.judging:
-        root = Path(str(config.rootpath)) / "baselines"
-        notes += filter(None, [history.note(root, session.slug, session.gpu.info.board)])
+        notes += filter(None, [history.note(session.project.baselines, session.slug, session.gpu.info.board)])
     if rows:
         terminalreporter.section("ladder")
         writer = terminalreporter._tw
-        terminalreporter.write_line(ladder_table(rows, writer.fullwidth, writer.hasmarkup))
+        terminalreporter.write_line(
+            ladder_table(rows, writer.fullwidth, writer.hasmarkup, session.project.kernels)
+        )
         for note in notes:
             terminalreporter.write_line(note)
     if config.option.job_summary:
         counts = ", ".join(text for text, _ in terminalreporter.build_summary_stats_line()[0])
         header = [*pytest_report_header(config), f"tests: {counts}", *notes]
         others = _other_failures(terminalreporter, session)
-        text = job_summary(rows, header, int(exitstatus), others, checked)
+        kernels = session.project.kernels
+        text = job_summary(rows, header, int(exitstatus), others, checked, kernels)
         write_whole(Path(config.option.job_summary), text)
 
 
@@ -71,7 +73,7 @@ def _checked(terminalreporter: Any, session: Session) -> list[CheckRow]:
     if session.gpu is not None or session.device is None:
         return []
     reports = [r for how in ("passed", "failed") for r in terminalreporter.stats.get(how, [])]
-    return check_rows([r for r in reports if r.when == "call"], session.arch)
+    return check_rows([r for r in reports if r.when == "call"], session.arch, session.project.kernels)
 
 
 def _other_failures(terminalreporter: Any, session: Session) -> list[str]:

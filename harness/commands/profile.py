@@ -1,7 +1,7 @@
-"""ncu over chosen cases: `python -m harness profile [CASE_ID ...]`.
+"""``gemm-regression profile [CASE_ID ...]``: ncu over chosen cases.
 
-Without case ids: every stage's default config at 1024×1024×1024. With ``--emulated`` the counts of the
-emulated device stand beside ncu's: every FP32 stage on two small problems. Exit code 2 where ncu is missing
+Without a choice: every kernel's default config at 1024×1024×1024. With ``--emulated`` the counts of the
+emulated device stand beside ncu's: every FP32 kernel on two small problems. Exit code 2 where ncu is missing
 or has measured something else than was asked for, 1 where counts of global memory that must be equal are not.
 """
 
@@ -14,7 +14,8 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,17 +25,19 @@ from rich.table import Table
 
 from harness import counters
 from harness.baselines.provenance import nvcc_version
+from harness.commands.common import project_of
 from harness.compiler.entry import names_it
 from harness.compiler.errors import ToolchainError
 from harness.compiler.static import ARCHES
 from harness.compiler.tools import find_tool
 from harness.counters import ncu as compared
+from harness.counters.chosen import chosen
 from harness.counters.ncu import Comparison
 from harness.devices import DeviceError
 from harness.devices.emulated.device import EmulatedDevice
-from harness.model import F32, Case, Problem
-from harness.project.selection import find_case
-from kernels import LADDER
+from harness.model import F32, Case
+from harness.project.loader import Project
+from harness.project.selection import Choice, add_selection, find_case, select
 
 Row = dict[str, float]
 
@@ -116,33 +119,57 @@ def _values(
                 raise ProfileError(f"ncu gives no number for {row['Kernel Name']}: {error}") from None
 
 
-def default_cases() -> list[str]:
-    """Every stage's default config and first dtype at 1024×1024×1024."""
-    cube = Problem(1024, 1024, 1024)
-    return [Case(k, k.dtypes[0], k.configs[0], cube).id for k in LADDER if not k.library]
+def timed_cases(project: Project, choice: Choice, capability: tuple[int, int]) -> list[Case]:
+    """Without a choice every kernel's default config and first dtype at 1024×1024×1024; else the timed cases
+    that the choice leaves, of the suite or on its shapes. Raises ValueError where there is none."""
+    if choice == replace(Choice(), kernels=choice.kernels):
+        choice = replace(choice, shapes=("1024x1024x1024",))
+        found = [
+            case
+            for case in select(project, choice, capability).timed
+            if (case.dtype, case.config) == (case.kernel.dtypes[0], case.kernel.configs[0])
+        ]
+    else:
+        found = list(select(project, choice, capability).timed)
+    found = [case for case in found if not case.kernel.library]
+    if not found:
+        raise ValueError(
+            "this leaves no case of a kernel with a source; `--list-cases` of a check lists them"
+        )
+    return found
 
 
-def emulated_cases(arch: str) -> list[str]:
-    """Every FP32 stage's default config on a problem of whole tiles and on one of odd edges."""
-    return [case.id for case in counters.default_cases(LADDER, arch) if case.dtype is F32]
-
-
-def command(ncu: str, log: Path, cases: list[str], metrics: Iterable[str] = METRICS) -> list[str]:
+def command(
+    ncu: str, log: Path, project: Project, cases: Sequence[Case], metrics: Iterable[str] = METRICS
+) -> list[str]:
     return [
         # The clocks as they are in the suite's own runs; ncu would lock them to base.
-        *(ncu, "--clock-control", "none", "--target-processes", "all", "--kernel-name", "regex:^gemm_"),
+        *(ncu, "--clock-control", "none", "--target-processes", "all"),
+        *("--kernel-name", f"regex:^({'|'.join(dict.fromkeys(map(function, cases)))})$"),
         *("--metrics", ",".join(dict.fromkeys(metrics)), "--csv", "--page", "raw", "--print-units", "base"),
-        *("--log-file", str(log), sys.executable, "-m", "harness.devices.cuda.once", *cases),
+        *("--log-file", str(log), sys.executable, "-m", "harness.devices.cuda.once", str(project.root)),
+        *(case.id for case in cases),
     ]
 
 
+def function(case: Case) -> str:
+    """The name of a case's function without namespaces and template arguments, as ncu shows it."""
+    return case.kernel.entry_of(case.config, case.dtype).split("<")[0].rpartition("::")[2]
+
+
 def measure(
-    ncu: str, cases: list[str], metrics: Iterable[str] = METRICS, optional: Collection[str] = ()
+    ncu: str,
+    project: Project,
+    cases: Sequence[Case],
+    metrics: Iterable[str] = METRICS,
+    optional: Collection[str] = (),
 ) -> list[tuple[str, Row]]:
     """What ``parse`` gives of a launch of each case, all in one run of ncu. Raises ProfileError."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "ncu.csv")
-        ended = subprocess.run(command(ncu, log, cases, metrics), stdout=subprocess.DEVNULL).returncode
+        ended = subprocess.run(
+            command(ncu, log, project, cases, metrics), stdout=subprocess.DEVNULL
+        ).returncode
         text = log.read_text(errors="replace") if log.exists() else ""
     if ended:
         said = [line for line in text.splitlines() if line.startswith("==ERROR==")]
@@ -150,7 +177,7 @@ def measure(
     return parse(text, metrics, optional)
 
 
-def each(cases: list[str], launches: list[tuple[str, Row]]) -> list[Row]:
+def each(cases: Sequence[Case], launches: list[tuple[str, Row]]) -> list[Row]:
     """The figures of each case, in the order asked for. Raises ProfileError unless each made one launch."""
     if len(cases) != len(launches):
         seen = ", ".join(name for name, _ in launches)
@@ -158,11 +185,11 @@ def each(cases: list[str], launches: list[tuple[str, Row]]) -> list[Row]:
     return [row for _, row in launches]
 
 
-def table(cases: list[str], launches: list[tuple[str, Row]]) -> Table:
+def table(cases: Sequence[Case], launches: list[tuple[str, Row]]) -> Table:
     """A row a case. Raises ProfileError as ``each`` does."""
     made = Table("case", *(column.title for column in COLUMNS))
     for case, values in zip(cases, each(cases, launches), strict=True):
-        made.add_row(case, *(column.show(*(values[m] for m in column.metrics)) for column in COLUMNS))
+        made.add_row(case.id, *(column.show(*(values[m] for m in column.metrics)) for column in COLUMNS))
     return made
 
 
@@ -177,16 +204,15 @@ def offered(ncu: str) -> set[str]:
     return {line.split()[0] for line in said.stdout.splitlines() if "__" in line}
 
 
-def beside(ncu: str, cases: list[Case], arch: str) -> list[Comparison]:
+def beside(ncu: str, project: Project, cases: Sequence[Case], arch: str) -> list[Comparison]:
     """The counts of the emulated device and those of ncu, of the same cases. Raises ProfileError."""
     metrics = compared.metrics(offered(ncu))
     wanted = [metric for ways in metrics.values() for metric in ways]
     # What cannot be emulated is known before the GPU is asked.
     device = EmulatedDevice(arch)
     counts = [counters.count(case, device=device, by_source=False) for case in cases]
-    ids = [case.id for case in cases]
-    launches = measure(ncu, ids, wanted, wanted)
-    rows = each(ids, launches)
+    launches = measure(ncu, project, cases, wanted, wanted)
+    rows = each(cases, launches)
     for case, (name, _) in zip(cases, launches, strict=True):
         if not names_it(entry := case.kernel.entry_of(case.config, case.dtype), name):
             raise ProfileError(f"{case.id} launched {name}, not {entry}")
@@ -213,11 +239,13 @@ def versions(ncu: str) -> str:
 
 
 def main(args: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="profile", description="Hardware counters of chosen cases, by ncu.")
+    parser = argparse.ArgumentParser(
+        prog="gemm-regression profile", description="Hardware counters of chosen cases, by ncu."
+    )
     parser.add_argument(
         "cases", nargs="*", metavar="CASE_ID", help="such as naive-f32-block32x32-512x512x512"
     )
-    parser.add_argument("-k", default="", metavar="TEXT", help="of these, the cases whose id contains TEXT")
+    add_selection(parser)
     parser.add_argument(
         "--emulated", action="store_true", help="the counts of the emulated device beside those of ncu"
     )
@@ -228,17 +256,20 @@ def main(args: list[str]) -> int:
     try:
         if (options.json or options.markdown) and not options.emulated:
             raise ProfileError("--json and --markdown go with --emulated")
-        ids = options.cases or (emulated_cases(options.arch) if options.emulated else default_cases())
-        cases = [case for case in ids if options.k in case]
-        if not cases:
-            raise ProfileError(f"no case contains {options.k!r}; there are {', '.join(ids)}")
+        project, choice, capability = project_of(options), Choice.of(options), ARCHES[options.arch]
+        if options.cases:
+            cases = [find_case(project, case, capability) for case in options.cases]
+        elif options.emulated:
+            cases = [case for case in chosen(project, choice, capability) if case.dtype is F32]
+        else:
+            cases = timed_cases(project, choice, capability)
         ncu = find_tool("ncu")
         # A file or a CI log has no width; a table this wide would be cut to 80 columns there.
         console = Console(width=None if sys.stdout.isatty() else 200)
         if not options.emulated:
-            console.print(table(cases, measure(ncu, cases)))
+            console.print(table(cases, measure(ncu, project, cases)))
             return 0
-        rows = beside(ncu, [find_case(case, ARCHES[options.arch]) for case in cases], options.arch)
+        rows = beside(ncu, project, cases, options.arch)
         made_by = versions(ncu)
         console.print(compared.table(rows))
         console.print(f"{compared.summary(rows)}; {made_by}", highlight=False)

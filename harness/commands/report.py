@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.baselines import BaselineError, stored
+from harness.commands.common import project_of
+from harness.project.loader import ProjectError
 from harness.reports.markdown import update_readme
 
 
@@ -20,11 +22,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = parser.add_subparsers(dest="command", required=True).add_parser("readme")
     command.add_argument("--check", action="store_true", help="change nothing, fail if the table is stale")
     command.add_argument("--readme", type=Path, default=Path("README.md"), help="default: README.md")
-    command.add_argument("--root", type=Path, default=Path("baselines"), help="default: baselines")
+    command.add_argument("--root", type=Path, help="of baselines; default: the project's")
+    command.add_argument("--project", type=Path, metavar="PATH", help="default: the nearest from here")
     given = parser.parse_args(arguments)
     try:
-        fresh = update_readme(given.readme, stored(given.root), given.check)
+        project = project_of(given)
+        fresh = update_readme(
+            given.readme, stored(given.root or project.baselines), project.kernels, given.check
+        )
     except BaselineError as error:
+        return _fail(str(error))
+    except ProjectError as error:
         return _fail(str(error))
     except OSError as error:
         return _fail(f"{given.readme}: {error.strerror}")

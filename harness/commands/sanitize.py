@@ -1,4 +1,4 @@
-"""compute-sanitizer over the small cases: `python -m harness sanitize [pytest options]`.
+"""``gemm-regression sanitize``: compute-sanitizer over the small cases.
 
 Exit code 0 where no tool finds anything and every case is right, else 1; 2 without compute-sanitizer.
 """
@@ -10,18 +10,21 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
+from harness.commands.common import KERNELS, for_pytest, test_files
 from harness.compiler.errors import ToolchainError
 from harness.compiler.tools import find_tool
 from harness.devices.cuda.guards import EXACT
+from harness.model import Kernel
+from harness.project.loader import Project
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-KERNELS = "tests/test_kernels.py"
 FOUND = 9  # The exit code that the sanitizer is told to end with when it finds something.
 
 
@@ -30,15 +33,26 @@ class Finding(NamedTuple):
     kind: str
 
 
-def findings(output: str) -> Counter[Finding]:
-    """What the sanitizer reports, from its ========= lines: how often which kind in which kernel.
+def watched(kernels: Iterable[Kernel]) -> tuple[str, ...]:
+    """What the names of the kernels' functions have in common, or these names: the sanitizer is told to look
+    at functions with such a name only."""
+    entries = (kernel.entry for kernel in kernels if not kernel.library)
+    names = list(dict.fromkeys(entry.split("<")[0].rpartition("::")[2] for entry in entries))
+    common = os.path.commonprefix(names)  # noqa: RUF071 - of words, not of paths
+    return (common,) if len(common) > 3 else tuple(names)
+
+
+def findings(output: str, names: Collection[str]) -> Counter[Finding]:
+    """What the sanitizer reports, from its ========= lines: how often which kind in which kernel, of
+    functions whose names begin so.
 
     A report is a line at the margin and the indented ones after it, which name the kernel.
     """
     said = "\n".join(line[9:] for line in output.splitlines() if line.startswith("========="))
+    named = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\w*")
     counts: Counter[Finding] = Counter()
     for report in re.split(r"^ (?=\S)", said, flags=re.MULTILINE):
-        if kernel := re.search(r"\bgemm_\w+", report):  # No other kernel is watched.
+        if kernel := named.search(report):  # No other kernel is watched.
             kind = re.sub(r"^(?:Error|Warning): | at\b.*", "", report.split("\n")[0])
             counts[Finding(kernel[0], kind)] += 1
     return counts
@@ -50,9 +64,9 @@ def summaries(output: str) -> list[int]:
     return [int(count) for count in re.findall(pattern, output, re.MULTILINE)]
 
 
-def verdict(tool: str, returncode: int, output: str) -> str:
+def verdict(tool: str, returncode: int, output: str, names: Collection[str]) -> str:
     """Why a tool's run is red; empty if it is green. A run that checked nothing is red."""
-    if found := sum(summaries(output)) or sum(findings(output).values()):
+    if found := sum(summaries(output)) or sum(findings(output, names).values()):
         return f"{tool}: {found} found"
     if returncode == FOUND:
         return f"{tool}: found something that its output does not show"
@@ -63,19 +77,15 @@ def verdict(tool: str, returncode: int, output: str) -> str:
     return ""
 
 
-def watch(sanitizer: str, tool: str, program: list[str]) -> subprocess.CompletedProcess[str]:
+def watch(
+    sanitizer: str, tool: str, names: Collection[str], program: Sequence[str]
+) -> subprocess.CompletedProcess[str]:
     """Runs a program and its workers under one tool, which watches the suite's kernels and not cuBLAS's;
     ``stdout`` holds all that was said. Guard bands would hide from it what lies out of bounds."""
     command = [
         *(sanitizer, "--tool", tool, "--error-exitcode", str(FOUND), "--target-processes", "all"),
-        *(
-            "--require-cuda-init",
-            "no",
-            "--report-api-errors",
-            "no",
-            "--kernel-name",
-            "kernel_substring=gemm_",
-        ),
+        *("--require-cuda-init", "no", "--report-api-errors", "no"),
+        *(word for name in names for word in ("--kernel-name", f"kernel_substring={name}")),
         *program,
     ]
     return subprocess.run(
@@ -88,13 +98,15 @@ def watch(sanitizer: str, tool: str, program: list[str]) -> subprocess.Completed
     )
 
 
-def program(selection: list[str]) -> list[str]:
-    """The smoke suite's correctness cases but cuBLAS's, whose kernels crash under racecheck."""
+def program(project: Project, options: Sequence[str]) -> list[str]:
+    """The smoke suite's correctness cases but a library's, whose kernels crash under racecheck."""
+    (tests,) = test_files(project, KERNELS)
+    libraries = [f"{tests}::test_kernel[{kernel.name}" for kernel in project.kernels if kernel.library]
     return [
-        *(sys.executable, "-m", "pytest", KERNELS, "--deselect", f"{KERNELS}::test_kernel[cublas"),
+        *(sys.executable, "-m", "pytest", tests, *(w for name in libraries for w in ("--deselect", name))),
         *("--device", "cuda", "-m", "gpu"),
         # Everything takes many times longer under a sanitizer: a hang is a matter of minutes here.
-        *("--suite", "smoke", "--time-limit", "600", *selection),
+        *("--suite", "smoke", "--time-limit", "600", *options),
     ]
 
 
@@ -105,22 +117,25 @@ def table(tool: str, counts: Counter[Finding]) -> Table:
     return made
 
 
-def main(selection: list[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     console = Console()
     try:
+        about = "Memory errors, races, uninitialised reads and barriers gone wrong, by compute-sanitizer."
+        project, options = for_pytest("gemm-regression sanitize", about, arguments)
         sanitizer = find_tool("compute-sanitizer")
-    except ToolchainError as error:
+        names, under = watched(project.kernels), program(project, options)
+    except (ToolchainError, ValueError) as error:
         print(f"sanitize: {error}", file=sys.stderr)
         return 2
     red = []
     console.print(f"{', '.join(TOOLS)} …")
     with ThreadPoolExecutor(len(TOOLS)) as pool:
-        runs = list(pool.map(lambda tool: watch(sanitizer, tool, program(selection)), TOOLS))
+        runs = list(pool.map(lambda tool: watch(sanitizer, tool, names, under), TOOLS))
     for tool, said in zip(TOOLS, runs, strict=True):
-        if why := verdict(tool, said.returncode, said.stdout):
+        if why := verdict(tool, said.returncode, said.stdout, names):
             red.append(why)
             print(said.stdout)
-        if counts := findings(said.stdout):
+        if counts := findings(said.stdout, names):
             console.print(table(tool, counts))
     print("sanitize: " + ("; ".join(red) or f"nothing found by {', '.join(TOOLS)}"))
     return 1 if red else 0

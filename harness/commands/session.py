@@ -15,14 +15,17 @@ from harness.compiler.static import ARCHES
 from harness.gate.against import Against
 from harness.gate.timed import Result
 from harness.project import selection as cases
+from harness.project.loader import Project
 from harness.timing.plan import Plan
 from harness.verdicts.vocabulary import Policy
 
 
 @dataclass
 class Session:
-    """What one pytest run knows: the device, why there is no GPU, the cases, the baseline, the results."""
+    """What one pytest run knows: the project, the device, why there is no GPU, the cases, the baseline, the
+    results."""
 
+    project: Project
     device: Any = None
     gpu: Any = None  # the device, where it is a GPU: it has a clock
     no_gpu: str = ""
@@ -53,7 +56,7 @@ class Session:
         """Cases of the baseline that the suite no longer has."""
         if self.baseline is None or not self.judging:
             return []
-        live = {case.id for case in cases.select("full", (), (), (), self.capability).timed}
+        live = {case.id for case in cases.select(self.project, cases.Choice(), self.capability).timed}
         return sorted(set(self.baseline.case_ids) - live)
 
 

@@ -3,6 +3,6 @@
 How it is counted: harness/devices/emulated/counters.py.
 """
 
-from harness.counters.counts import PROBLEMS, Bytes, Counts, cases, count, default_cases, expected_bytes
+from harness.counters.counts import PROBLEMS, Bytes, Counts, count, counted, expected_bytes
 
-__all__ = ["PROBLEMS", "Bytes", "Counts", "cases", "count", "default_cases", "expected_bytes"]
+__all__ = ["PROBLEMS", "Bytes", "Counts", "count", "counted", "expected_bytes"]

@@ -13,7 +13,7 @@ from harness.compiler.static.check import Check, Entry
 from harness.compiler.static.compiled import variants_of
 from harness.compiler.static.files import ACCEPT, StoreError
 from harness.counters import stored as store
-from harness.counters.counts import PROBLEMS, Counts, count
+from harness.counters.counts import Counts, count, counted
 from harness.counters.stored import ARCH
 from harness.devices import DeviceError
 from harness.devices.emulated.device import EmulatedDevice
@@ -158,5 +158,4 @@ def _without(variant: store.Variant) -> dict[str, dict[str, int]]:
 def _cases(entry: CounterEntry) -> list[Case]:
     if entry.variant is None:
         return []
-    kernel, config, dtype = entry.variant
-    return [Case(kernel, dtype, config, problem) for problem in PROBLEMS]
+    return counted(entry.variant)

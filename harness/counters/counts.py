@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 from harness import oracle
-from harness.compiler.static.compiled import variants_of
+from harness.compiler.nvcc import Variant
 from harness.devices import DeviceError
 from harness.devices.emulated.device import EmulatedDevice
-from harness.model import Case, Kernel, Problem
+from harness.model import Case, Problem
+from harness.project.fitting import fitted
 from harness.ptx import Counters, GlobalAccess, Tally, mnemonic
 
 # Whole vectors and, for most stages, whole tiles; and a problem of which every edge is odd.
@@ -149,15 +150,10 @@ def expected_bytes(case: Case) -> dict[str, Bytes]:
     }
 
 
-def cases(
-    kernels: Iterable[Kernel], arch: str = "sm_90a", problems: Sequence[Problem] = PROBLEMS
-) -> list[Case]:
-    """Every variant of the kernels that can run on an architecture, on each of the problems."""
-    return [Case(k, d, c, p) for k, c, d in variants_of(arch, kernels).values() for p in problems]
-
-
-def default_cases(
-    kernels: Iterable[Kernel], arch: str = "sm_90a", problems: Sequence[Problem] = PROBLEMS
-) -> list[Case]:
-    """Every kernel's default config, for each of its dtypes, on each of the problems."""
-    return [case for case in cases(kernels, arch, problems) if case.config == case.kernel.configs[0]]
+def counted(variant: Variant) -> list[Case]:
+    """A variant on the problems that it is counted on, or on those near them that it takes; of a batched
+    operation, a batch of each."""
+    kernel, config, dtype = variant
+    batch = 3 if kernel.operation.batched else 1
+    problems = [replace(problem, batch=batch) for problem in PROBLEMS]
+    return [each.case for each in fitted(kernel, config, dtype, problems, near=True) if each.runs]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from pathlib import Path
 
 from harness.baselines import BaselineEntry
 from harness.compiler.errors import ToolchainError
 from harness.gate.compare import PairingDevice, compare
 from harness.gate.pairs import Pair, pairs_of
 from harness.model import Case
-from harness.project.commit import ROOT, Commit, CommitError, checked_out
+from harness.project.commit import Commit, CommitError, checked_out
+from harness.project.loader import Project
 from harness.timing.looks import Rule
 from harness.timing.plan import PairPlan
 from harness.verdicts.paired import BASE_UNUSABLE, NO_PAIR, SAME_BINARY, Paired
@@ -24,9 +24,9 @@ class Against:
     """
 
     def __init__(
-        self, device: PairingDevice, capability: tuple[int, int], l2: str, root: Path = ROOT, seed: int = 0
+        self, device: PairingDevice, capability: tuple[int, int], l2: str, project: Project, seed: int = 0
     ) -> None:
-        self._device, self._capability, self._root, self._seed = device, capability, root, seed
+        self._device, self._capability, self._project, self._seed = device, capability, project, seed
         self._plan = PairPlan((), l2=l2)
         self._open = contextlib.ExitStack()
         self._commits: dict[str, Commit | CommitError] = {}
@@ -38,7 +38,7 @@ class Against:
     def _commit(self, name: str) -> Commit:
         if name not in self._commits:
             try:
-                self._commits[name] = self._open.enter_context(checked_out(name, self._root))
+                self._commits[name] = self._open.enter_context(checked_out(name, self._project))
             except CommitError as error:
                 self._commits[name] = error
         found = self._commits[name]

@@ -7,7 +7,7 @@ from harness.model.activation import GELU, GELU_ERF, RELU, Activation
 from harness.model.case import Case
 from harness.model.config import Config
 from harness.model.dtype import BF16, DTYPES, F16, F32, S8, TF32, Array, DType, find_dtype, with_output
-from harness.model.kernel import KERNELS_DIR, BlockShape, Kernel, Launch, Resources, Workspace, variant_name
+from harness.model.kernel import BlockShape, Kernel, Launch, Resources, Workspace, variant_name
 from harness.model.operation import (
     GEMM,
     GEMM_BATCHED,
@@ -36,7 +36,6 @@ __all__ = [
     "GEMM_BIAS_GELU",
     "GEMM_BIAS_RELU",
     "INT_MAX",
-    "KERNELS_DIR",
     "RELU",
     "S8",
     "SPARSE",

@@ -15,8 +15,6 @@ from harness.model.parameters import Parameter, TensorMap, parse_parameters, usu
 from harness.model.problem import Problem
 from harness.model.takes import ANY, Takes, narrow, signature_refusals
 
-KERNELS_DIR = Path(__file__).resolve().parents[2] / "kernels"
-
 
 @dataclass(frozen=True)
 class BlockShape:
@@ -114,6 +112,8 @@ class Kernel:
     grid: Callable[[BlockShape, Problem], tuple[int, int, int]] | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.source, str):
+            object.__setattr__(self, "source", Path(self.source))
         activation = self.operation.activation
         for dtype in self.dtypes:
             if dtype.integer and activation and not activation.exact:
@@ -155,8 +155,6 @@ class Kernel:
 
     def refusals(self, config: Config, problem: Problem) -> tuple[str, ...]:
         """Why it does not take a problem, a line a reason; empty if it does."""
-        if self.library:
-            return ()
         said = signature_refusals(self.signature, self.operation, problem)
         return (*said, *self.takes.refusals(problem, config))
 

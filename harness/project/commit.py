@@ -1,6 +1,6 @@
-"""The kernels of another commit: out of git into a temporary folder, declared in a namespace of their own.
+"""The kernels of another commit: out of git into a temporary folder, and loaded as any project's.
 
-A folder that holds another checkout's ``kernels/`` stands for a commit, too: a container may have no git.
+A folder that holds another copy of the project stands for a commit, too: a container may have no git.
 
 The declarations run with the working tree's ``harness.model``; what they declare is launched as the working
 tree's harness launches. A commit whose declarations need another harness is refused, in one line.
@@ -9,18 +9,17 @@ tree's harness launches. A commit whose declarations need another harness is ref
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.model import KERNELS_DIR, Case, Kernel
+from harness.model import Case, Kernel
+from harness.project.loader import Project, ProjectError, load_kernels
+from harness.project.table import read
 
-ROOT = KERNELS_DIR.parent
 _GIT_SECONDS = 120
 
 
@@ -30,12 +29,12 @@ class CommitError(Exception):
 
 @dataclass(frozen=True)
 class Commit:
-    """``name`` as the user gave it, ``sha`` in full, and the ladder that the commit declares. Of a folder,
-    ``name`` is its last part and ``sha`` empty."""
+    """``name`` as the user gave it, ``sha`` in full, and the kernels that the commit declares. Of a
+    folder, ``name`` is its last part and ``sha`` empty."""
 
     name: str
     sha: str
-    ladder: tuple[Kernel, ...]
+    kernels: tuple[Kernel, ...]
 
     @property
     def label(self) -> str:
@@ -48,7 +47,7 @@ class Commit:
     def counterpart(self, case: Case) -> Case | str:
         """The case with the same kernel, dtype, config and problem as this commit declares it, or why there
         is none."""
-        kernel = next((k for k in self.ladder if k.name == case.kernel.name), None)
+        kernel = next((k for k in self.kernels if k.name == case.kernel.name), None)
         if kernel is None:
             return f"{self.label} has no kernel {case.kernel.name}"
         dtype = next((d for d in kernel.dtypes if d.name == case.dtype.name), None)
@@ -72,7 +71,7 @@ class Tree:
         return self.sha[:12] + (" with changes" if self.dirty else "") if self.sha else "the working tree"
 
 
-def working_tree(root: Path = ROOT) -> Tree:
+def working_tree(root: Path) -> Tree:
     """Raises CommitError where there is no git repository, or no commit in it."""
     head = _git(root, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
     if not head:
@@ -80,15 +79,20 @@ def working_tree(root: Path = ROOT) -> Tree:
     return Tree(head, bool(_git(root, "status", "--porcelain", "--untracked-files=normal")))
 
 
-def folder_of(name: str) -> Path | None:
-    """The folder with a ``kernels/`` that a name is the path of, such as ``../old``; else None."""
+def folder_of(name: str, project: Project) -> Path | None:
+    """The folder that a name such as ``../old`` is the path of, if it holds kernels; else None."""
     path = Path(name)
-    if (os.sep in name or name in (".", "..")) and (path / "kernels" / "__init__.py").is_file():
+    if (os.sep in name or name in (".", "..")) and _declared(path, project).exists():
         return path.resolve()
     return None
 
 
-def find(name: str, root: Path = ROOT) -> str:
+def _declared(root: Path, project: Project) -> Path:
+    """Where the kernels of another copy are declared: as its own table says, else as in this project."""
+    return root / (read(root) or project.table).kernels
+
+
+def find(name: str, root: Path) -> str:
     """The full hash of a commit. Raises CommitError where there is none of that name."""
     sha = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     if sha:
@@ -102,61 +106,57 @@ def find(name: str, root: Path = ROOT) -> str:
 
 
 @contextlib.contextmanager
-def checked_out(name: str, root: Path = ROOT) -> Iterator[Commit]:
+def checked_out(name: str, project: Project) -> Iterator[Commit]:
     """The kernels of a commit or folder, whose sources are there until the block ends. Raises CommitError.
 
     Git's own list of worktrees is as before, however the block ends.
     """
-    if other := folder_of(name):
+    if other := folder_of(name, project):
         found = Commit(other.name, "", ())
-        yield replace(found, ladder=_ladder(other / "kernels", found.label))
+        yield replace(found, kernels=_kernels(other, project, found.label))
         return
+    root = project.root
     sha = find(name, root)
     with tempfile.TemporaryDirectory(prefix="gemm-base-") as folder:
         tree = Path(folder, sha[:12])
         try:
             _must(root, "worktree", "add", "--detach", "--no-checkout", "--quiet", str(tree), sha)
-            if not _git(tree, "ls-tree", sha, "--", "kernels/__init__.py"):
-                raise CommitError(f"{name} has no kernels/__init__.py; compare with a later commit")
-            _must(tree, "checkout", "--quiet", sha, "--", "kernels")
+            home = tree / _git(root, "rev-parse", "--show-prefix")
+            _take(tree, sha, [home, *_included(project.kernels, root, tree)])
+            if not _declared(home, project).exists():
+                missing = project.declarations.relative_to(root)
+                raise CommitError(f"{name} has no {missing}; compare with a later commit")
             commit = Commit(name, sha, ())
-            yield replace(commit, ladder=_ladder(tree / "kernels", commit.label))
+            kernels = _kernels(home, project, commit.label)
+            yield replace(commit, kernels=kernels)
         finally:
             _git(root, "worktree", "remove", "--force", str(tree))
             _git(root, "worktree", "prune")
 
 
-def _ladder(folder: Path, label: str) -> tuple[Kernel, ...]:
-    """What the ``kernels`` package in a folder declares, each kernel with its own source."""
-    name = f"_kernels_of_{folder.parent.name}"
-    spec = importlib.util.spec_from_file_location(
-        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+def _take(tree: Path, sha: str, folders: Iterable[Path]) -> None:
+    """Checks out what the commit has of these folders of the worktree."""
+    for path in dict.fromkeys(folder.relative_to(tree).as_posix() for folder in folders):
+        if path == "." or _git(tree, "ls-tree", sha, "--", path):
+            _must(tree, "checkout", "--quiet", sha, "--", path)
+
+
+def _included(kernels: Iterable[Kernel], root: Path, tree: Path) -> Iterator[Path]:
+    """Folders of the repository, beside the project's own, that kernels include from; in the worktree."""
+    top = Path(_git(root, "rev-parse", "--show-toplevel"))
+    for path in (Path(folder).resolve() for kernel in kernels for folder in kernel.include):
+        if path.is_relative_to(top) and not path.is_relative_to(root):
+            yield tree / path.relative_to(top)
+
+
+def _kernels(root: Path, project: Project, label: str) -> tuple[Kernel, ...]:
+    """What another copy of the project declares, each kernel with the sources of its own."""
     try:
-        spec.loader.exec_module(module)
-        ladder = tuple(module.LADDER)
-        if not ladder or not all(isinstance(kernel, Kernel) for kernel in ladder):
-            raise TypeError("LADDER is no list of kernels")
-        return tuple(_at_home(kernel, folder) for kernel in ladder)
-    except (Exception, SystemExit) as error:  # Whatever a file of another time may do.
-        text = " ".join(str(error).split())
+        return load_kernels(root, (read(root) or project.table).kernels)[0]
+    except ProjectError as error:
         raise CommitError(
-            f"the kernels of {label} are declared for another harness ({type(error).__name__}: {text}); "
-            "compare with a later commit"
+            f"the kernels of {label} are declared for another harness ({error}); compare with a later commit"
         ) from None
-    finally:
-        for loaded in [m for m in sys.modules if m == name or m.startswith(f"{name}.")]:
-            del sys.modules[loaded]
-
-
-def _at_home(kernel: Kernel, folder: Path) -> Kernel:
-    """The kernel with the source of its own commit: it was declared relative to the working tree's."""
-    if kernel.source is None:
-        return kernel
-    return replace(kernel, source=folder / kernel.source.relative_to(KERNELS_DIR))
 
 
 def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

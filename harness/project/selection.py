@@ -1,112 +1,242 @@
-"""Which cases a run is about: a suite, narrowed by the names a user gives."""
+"""Which cases a run is about: a suite, narrowed by the names a user gives. One language for all commands."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+import argparse
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
 
-from harness.model import Case, Kernel, Problem, find_problem
-from harness.model.legality import GpuLimits, refusals
-from harness.project.suites import SPARSE, SUITES, TALL, WHOLE, find_config, find_kernel, find_suite, illegal
-from kernels import LADDER
+from harness.model import Case, Config, DType, Kernel, Problem, find_problem, variant_name
+from harness.model.legality import GpuLimits, legal_variants, refusals
+from harness.project.fitting import Fitted, exactly
+from harness.project.loader import Project
+from harness.project.names import find_config, find_kernel, find_suite, unknown
+from harness.project.suites import SPARSE, Suite
+
+Variant = tuple[Kernel, Config, DType]
+
+
+class _Adds(Protocol):
+    def __call__(self, *names: str, **settings: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a user chooses by: a suite; only these kernels and configs; these problems in place of the
+    suite's; of what is left, what fits pytest's ``-k`` expression."""
+
+    suite: str = "full"
+    kernels: Sequence[str] = ()
+    configs: Sequence[str] = ()
+    shapes: Sequence[str] = ()
+    expression: str = ""
+
+    @classmethod
+    def of(cls, given: Any) -> Choice:
+        """From parsed options, argparse's or pytest's; pytest applies its own ``-k`` itself."""
+        return cls(given.suite, given.kernel, given.config, given.shape, getattr(given, "k", ""))
+
+
+def add_options(add: _Adds, suite: str = "full") -> None:
+    """The options of a choice but ``-k``, which is pytest's own, and of the project. ``add`` is add_argument
+    or addoption."""
+    add("--project", type=Path, metavar="PATH", help="the project's folder; default: the nearest from here")
+    add("--suite", default=suite, metavar="NAME", help=f"named set of cases: smoke or full (default {suite})")
+    add("--kernel", action="append", default=[], metavar="NAME", help="only this kernel; may be repeated")
+    add(
+        "--config", action="append", default=[], metavar="LABEL", help="only this config, such as tile32-pad0"
+    )
+    add("--shape", action="append", default=[], metavar="MxNxK", help="these problems in place of the usual")
+
+
+def add_selection(parser: argparse.ArgumentParser, suite: str = "full") -> None:
+    """All options of a choice, for a command that is not pytest."""
+    add_options(parser.add_argument, suite)
+    parser.add_argument(
+        "-k",
+        default="",
+        metavar="EXPRESSION",
+        help='only what fits, as in pytest: "tiled and not 4096"',
+    )
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Cases to verify and cases to time, in ladder order within a problem."""
+    """Cases to verify and cases to time, in the order of the kernels within a problem; and the problems that
+    kernels refuse, of both."""
 
     verify: tuple[Case, ...] = ()
     timed: tuple[Case, ...] = ()
+    refused: tuple[Fitted, ...] = field(default=(), compare=False)
+
+    @property
+    def refused_text(self) -> str:
+        """How many problems are refused, in one line; empty where none is."""
+        pairs = {(each.case.kernel.name, each.asked.id) for each in self.refused}
+        if not pairs:
+            return ""
+        kernels = len({name for name, _ in pairs})
+        return f"{len(pairs)} problems of {kernels} kernels, --list-cases shows why"
 
 
 def select(
-    suite: str,
-    kernels: Sequence[str],
-    configs: Sequence[str],
-    shapes: Sequence[str],
-    capability: tuple[int, int],
+    project: Project, choice: Choice, capability: tuple[int, int], emulated: bool = False
 ) -> Selection:
-    """The cases of a suite, of these kernels and configs only, on these shapes in place of the suite's.
+    """The cases that a choice leaves, on a GPU of this compute capability or, ``emulated``, in an
+    interpreter: that has no library calls, and each variant also where 32 bits do not hold an index.
 
-    Raises ValueError, in one line, for a name that does not exist, that the suite has no case of, or that
-    is illegal on a GPU of this compute capability.
+    Raises ValueError, in one line, for a name that does not exist, that the suite has no case of, that is
+    illegal on such a GPU, for a problem that no chosen kernel takes, and where nothing fits the expression.
     """
     limits = GpuLimits.of(capability)
-    chosen = find_suite(suite)
-    searched = [find_kernel(name) for name in dict.fromkeys(kernels)] or list(LADDER)
-    for label in configs:
-        _check_config(label, searched, limits)
-    problems = list(dict.fromkeys(find_problem(text) for text in shapes))
-    verify = [case for case in chosen.verify_cases(limits) if case.kernel in searched]
-    timed = [case for case in chosen.timed_cases(limits) if case.kernel in searched]
-    _check_all_there("kernel", kernels, {case.kernel.name for case in verify}, suite)
-    _check_all_there("config", configs, {case.config.label for case in verify}, suite)
-    if configs:
-        verify = [case for case in verify if case.config.label in configs]
-        timed = [case for case in timed if case.config.label in configs]
+    suite = find_suite(project.suites, choice.suite)
+    every = variants(project, choice, capability)
+    kernels = chosen_kernels(project.kernels, choice.kernels)
+    executed = [kernel for kernel in kernels if not (emulated and kernel.library)]
+    problems = list(dict.fromkeys(find_problem(text) for text in choice.shapes))
+    verify = list(suite.verify(executed, limits, emulated and not problems))
+    timed = suite.time(kernels, limits)
     if problems:
         # A problem without a single operation has a result to verify, but no speed.
         verify, timed = _on(verify, problems), _on(timed, [p for p in problems if p.flops])
-    return Selection(tuple(verify), tuple(timed))
+    elif emulated:
+        verify += [each for each in _on(verify, [SPARSE]) if each.runs]
+    names = {variant_name(kernel, config, dtype) for kernel, config, dtype in every}
+    verify, timed = ([each for each in found if each.case.variant in names] for found in (verify, timed))
+    if problems and verify and not any(each.runs for each in verify):
+        reasons = dict.fromkeys(each.told for each in verify)
+        raise ValueError(f"no chosen kernel takes this shape: {_some(list(reasons))}")
+    fits = fitting(choice.expression)
+    refused = {
+        (each.case.variant, each.asked): each
+        for each in (*verify, *timed)
+        if each.reasons and fits(f"{each.case.variant}-{each.asked.id}")
+    }
+    found = Selection(
+        tuple(each.case for each in verify if each.runs and fits(each.case.id)),
+        tuple(each.case for each in timed if each.runs and fits(each.case.id)),
+        tuple(refused.values()),
+    )
+    if choice.expression and not (found.verify or found.timed):
+        raise ValueError(f"-k {choice.expression!r} leaves no case; `--list-cases` of a check lists them")
+    return found
 
 
-def emulated(selection: Selection, more: bool) -> Selection:
-    """What of a selection an interpreter can verify: not a library call, which has no PTX. With ``more`` each
-    variant also where 32 bits do not hold an index, of a stage's configs only the first on TALL, which would
-    take a sixth of the time, and WHOLE with half its sums."""
-    verify = [case for case in selection.verify if not case.kernel.library]
-    if more:
-        verify = [case for case in verify if case.problem != TALL or case.config == case.kernel.configs[0]]
-        half = replace(WHOLE, k=WHOLE.k // 2)
-        verify = [replace(case, problem=half) if case.problem == WHOLE else case for case in verify]
-    return Selection((*verify, *(_on(verify, [SPARSE]) if more else ())), selection.timed)
+def variants(project: Project, choice: Choice, capability: tuple[int, int]) -> list[Variant]:
+    """What of the kernels a choice of suite, kernels and configs leaves on such a GPU. Raises ValueError as
+    ``select`` does."""
+    limits = GpuLimits.of(capability)
+    suite = find_suite(project.suites, choice.suite)
+    kernels = chosen_kernels(project.kernels, choice.kernels)
+    for label in choice.configs:
+        _check_config(label, kernels, limits)
+    found = [
+        (kernel, config, dtype) for kernel in kernels for config, dtype in suite.variants(kernel, limits)
+    ]
+    _check_all_there("kernel", choice.kernels, {kernel.name for kernel, _, _ in found}, suite)
+    _check_all_there("config", choice.configs, {config.label for _, config, _ in found}, suite)
+    return [each for each in found if not choice.configs or each[1].label in choice.configs]
 
 
-def _on(cases: Sequence[Case], problems: Sequence[Problem]) -> list[Case]:
-    """The same variants on other problems."""
-    variants = {case.variant: case for case in cases}.values()
-    return [Case(c.kernel, c.dtype, c.config, p) for p in problems for c in variants]
+def chosen_kernels(kernels: Sequence[Kernel], names: Sequence[str]) -> list[Kernel]:
+    """The kernels of these names, or all. Raises ValueError."""
+    return [find_kernel(kernels, name) for name in dict.fromkeys(names)] or list(kernels)
+
+
+def fitting(expression: str) -> Callable[[str], bool]:
+    """Whether an id fits an expression, as for pytest's ``-k``: words, and, or, not, brackets; a word fits
+    where the id in square brackets has it, in whatever case. Raises ValueError for a malformed one."""
+    if not expression.strip():
+        return lambda text: True
+    from _pytest.mark.expression import Expression  # what pytest's own -k is made of; late, for it is large
+
+    try:
+        compiled = Expression.compile(expression)
+    except SyntaxError as error:
+        raise ValueError(f"-k {expression!r}: {error.msg}") from None
+
+    def fits(text: str) -> bool:
+        def has(word: str, /, **_: Any) -> bool:
+            return word.lower() in f"[{text}]".lower()
+
+        return bool(compiled.evaluate(has))
+
+    return fits
+
+
+def _on(found: Iterable[Fitted], problems: Sequence[Problem]) -> list[Fitted]:
+    """The same variants on these very problems."""
+    variants = {each.case.variant: each.case for each in found}.values()
+    return [e for p in problems for c in variants for e in exactly(c.kernel, c.config, c.dtype, [p])]
+
+
+def _some(lines: Sequence[str]) -> str:
+    more = f" (and {len(lines) - 3} more)" if len(lines) > 3 else ""
+    return ". ".join(lines[:3]) + more
 
 
 def _check_config(label: str, searched: Sequence[Kernel], limits: GpuLimits) -> None:
     """Raises ValueError for a label that none of these kernels declares, or that is illegal for them all."""
     owners = [kernel for kernel in searched if any(config.label == label for config in kernel.configs)]
     if not owners:
-        known = sorted({config.label for kernel in searched for config in kernel.configs} - {""})
-        raise ValueError(f"unknown config {label!r}; known: {', '.join(known) or 'none'}")
+        raise unknown("config", label, sorted({c.label for kernel in searched for c in kernel.configs}))
     refused = [refusals(k, find_config(k, label), dtype, limits) for k in owners for dtype in k.dtypes]
     if all(refused):
         raise ValueError(f"config {label!r} is illegal here: {refused[0][0]}")
 
 
-def _check_all_there(what: str, asked: Sequence[str], there: Collection[str], suite: str) -> None:
+def _check_all_there(what: str, asked: Sequence[str], there: Collection[str], suite: Suite) -> None:
     """Raises ValueError for a name without a case: a run of nothing would pass."""
     for name in asked:
         if name not in there:
             raise ValueError(
-                f"suite {suite!r} has no case of {what} {name!r} here; "
+                f"suite {suite.name!r} has no case of {what} {name!r} here; "
                 "`pytest --list-cases --suite full` shows what there is and what is illegal"
             )
 
 
-def listing(selection: Selection, capability: tuple[int, int]) -> list[str]:
-    """What would run, and what is declared but illegal here, with the reason; a line each."""
+def illegal(kernels: Iterable[Kernel], limits: GpuLimits) -> list[tuple[str, tuple[str, ...]]]:
+    """The declared variants that such a GPU refuses, each with the reasons, in the order of the kernels."""
+    refused = []
+    for kernel in kernels:
+        for dtype in kernel.dtypes:
+            for config in kernel.configs:
+                if reasons := refusals(kernel, config, dtype, limits):
+                    refused.append((Case(kernel, dtype, config, Problem(1, 1, 1)).variant, reasons))
+    return refused
+
+
+def listing(project: Project, selection: Selection, capability: tuple[int, int]) -> list[str]:
+    """What would run, what is declared but illegal here, and what kernels refuse, with the reasons; a line
+    each."""
     lines = ["verified variants:"]
     lines += [f"  {variant}" for variant in dict.fromkeys(case.variant for case in selection.verify)]
     lines += ["timed cases:", *(f"  {case.id}" for case in selection.timed)]
-    refused = illegal(GpuLimits.of(capability))
+    if selection.refused:
+        lines += ["refused problems:", *(f"  {each.told}" for each in selection.refused)]
+    refused = illegal(project.kernels, GpuLimits.of(capability))
     lines += [f"illegal for compute capability {'.'.join(map(str, capability))}:"]
     lines += [f"  {variant}: {'; '.join(reasons)}" for variant, reasons in refused] or ["  none"]
     return lines
 
 
-def find_case(text: str, capability: tuple[int, int]) -> Case:
-    """The case with this id; its problem need not be one of the suite's.
+def find_case(project: Project, text: str, capability: tuple[int, int]) -> Case:
+    """The case with this id; its problem need not be one of a suite's.
 
-    Raises ValueError in one line where the id names no variant that is legal here.
+    Raises ValueError in one line where the id names no variant that is legal here, or a problem that its
+    kernel refuses.
     """
-    for case in SUITES["full"].verify_cases(GpuLimits.of(capability)):
-        shape = text.removeprefix(f"{case.variant}-")
-        if shape != text:
-            return Case(case.kernel, case.dtype, case.config, find_problem(shape))
+    limits = GpuLimits.of(capability)
+    for kernel in project.kernels:
+        for config, dtype in legal_variants(kernel, limits):
+            variant = Case(kernel, dtype, config, Problem(1, 1, 1)).variant
+            shape = text.removeprefix(f"{variant}-")
+            if shape == text or not shape[:1].isdigit():
+                continue
+            (found,) = exactly(kernel, config, dtype, [find_problem(shape)])
+            if found.reasons:
+                raise ValueError(f"{kernel.name} does not take it: {found.told}")
+            return found.case
     raise ValueError(f"unknown case {text!r}: `pytest --list-cases` lists the variants; add -MxNxK")

@@ -1,14 +1,13 @@
-"""Named sets of cases: what is verified, what is timed; and the lookup of what a user names."""
+"""Named sets of cases: what is verified, and what is timed."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from harness.model import Case, Config, Kernel, Problem
-from harness.model.legality import GpuLimits, legal_variants, refusals
-from kernels import LADDER
+from harness.model import Config, DType, Kernel, Problem
+from harness.model.legality import GpuLimits, legal_variants
+from harness.project.fitting import Fitted, fitted
 
 # Never square, M, N and K all different: a square problem does not see two of them exchanged. Small, for
 # the reference is computed on the host; some K over four tiles of 32, for fewer do not see a lost sum.
@@ -45,101 +44,111 @@ TIMED: tuple[Problem, ...] = (
     Problem(8205, 5921, 2949),
 )
 
+# For batched operations beside these: rows between the matrices, odd leading dimensions, many small ones.
+VERIFIED_BATCHED: tuple[Problem, ...] = (
+    Problem(5, 7, 9, alpha=2, beta=-1, lda=11, ldb=9, ldc=9, batch=3, gap=2),
+    Problem(33, 17, 65, beta=1, lda=67, ldb=19, ldc=21, batch=3, gap=2),
+    Problem(64, 48, 32, batch=3),
+    Problem(8, 4, 16, alpha=-1, batch=37),
+)
+# About 256 MiB of matrices each, as far as the 65 535 blocks along z of a grid allow.
+TIMED_BATCHED: tuple[Problem, ...] = tuple(
+    Problem(n, n, n, batch=batch)
+    for n, batch in ((8, 65535), (16, 65535), (32, 20000), (64, 5000), (33, 20000), (256, 320), (1024, 20))
+)
+# Products of the largest 8-bit integers, whose sum has more than the 24 bits that FP32 holds.
+VERIFIED_INTEGER = (Problem(3, 5, 2113),)
+
 
 @dataclass(frozen=True)
 class Suite:
     """A named set of cases.
 
     The default config of every kernel is timed on ``timed``; where ``all_configs``, every legal config
-    is verified and the others are timed on ``timed_others``. ``largest_timed``, FLOP by kernel name, is
-    the suite's own limit beside the kernel's.
+    is verified and the others are timed on ``timed_others``. A batched operation is verified on
+    ``verified_batched``, too, and timed on ``timed_batched`` and ``timed_batched_others`` instead; one of
+    integers is verified on ``verified_integer``, too. ``largest_timed``, FLOP by kernel name, is the suite's
+    own limit beside the kernel's. Each problem is narrowed to what a kernel can say, and what it does not
+    take is refused: verified near it instead, or not timed.
     """
 
     name: str
     verified: tuple[Problem, ...]
     timed: tuple[Problem, ...]
-    all_configs: bool
+    all_configs: bool = True
     timed_others: tuple[Problem, ...] = ()
     largest_timed: Mapping[str, float] = field(default_factory=dict)
+    verified_batched: tuple[Problem, ...] = VERIFIED_BATCHED
+    timed_batched: tuple[Problem, ...] = TIMED_BATCHED
+    timed_batched_others: tuple[Problem, ...] = TIMED_BATCHED[2:4]
+    verified_integer: tuple[Problem, ...] = VERIFIED_INTEGER
 
-    def verify_cases(self, limits: GpuLimits) -> list[Case]:
-        """Cases to verify on such a GPU, in ladder order."""
-        return [
-            Case(kernel, dtype, config, problem)
-            for kernel in LADDER
-            for config, dtype in legal_variants(kernel, limits)
-            if self.all_configs or config == kernel.configs[0]
-            for problem in self.verified
+    def variants(self, kernel: Kernel, limits: GpuLimits) -> list[tuple[Config, DType]]:
+        """What of a kernel the suite runs on such a GPU."""
+        every = legal_variants(kernel, limits)
+        return [(c, d) for c, d in every if self.all_configs or c == kernel.configs[0]]
+
+    def verified_of(self, kernel: Kernel, dtype: DType) -> tuple[Problem, ...]:
+        """The problems that a kernel is to be verified on, before they are narrowed."""
+        batched = self.verified_batched if kernel.operation.batched else ()
+        return (*self.verified, *batched, *(self.verified_integer if dtype.integer else ()))
+
+    def timed_of(self, kernel: Kernel, config: Config) -> tuple[Problem, ...]:
+        """The problems that a config is to be timed on, before they are narrowed."""
+        default = config == kernel.configs[0]
+        if kernel.operation.batched:
+            return self.timed_batched if default else self.timed_batched_others
+        return self.timed if default else self.timed_others
+
+    def verify(
+        self, kernels: Iterable[Kernel], limits: GpuLimits, emulated: bool = False
+    ) -> Iterator[Fitted]:
+        """What to verify on such a GPU, or ``emulated`` one, in the order of the kernels, and what is
+        refused."""
+        for kernel in kernels:
+            for config, dtype in self.variants(kernel, limits):
+                problems: Sequence[Problem] = self.verified_of(kernel, dtype)
+                if emulated:
+                    problems = _for_an_interpreter(problems, config == kernel.configs[0])
+                yield from fitted(kernel, config, dtype, problems, near=True)
+
+    def time(self, kernels: Sequence[Kernel], limits: GpuLimits) -> list[Fitted]:
+        """What to time on such a GPU, by problem, dtype and then kernel, so that data can be kept; and what
+        is refused."""
+        found = [
+            each
+            for kernel in kernels
+            for config, dtype in self.variants(kernel, limits)
+            for each in fitted(kernel, config, dtype, self._small_enough(kernel, config), near=False)
         ]
+        every = (*self.timed, *self.timed_others, *self.timed_batched, *self.timed_batched_others)
+        problems = {problem: place for place, problem in reversed(list(enumerate(every)))}
+        dtypes = list(dict.fromkeys(dtype for kernel in kernels for dtype in kernel.dtypes))
+        return sorted(found, key=lambda e: (problems[e.asked], dtypes.index(e.case.dtype)))
 
-    def timed_cases(self, limits: GpuLimits) -> list[Case]:
-        """Cases to time on such a GPU, by problem, dtype and then ladder, so that data can be kept."""
-        cases = [
-            Case(kernel, dtype, config, problem)
-            for kernel in LADDER
-            for config, dtype in legal_variants(kernel, limits)
-            for problem in (self.timed if config == kernel.configs[0] else self.timed_others)
-            if problem.flops <= min(kernel.largest_timed, self.largest_timed.get(kernel.name, float("inf")))
-        ]
-        problems = list(dict.fromkeys((*self.timed, *self.timed_others)))
-        dtypes = list(dict.fromkeys(dtype for kernel in LADDER for dtype in kernel.dtypes))
-        return sorted(cases, key=lambda case: (problems.index(case.problem), dtypes.index(case.dtype)))
+    def _small_enough(self, kernel: Kernel, config: Config) -> list[Problem]:
+        most = min(kernel.largest_timed, self.largest_timed.get(kernel.name, float("inf")))
+        return [problem for problem in self.timed_of(kernel, config) if problem.flops <= most]
 
 
-SUITES: dict[str, Suite] = {
-    suite.name: suite
-    for suite in (
-        Suite(
-            name="smoke",
-            verified=VERIFIED_SMOKE,
-            timed=tuple(Problem(n, n, n) for n in (1024, 2048, 4095)),
-            all_configs=False,
-            largest_timed={"strided": 2.0 * 1024**3},
-        ),
-        Suite(
-            name="full",
-            verified=VERIFIED,
-            timed=TIMED,
-            all_configs=True,
-            timed_others=tuple(Problem(n, n, n) for n in (1024, 4096)),
-        ),
-    )
-}
+def _for_an_interpreter(problems: Sequence[Problem], default: bool) -> list[Problem]:
+    """Of a kernel's configs only the first on TALL, which would take a sixth of the time, and WHOLE with half
+    its sums."""
+    half = replace(WHOLE, k=WHOLE.k // 2)
+    return [half if problem == WHOLE else problem for problem in problems if problem != TALL or default]
 
 
-def find_suite(name: str) -> Suite:
-    """The suite of this name. Raises ValueError, naming the known ones."""
-    return SUITES[_known("suite", name, SUITES)]
-
-
-def find_kernel(name: str) -> Kernel:
-    """The kernel of this name. Raises ValueError, naming the known ones."""
-    kernels = {kernel.name: kernel for kernel in LADDER}
-    return kernels[_known("kernel", name, kernels)]
-
-
-def find_config(kernel: Kernel, label: str) -> Config:
-    """The declared config of a kernel with this label. Raises ValueError, naming the known ones."""
-    configs = {config.label: config for config in kernel.configs}
-    return configs[_known(f"config of {kernel.name}", label, configs)]
-
-
-def illegal(limits: GpuLimits) -> list[tuple[str, tuple[str, ...]]]:
-    """The declared variants that such a GPU refuses, each with the reasons, in ladder order."""
-    refused = []
-    for kernel in LADDER:
-        for dtype in kernel.dtypes:
-            for config in kernel.configs:
-                if reasons := refusals(kernel, config, dtype, limits):
-                    refused.append((Case(kernel, dtype, config, Problem(1, 1, 1)).variant, reasons))
-    return refused
-
-
-def _known(what: str, name: str, known: Iterable[str]) -> str:
-    """The name, if it is known; else ValueError with the nearest name and all of them."""
-    names = list(known)
-    if name in names:
-        return name
-    near = difflib.get_close_matches(name, names, 1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    raise ValueError(f"unknown {what} {name!r}{hint}; known: {', '.join(n for n in names if n) or 'none'}")
+SMOKE = Suite(
+    name="smoke",
+    verified=VERIFIED_SMOKE,
+    timed=tuple(Problem(n, n, n) for n in (1024, 2048, 4095)),
+    all_configs=False,
+    timed_batched=TIMED_BATCHED[2:4],
+)
+FULL = Suite(
+    name="full",
+    verified=VERIFIED,
+    timed=TIMED,
+    timed_others=tuple(Problem(n, n, n) for n in (1024, 4096)),
+)
+SUITES: Mapping[str, Suite] = {suite.name: suite for suite in (SMOKE, FULL)}

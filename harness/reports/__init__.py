@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.model import Case
+from harness.model import Case, Kernel
 from harness.verdicts.vocabulary import Policy, Verdict
-from kernels import LADDER
 
 __all__ = ["Row", "in_order", "row"]
 
@@ -68,10 +67,11 @@ def row(case: Case, verdict: Verdict, cublas_ratio: float | None, policy: Policy
     )
 
 
-def in_order(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows by problem, in the order in which the problems came; of each, by dtype and then by ladder."""
-    stages = {kernel.name: number for number, kernel in enumerate(LADDER)}
-    dtypes = list(dict.fromkeys(dtype.name for kernel in LADDER for dtype in kernel.dtypes))
+def in_order(rows: Sequence[Row], kernels: Sequence[Kernel]) -> dict[str, list[Row]]:
+    """Rows by problem, in the order in which the problems came; of each, by dtype and then
+    in the order of the kernels."""
+    stages = {kernel.name: number for number, kernel in enumerate(kernels)}
+    dtypes = list(dict.fromkeys(dtype.name for kernel in kernels for dtype in kernel.dtypes))
     groups: dict[str, list[Row]] = {}
     for one in rows:
         groups.setdefault(one.problem, []).append(one)

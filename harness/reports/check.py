@@ -15,9 +15,8 @@ from typing import Any
 
 from rich.table import Table
 
-from harness.model import variant_name
+from harness.model import Kernel, variant_name
 from harness.reports.terminal import render
-from kernels import LADDER
 
 HEADS = [*("stage", "dtype", "config", "right", "races", "sectors/request", "conflicts")]
 HEADS += ["registers", "occupancy", "changed", "found"]
@@ -58,8 +57,9 @@ class CheckRow:
         )
 
 
-def check_rows(reports: Iterable[Any], arch: str) -> list[CheckRow]:
-    """Rows of the variants that pytest's reports tell of, in ladder order; figures are those of ``arch``."""
+def check_rows(reports: Iterable[Any], arch: str, kernels: Sequence[Kernel] = ()) -> list[CheckRow]:
+    """Rows of the variants that pytest's reports tell of, in the order of the kernels; figures are those
+    of ``arch``."""
     rows: dict[str, CheckRow] = {}
     for report in reports:
         said: Mapping[str, Any] = dict(report.user_properties)
@@ -79,7 +79,7 @@ def check_rows(reports: Iterable[Any], arch: str) -> list[CheckRow]:
             row.changed.append(str(said["arch"]))
         if "sectors_per_request" in said:
             row.sectors_per_request, row.conflicts = str(said["sectors_per_request"]), str(said["conflicts"])
-    ladder = [variant_name(k, c, d) for k in LADDER for d in k.dtypes for c in k.configs]
+    ladder = [variant_name(k, c, d) for k in kernels for d in k.dtypes for c in k.configs]
     place = {name: i for i, name in enumerate(ladder)}
     return [rows[name] for name in sorted(rows, key=lambda name: place.get(name, len(place)))]
 

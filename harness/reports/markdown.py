@@ -13,7 +13,6 @@ from harness.model import Case, Kernel, Problem
 from harness.reports import Row, in_order
 from harness.reports.check import ALIGN, HEADS, CheckRow
 from harness.reports.figures import gflops_text, noise_text, percent_text, share_text
-from kernels import LADDER
 
 BEGIN, END = "<!-- ladder:begin -->", "<!-- ladder:end -->"
 NO_BASELINE = "No baseline yet: run nox -s baseline on a GPU."
@@ -26,6 +25,7 @@ def job_summary(
     exit_status: int = 0,
     other_failures: Sequence[str] = (),
     checked: Sequence[CheckRow] = (),
+    kernels: Sequence[Kernel] = (),
 ) -> str:
     """A GitHub job summary: the count of verdicts, the lines of ``header``, what failed, then everything.
 
@@ -49,18 +49,20 @@ def job_summary(
     if failed or other_failures:
         parts.append("### Failed")
     if failed:
-        parts.append(_rows(failed))
+        parts.append(_rows(failed, kernels))
     if other_failures:
         parts.append("\n".join(f"- {_safe(test)}" for test in other_failures))
     if rows:
-        parts.append(f"<details><summary>All {len(rows)} cases</summary>\n\n{_rows(rows)}\n\n</details>")
+        parts.append(
+            f"<details><summary>All {len(rows)} cases</summary>\n\n{_rows(rows, kernels)}\n\n</details>"
+        )
     if checked:
         parts.append(table_text(HEADS, ALIGN, (row.cells() for row in checked)))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _rows(rows: Sequence[Row]) -> str:
-    ordered = [row for group in in_order(rows).values() for row in group]
+def _rows(rows: Sequence[Row], kernels: Sequence[Kernel]) -> str:
+    ordered = [row for group in in_order(rows, kernels).values() for row in group]
     return table_text(
         (
             *("problem", "stage", "dtype", "config", "GFLOPS", "% of cuBLAS", "change", "per clock"),
@@ -79,9 +81,9 @@ def _rows(rows: Sequence[Row]) -> str:
     )
 
 
-def readme_section(baselines: Sequence[Baseline]) -> str:
+def readme_section(baselines: Sequence[Baseline], kernels: Sequence[Kernel]) -> str:
     """What stands between the marks of the README: a table and its provenance for each GPU model."""
-    return "\n\n".join(f"{_provenance(b)}\n\n{_ladder(b)}" for b in baselines) or NO_BASELINE
+    return "\n\n".join(f"{_provenance(b)}\n\n{_ladder(b, kernels)}" for b in baselines) or NO_BASELINE
 
 
 def replaced(readme: str, section: str) -> str:
@@ -103,9 +105,9 @@ def _provenance(baseline: Baseline) -> str:
     )
 
 
-def _ladder(baseline: Baseline) -> str:
+def _ladder(baseline: Baseline, kernels: Sequence[Kernel]) -> str:
     lines = []
-    for kernel in LADDER:
+    for kernel in kernels:
         for dtype in kernel.dtypes:
             stored = (baseline.entry(Case(kernel, dtype, c, SHOWN).id) for c in kernel.configs)
             configs = [(entry, c.label) for entry, c in zip(stored, kernel.configs, strict=True) if entry]
@@ -140,13 +142,15 @@ def _safe(text: str) -> str:
     return re.sub(r"\s+", " ", text).replace("|", "\\|").replace("<", "&lt;")
 
 
-def update_readme(readme: Path, baselines: Sequence[Baseline], check: bool) -> bool:
+def update_readme(
+    readme: Path, baselines: Sequence[Baseline], kernels: Sequence[Kernel], check: bool
+) -> bool:
     """Brings the README's table up to date, or with ``check`` only looks; true if it was already.
 
     Raises ValueError where the README has no place for it, OSError where it cannot be read or written.
     """
     text = readme.read_text(encoding="utf-8")
-    wanted = replaced(text, readme_section(baselines))
+    wanted = replaced(text, readme_section(baselines, kernels))
     if text != wanted and not check:
         write_whole(readme, wanted)
     return text == wanted

@@ -10,6 +10,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from harness.model import Kernel
 from harness.reports import Row, in_order, row
 from harness.reports.figures import gflops_text, noise_text, percent_text, share_text
 
@@ -24,7 +25,7 @@ _FIGURES = (
 _STYLES = {"PASS": "", "IMPROVED": "green", "NO_BASELINE": "yellow", "DRIFTED": "yellow"}
 
 
-def ladder_table(rows: Sequence[Row], width: int, color: bool) -> str:
+def ladder_table(rows: Sequence[Row], width: int, color: bool, kernels: Sequence[Kernel] = ()) -> str:
     """The table as text: grouped by problem, every row shown, those that failed marked with ``!``.
 
     Where ``width`` is short, configs go on at the next line after a hyphen, and the change per clock and the
@@ -32,9 +33,9 @@ def ladder_table(rows: Sequence[Row], width: int, color: bool) -> str:
     line ends in spaces; without ``color`` there are no control sequences.
     """
     console = _console(color)
-    table = _table(rows, narrow=False)
+    table = _table(rows, kernels, narrow=False)
     if Measurement.get(console, console.options, table).maximum > width:
-        table = _table(rows, narrow=True)
+        table = _table(rows, kernels, narrow=True)
     return render(table, color)
 
 
@@ -59,14 +60,14 @@ def _console(color: bool) -> Console:
     )
 
 
-def _table(rows: Sequence[Row], narrow: bool) -> Table:
+def _table(rows: Sequence[Row], kernels: Sequence[Kernel], narrow: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for name in ("  stage", "dtype", "config"):
         table.add_column(name, no_wrap=True)
     for name in _FIGURES[narrow]:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    for problem, group in in_order(rows).items():
+    for problem, group in in_order(rows, kernels).items():
         table.add_row(Text(problem, style="bold"))
         for one in group:
             style = "red" if one.failed else _STYLES.get(one.verdict, "")

@@ -20,12 +20,11 @@ from typing import Any
 from harness.baselines import provenance
 from harness.commands.common import busy_text, end_on_sigterm
 from harness.devices import DeviceError, NoDevice, open_cuda
-from harness.project.commit import ROOT
-from harness.project.selection import find_case
+from harness.project.loader import ProjectError
 from harness.study import trials
+from harness.study.ladder import case_of, project
 from harness.study.raw import StudyError, append, read, resume, summary
 
-DOCS = ROOT / "docs"
 TRIALS = 40
 
 
@@ -36,8 +35,8 @@ def main(arguments: Sequence[str] | None = None, open_device: Callable[[float], 
             return _measure(given, open_device)
         from harness.study.document import report
 
-        return report(given.files, given.docs, given.check)
-    except (DeviceError, NoDevice, StudyError, ValueError) as error:
+        return report(given.files, given.docs or project().root / "docs", given.check)
+    except (DeviceError, NoDevice, ProjectError, StudyError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 
@@ -63,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--time-limit", type=float, default=60.0, metavar="S", help="seconds until a kernel counts as hung")
     making = commands.add_parser("report", help="write docs/detection.md and its plot")
     making.add_argument("files", nargs="*", type=Path, metavar="FILE", help="default: docs/detection/*")
-    making.add_argument("--docs", type=Path, default=DOCS, help=argparse.SUPPRESS)
+    making.add_argument("--docs", type=Path, help=argparse.SUPPRESS)
     making.add_argument("--check", action="store_true", help="write nothing; 1 where they are stale")
     return parser
 
@@ -99,7 +98,7 @@ def _measure(given: argparse.Namespace, open_device: Callable[[float], Any]) -> 
 
 
 def _trials(given: argparse.Namespace, device: Any, ids: Sequence[str], began: float) -> int:
-    failed = device.prepare([find_case(text, device.info.capability) for text in trials.CASES])
+    failed = device.prepare([case_of(text, device.info.capability) for text in trials.CASES])
     if failed:
         raise StudyError("; ".join(line.splitlines()[0] for line in failed.values()))
     head, records = resume(given.file) if given.file.exists() else _begun(given, device)

@@ -11,7 +11,7 @@ from typing import Any
 
 from scipy import stats
 
-from harness.project.selection import find_case
+from harness.study.ladder import case_of
 from harness.study.methods import others
 from harness.study.raw import seconds
 from harness.study.trials import MARGINS, gate_verdict, judged, pair_finding
@@ -63,7 +63,7 @@ def _cell(
     record: Mapping[str, Any], stored: Mapping[str, Any], capability: tuple[int, int], *, whole: bool
 ) -> Cell:
     """``whole`` where all samples are there: other tools' rules need them."""
-    case, runs, looks = find_case(record["case"], capability), record["gate"], judged(record["looks"])
+    case, runs, looks = case_of(record["case"], capability), record["gate"], judged(record["looks"])
     found = {
         GATE: gate_verdict(case, stored, runs).kind is VerdictKind.REGRESSED,
         GATE_FIRST: gate_verdict(case, stored, runs[:1]).kind is VerdictKind.REGRESSED,

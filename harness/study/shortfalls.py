@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Collection, Iterator, Sequence
 
 from harness.model import F32
-from harness.project.selection import find_case
 from harness.study import trials
 from harness.study.analysis import GATE, GATE_FIRST, PAIRED, Rate, rate, trials_to_show
+from harness.study.ladder import case_of
 from harness.study.studies import Study, same
 
 FALSE_ALARMS = 0.001  # of A/A trials, at most
@@ -33,7 +33,7 @@ def paragraphs(study: Study, files: Sequence[Study]) -> list[str]:
 def _floor_and_threshold(study: Study, case_id: str) -> tuple[float, float]:
     """Noise floor and the gate's threshold of a case, relative."""
     major, minor = map(int, study.head["machine_info"]["capability"].split("."))
-    case = find_case(case_id, (major, minor))
+    case = case_of(case_id, (major, minor))
     floor = trials.reference(case, study.head["baseline"][case_id]).noise_floor
     return floor, trials.policy(case).threshold(floor)
 

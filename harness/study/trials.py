@@ -17,7 +17,7 @@ from typing import Any
 from harness.baselines.store import noise_floor
 from harness.devices import DeviceError
 from harness.model import Case
-from harness.project.selection import find_case
+from harness.study.ladder import case_of
 from harness.study.raw import SCHEMA, StudyError, clocks, seconds, ticks
 from harness.timing.interval import PairedKind
 from harness.timing.looks import Finding, Rule, decide
@@ -107,7 +107,7 @@ def _observation(case: Case, run: Mapping[str, Any]) -> Observation:
 def head(device: Any, ids: Sequence[str], about: Mapping[str, Any]) -> Record:
     """What a study begins with: of each case five fresh processes' medians at size 0, and the samples of the
     middle one, in place of a stored baseline."""
-    found = [find_case(text, device.info.capability) for text in ids]
+    found = [case_of(text, device.info.capability) for text in ids]
     runs: list[list[Measurement]] = []
     for _ in range(BASELINE_RUNS):
         device.restart()
@@ -146,7 +146,7 @@ def trial(
     lot.shuffle(ids)
     records, suspected = [], []
     for text in ids:
-        case = find_case(text, device.info.capability)
+        case = case_of(text, device.info.capability)
         sizes = [size for of, size in cells if of == text]
         lot.shuffle(sizes)
         for size in sizes:

@@ -15,6 +15,7 @@ from harness.devices import DeviceError, Inputs, Outputs, open_emulated
 from harness.devices.emulated.device import EmulatedDevice
 from harness.model import Case
 from harness.oracle import verify
+from tests.ladder import PROJECT
 from tests.mutants.mutant import Mutant, build, cases
 
 ARCH = "sm_90a"
@@ -110,7 +111,7 @@ def emulate(mutant: Mutant, folder: Path, device: EmulatedDevice) -> Seen:
 def caught_by_figures(mutant: Mutant, folder: Path) -> str:
     """What of the compiler's stored figures changed. Raises ToolchainError without the pinned compiler."""
     case = cases(mutant, build(mutant, folder))[0]
-    stored = store.load(ARCH, *pins(), store.ROOT)[case.variant]
+    stored = store.load(ARCH, *pins(), PROJECT.static)[case.variant]
     return "; ".join(compare(stored, figures(case.kernel, case.config, case.dtype, ARCH)))
 
 
@@ -120,7 +121,7 @@ def caught_by_counters(mutant: Mutant, folder: Path, device: EmulatedDevice) -> 
     case = cases(mutant, build(mutant, folder))[0]
     entry, check = (
         CounterEntry(case.variant, (case.kernel, case.config, case.dtype)),
-        CounterCheck(store.ROOT),
+        CounterCheck(PROJECT.static),
     )
     if mutant.wrong:
         check.device = device  # it has the kernel ready

@@ -44,6 +44,9 @@ class Results:
     commits: Mapping[str, str] = field(default_factory=dict)
 
 
+NAMES = ("gemm_",)  # of what the sanitizer is to look at
+
+
 def load(path: Path = FILE) -> Results:
     """What is stored; nothing where there is no file."""
     return Results(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else Results()
@@ -81,8 +84,8 @@ def caught_by_sanitizer(name: str, sanitizer: str) -> str:
     """The first of compute-sanitizer's tools that reports anything. Raises ToolchainError where one fails."""
     for tool in sanitize.TOOLS:
         program = [sys.executable, "-m", "tests.mutants.gpu", "--launch", name]
-        said = sanitize.watch(sanitizer, tool, program)
-        why = sanitize.verdict(tool, said.returncode, said.stdout)
+        said = sanitize.watch(sanitizer, tool, NAMES, program)
+        why = sanitize.verdict(tool, said.returncode, said.stdout, NAMES)
         if why.endswith(" found"):
             return tool
         if why:

@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.model import DTYPES, SPARSE, Case, Kernel, Problem
-from harness.project.suites import VERIFIED, find_config, find_kernel
+from harness.project.names import find_config
+from harness.project.suites import VERIFIED
+from tests.ladder import find_kernel
 
 Edits = tuple[tuple[str, str], ...]
 # Little ones first: most mistakes show in a moment.

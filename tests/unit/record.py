@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.devices.cuda.environment import GpuInfo
-from harness.model.legality import GpuLimits
-from harness.project.suites import SUITES
+from tests.ladder import select
 from tests.unit.replay import RECORDED
 
 KERNELS = ("naive", "tiled", "double_buffered", "cublas")
@@ -52,7 +51,7 @@ def _measurement(bench: dict[str, Any]) -> dict[str, Any]:
 def main(files: list[str]) -> None:
     runs = [json.loads(Path(file).read_text(encoding="utf-8")) for file in files]
     machine = runs[0]["machine_info"]
-    smoke = {case.id for case in SUITES["smoke"].timed_cases(GpuLimits.of((9, 0)))}
+    smoke = {case.id for case in select("smoke").timed}
     recording = {
         "gpu": {name: machine.get(name) for name in GpuInfo.__dataclass_fields__},
         "commit": runs[0]["commit_info"]["id"],

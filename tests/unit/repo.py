@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 from harness.model import F32, BlockShape, Case, Config, Kernel, Problem
+from harness.project.loader import Project
 
 PARAMETERS = (
     "int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb, "
@@ -20,14 +21,14 @@ def source(body: str = "C[0] = alpha;", parameters: str = PARAMETERS, entry: str
 
 def declarations(name: str = "one", threads: int = 32, tail: str = "") -> str:
     return f'''
-from harness.model import F32, KERNELS_DIR, BlockShape, Config, Kernel
+from harness.model import F32, BlockShape, Config, Kernel
 
 def shape(config, dtype):
     return BlockShape(threads=({threads}, 1), tile=(1, {threads}))
 
-LADDER = (
+KERNELS = (
     Kernel(
-        name="{name}", idea="", source=KERNELS_DIR / "one.cu", entry="gemm_one", dtypes=(F32,),
+        name="{name}", idea="", source="one.cu", entry="gemm_one", dtypes=(F32,),
         configs=(Config(SIZE=1),), shape=shape,
     ),
 )
@@ -40,8 +41,14 @@ class Repo:
     def __init__(self, root: Path) -> None:
         self.root = root
         (root / "kernels").mkdir(parents=True)
+        (root / "pyproject.toml").write_text("[tool.gemm-regression]\n")
         self.git("init", "--quiet", "--initial-branch=main")
         self.commit(source())
+
+    @property
+    def project(self) -> Project:
+        """The working tree as a project, whatever its declarations are."""
+        return Project(self.root.resolve(), (), self.root.resolve() / "kernels" / "__init__.py")
 
     def git(self, *arguments: str) -> str:
         identity = ("-c", "user.name=A", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")

@@ -14,7 +14,7 @@ from harness.gate.timed import observation
 from harness.model import Case, Kernel, Problem, Resources
 from harness.timing.measurement import Measurement
 from harness.verdicts.vocabulary import Observation, Reference
-from kernels import LADDER
+from tests.ladder import LADDER
 
 GPU = "Test GPU 1000"
 SLUG = "test-gpu-1000"

@@ -13,8 +13,7 @@ import pytest
 from harness.baselines import BaselineError, current, load, prune, stored, write
 from harness.commands.baseline import main
 from harness.model import Problem
-from harness.model.legality import GpuLimits
-from harness.project.suites import SUITES
+from tests.ladder import select
 from tests.unit.synthetic import GPU, SLUG, case, contents, five_runs, measurement, merged, run, saved
 
 ROOT = Path(__file__).parents[2]
@@ -165,7 +164,7 @@ def test_merge_does_not_build_on_a_damaged_baseline(
 
 def test_prune_drops_what_the_suite_has_no_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, gone = tmp_path / "baselines", case(problem=Problem(17, 19, 23))
-    live = SUITES["full"].timed_cases(GpuLimits.of((9, 0)))[0]
+    live = select().timed[0]
     write(merged(tmp_path, five_runs([gone, live])), root / SLUG)
     assert main(["prune", "--root", str(root)]) == 0
     assert f"dropping {gone.id}" in capsys.readouterr().out

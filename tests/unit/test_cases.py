@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from harness.project.selection import find_case, select
+from tests.ladder import find_case, select
 
-ALL = select("full", (), (), (), (9, 0))
+ALL = select()
 
 
 def test_every_case_is_found_by_its_id() -> None:

@@ -11,6 +11,7 @@ from harness.compiler import tools
 from harness.compiler.errors import ToolchainError
 from harness.reports.check import check_rows, check_table
 from harness.reports.markdown import job_summary
+from tests.ladder import LADDER
 from tests.unit.rig import KERNELS_FILE, SUITE_FILE, Rig
 
 NAIVE, TILED = "naive-f32-block32x32", "tiled-f32-tile32-pad0"
@@ -33,7 +34,7 @@ REPORTS = [
 
 
 def test_a_row_gathers_what_the_tests_of_a_variant_recorded() -> None:
-    naive, tiled = check_rows(REPORTS, "sm_90a")
+    naive, tiled = check_rows(REPORTS, "sm_90a", LADDER)
     assert naive.cells()[:5] == ("naive", "f32", "block32x32", "1/1", "0")
     assert tiled.cells() == (
         *("! tiled", "f32", "tile32-pad0", "1/2", "2", "", "", "32", "100.0% (threads)"),

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from harness.commands import counters as __main__
-from harness.commands.counters import fits
-from harness.counters import count, default_cases, expected_bytes
+from harness.counters import count, expected_bytes
+from harness.counters.chosen import chosen as chosen_cases
 from harness.counters.counts import Bytes
 from harness.devices import DeviceError
 from harness.model import F32, TF32, Case, Problem
-from harness.project.suites import find_config, find_kernel
+from harness.project.names import find_config
+from harness.project.selection import Choice, fitting
 from harness.ptx import Buffer, Counters, GlobalMemory, Machine, Tally, flop, mnemonic, parse
-from kernels import LADDER
+from tests.ladder import H200, PROJECT, find_kernel
 from tests.mutants import Mutant, build
 
 # %rd1: A, 64 KB; %r1: the thread; %p1: the lower half of its warp; shared: 16 KB.
@@ -314,8 +315,11 @@ def test_beta_reads_c_once() -> None:
     assert made.buffers["C"] == Bytes(4 * 33 * 17, 4 * 33 * 17)
 
 
+DEFAULTS = chosen_cases(PROJECT, Choice(shapes=("67x45x33-beta2",)), H200)
+
+
 @pytest.mark.compile
-@pytest.mark.parametrize("chosen", default_cases(LADDER, problems=(Problem(67, 45, 33, beta=2),)), ids=str)
+@pytest.mark.parametrize("chosen", DEFAULTS, ids=str)
 def test_every_stage_reads_what_its_tiles_say(chosen: Case) -> None:
     assert count(chosen, by_source=False).buffers == expected_bytes(chosen)
 
@@ -375,7 +379,7 @@ def test_a_kernel_that_is_stopped_counts_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_expressions(expression: str, fit: bool) -> None:
-    assert fits(expression, "tiled-f32-tile16-pad1-96x160x64") is fit
+    assert fitting(expression)("tiled-f32-tile16-pad1-96x160x64") is fit
 
 
 @pytest.mark.compile
@@ -412,7 +416,7 @@ def test_the_command_shows_a_row_a_case(tmp_path: Path, capsys: pytest.CaptureFi
     ("args", "why"),
     [
         (["-k", "nothing-like-it"], "no case fits -k 'nothing-like-it'"),
-        (["-k", "tiled and"], "-k 'tiled and': words, with and, or, not between them"),
+        (["-k", "tiled and"], "-k 'tiled and': expected not OR left parenthesis OR identifier"),
         (["tiled-4x4x4"], "unknown case 'tiled-4x4x4'"),
         (["cublas-f32-4x4x4"], "a library has no PTX to count"),
         (["--shape", "4x4"], "unknown shape '4x4'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ from harness.compiler.static.files import StoreError
 from harness.counters import stored as store
 from harness.counters.check import CounterCheck, CounterEntry, entries
 from harness.counters.stored import compare
-from kernels import LADDER
+from harness.project.table import Table
+from tests.ladder import LADDER, PROJECT
 from tests.mutants import Edits, Mutant, build
 
 NVCC = tools.pins()[0]
@@ -85,19 +87,19 @@ def test_no_count_can_change_unseen() -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    shutil.copytree(files.ROOT, tmp_path, dirs_exist_ok=True)
-    return tmp_path
+    return shutil.copytree(PROJECT.static, tmp_path / "static")
 
 
 def test_every_variant_of_the_checkout_has_its_counts() -> None:
-    stored = store.load(NVCC, files.ROOT)
-    assert {entry.name for entry in entries(LADDER, files.ROOT) if entry.variant} == set(stored)
+    stored = store.load(NVCC, PROJECT.static)
+    assert {entry.name for entry in entries(LADDER, PROJECT.static) if entry.variant} == set(stored)
     assert {tuple(sorted(variant)) for variant in stored.values()} == {("67x45x33", "96x160x64")}
 
 
 def test_the_file_of_the_checkout_is_written_as_it_stands() -> None:
     assert (
-        files.text_of(store.head(NVCC), store.load(NVCC, files.ROOT)) == store.path_of(files.ROOT).read_text()
+        files.text_of(store.head(NVCC), store.load(NVCC, PROJECT.static))
+        == store.path_of(PROJECT.static).read_text()
     )
 
 
@@ -117,6 +119,11 @@ def test_a_file_that_cannot_be_trusted_is_refused(old: str, new: str, why: str, 
     assert why in str(caught.value)
 
 
+def refresh(root: Path, *options: str) -> int:
+    project = replace(PROJECT, table=Table(baselines=str(root.parent)))
+    return __main__.refresh(project, ["tests/test_static.py", "-m", "static", *options])
+
+
 # By the pinned compiler
 
 
@@ -129,7 +136,7 @@ def check(root: Path) -> CounterCheck:
 
 
 def entry(name: str) -> CounterEntry:
-    return next(e for e in entries(LADDER, files.ROOT) if e.name == name)
+    return next(e for e in entries(LADDER, PROJECT.static) if e.name == name)
 
 
 def planted(name: str, folder: Path, *edits: tuple[str, str]) -> CounterEntry:
@@ -271,7 +278,7 @@ class TestRefresh:
 
     def test_without_a_change_writes_nothing(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
         before = store.path_of(root).stat().st_mtime_ns
-        assert __main__.refresh(["-k", "naive and counters"], root) == 0
+        assert refresh(root, "-k", "naive and counters") == 0
         assert capsys.readouterr().out == "counters: nothing changed\n"
         assert store.path_of(root).stat().st_mtime_ns == before
 
@@ -280,7 +287,7 @@ class TestRefresh:
         wrong = {name: {problem: {**f, "flop": 1} for problem, f in v.items()} for name, v in right.items()}
         wrong["naive-f32-gone"] = wrong["naive-f32-block32x32"]
         store.write(wrong, NVCC, root)
-        assert __main__.refresh(["-k", "naive-f32-block32x32-counters"], root) == 0
+        assert refresh(root, "-k", "naive-f32-block32x32-counters") == 0
         now = store.load(NVCC, root)
         assert now == {**wrong, "naive-f32-block32x32": right["naive-f32-block32x32"]}
         said = capsys.readouterr().out.splitlines()
@@ -292,7 +299,7 @@ class TestRefresh:
     def test_a_damaged_file_is_kept_where_something_of_it_is_to_stay(self, root: Path) -> None:
         store.path_of(root).write_text("{")
         with pytest.raises(StoreError, match="without -k"):
-            __main__.refresh(["-k", "naive and counters"], root)
+            refresh(root, "-k", "naive and counters")
         assert store.path_of(root).read_text() == "{"
 
 

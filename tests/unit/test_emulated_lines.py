@@ -12,9 +12,8 @@ from harness.devices.emulated.device import EmulatedDevice
 from harness.devices.emulated.lines import align
 from harness.model import Case, Problem
 from harness.oracle import verify
-from harness.project.suites import find_kernel
 from harness.ptx import Instruction, parse
-from kernels import LADDER
+from tests.ladder import LADDER, find_kernel
 from tests.mutants import Mutant, build
 
 # As nvcc writes it with -lineinfo.

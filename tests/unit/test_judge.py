@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.baselines.store import noise_floor
-from harness.project.suites import SUITES
 from harness.reports.figures import gflops_text, percent_text
 from harness.reports.wording import message, orphans_text
 from harness.verdicts.evidence import Evidence
 from harness.verdicts.judge import confirm, judge
 from harness.verdicts.vocabulary import CompareFail, Policy, Verdict, VerdictKind
+from tests.ladder import select
 from tests.unit.synthetic import NEW, OLD, case, observed, reference
 
 POLICY = Policy()
@@ -198,9 +198,8 @@ def test_a_regression_says_all_that_one_needs() -> None:
 
 
 def test_the_reproducing_expression_selects_one_case_of_the_ladder() -> None:
-    from harness.model.legality import GpuLimits
 
-    cases = SUITES["full"].timed_cases(GpuLimits.of((9, 0)))
+    cases = select().timed
     names = [f"test_performance[{c.id}]" for c in cases]
     for chosen in cases[:: max(1, len(cases) // 20)]:
         expression = Expression.compile(f"[{chosen.id}]")

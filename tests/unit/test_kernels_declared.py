@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.model import F32, KERNELS_DIR, Config, Kernel
+from harness.model import F32, Config, Kernel
 from harness.model.parameters import parse_parameters
-from kernels import LADDER
+from tests.ladder import KERNELS_DIR, LADDER
 
 KERNELS = [kernel for kernel in LADDER if not kernel.library]
 # Both are multiplied, and of one type.

@@ -8,7 +8,7 @@ import pytest
 
 from harness.model import BF16, F16, F32, TF32, BlockShape, Config, Kernel
 from harness.model.legality import GpuLimits, legal_variants, occupancy, refusals
-from kernels import LADDER
+from tests.ladder import LADDER
 
 H200 = GpuLimits.of((9, 0))
 TURING = GpuLimits.of((7, 5))

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from harness.gate.pairs import Pair, pairs_of
-from harness.model import KERNELS_DIR, Case, Config
+from harness.model import Case, Config
 from harness.project.commit import CommitError, checked_out, find, working_tree
+from harness.project.loader import Project
 from harness.verdicts.paired import BASE_UNUSABLE, COMPILE_ERROR, NOT_IN_BASE, SAME_BINARY
-from kernels import LADDER
+from tests.ladder import LADDER
 from tests.unit.repo import PARAMETERS, Repo, declarations, source
 
 GPU = (9, 0)
@@ -26,7 +27,7 @@ def repo(tmp_path: Path) -> Repo:
 
 def refusal(repo: Repo, name: str = "HEAD") -> str:
     """The line with which a commit is refused; nothing may be left behind."""
-    with pytest.raises(CommitError) as caught, checked_out(name, repo.root):
+    with pytest.raises(CommitError) as caught, checked_out(name, repo.project):
         pass
     assert "\n" not in str(caught.value)
     assert repo.git("worktree", "list").count("\n") == 0
@@ -41,11 +42,11 @@ def test_sources_are_those_of_the_commit_and_vanish_afterwards(repo: Repo) -> No
     repo.commit(source("C[0] = beta;"))
     repo.write(source("C[0] = 3;"))
     modules = set(sys.modules)
-    with checked_out(old[:8], repo.root) as commit:
-        (kernel,) = commit.ladder
+    with checked_out(old[:8], repo.project) as commit:
+        (kernel,) = commit.kernels
         assert kernel.source is not None
         assert kernel.source.read_text() == source()
-        assert not kernel.source.is_relative_to(KERNELS_DIR)
+        assert not kernel.source.is_relative_to(repo.root)
         assert kernel.source.is_file()
         assert (commit.sha, commit.label) == (old, old[:12])
     assert not kernel.source.exists()
@@ -55,7 +56,7 @@ def test_sources_are_those_of_the_commit_and_vanish_afterwards(repo: Repo) -> No
 
 
 def test_nothing_is_left_behind_where_the_comparison_fails(repo: Repo) -> None:
-    with contextlib.suppress(KeyboardInterrupt), checked_out("HEAD", repo.root) as commit:
+    with contextlib.suppress(KeyboardInterrupt), checked_out("HEAD", repo.project) as commit:
         assert commit.label == f"HEAD ({commit.sha[:12]})"
         raise KeyboardInterrupt
     assert repo.git("worktree", "list").count("\n") == 0
@@ -66,7 +67,7 @@ def test_no_hook_of_the_repository_runs(repo: Repo, tmp_path: Path) -> None:
     hook.parent.mkdir(exist_ok=True)
     hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     hook.chmod(0o755)
-    with checked_out("HEAD", repo.root):
+    with checked_out("HEAD", repo.project):
         pass
     assert not (tmp_path / "ran").exists()
 
@@ -123,8 +124,8 @@ def test_a_folder_stands_for_a_commit_without_git(
     repo: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with checked_out(str(repo.root), tmp_path) as commit:
-        (kernel,) = commit.ladder
+    with checked_out(str(repo.root), Project(tmp_path, (), tmp_path)) as commit:
+        (kernel,) = commit.kernels
         assert kernel.source == repo.root / "kernels" / "one.cu"
         assert commit.label == "the folder repo"
         assert isinstance(commit.counterpart(repo.case()), Case)
@@ -141,7 +142,7 @@ def test_a_branch_is_a_branch_though_a_folder_has_its_name(
     (repo.root / "main" / "kernels").mkdir(parents=True)
     (repo.root / "main" / "kernels" / "__init__.py").write_text("no")
     monkeypatch.chdir(repo.root)
-    with checked_out("main", repo.root) as commit:
+    with checked_out("main", repo.project) as commit:
         assert commit.sha
 
 
@@ -159,18 +160,20 @@ def test_commit_without_kernels(repo: Repo) -> None:
     [
         ("from harness.model import Krenel", "ImportError: cannot import name 'Krenel'"),
         (declarations().replace("idea", "purpose"), "TypeError: .* argument 'purpose'"),
-        ("LADDER = 3", "TypeError: 'int' object is not iterable"),
-        ("LADDER = ()", "TypeError: LADDER is no list of kernels"),
-        ("", "AttributeError: .*LADDER"),
-        ("LADDER = (", "SyntaxError: "),
+        ("KERNELS = 3", "it must define KERNELS"),
+        ("KERNELS = ()", "it must define KERNELS"),
+        ("", "it must define KERNELS"),
+        ("KERNELS = (", "SyntaxError: "),
         ("raise SystemExit('no')", "SystemExit: no"),
-        (declarations().replace("KERNELS_DIR /", "__import__('pathlib').Path('/') /"), "ValueError: "),
+        (declarations().replace("one.cu", "two.cu"), "kernel 'one': there is no source file two.cu"),
     ],
 )
 def test_declarations_for_another_harness(repo: Repo, declared: str, why: str) -> None:
     repo.commit(declared=declared or "pass")
     modules = set(sys.modules)
-    with pytest.raises(CommitError, match=rf"are declared for another harness \({why}"):
+    with pytest.raises(
+        CommitError, match=rf"are declared for another harness \(\S+__init__.py(:\d+)?: {why}"
+    ):
         raise CommitError(refusal(repo))
     assert set(sys.modules) == modules
 
@@ -178,18 +181,18 @@ def test_declarations_for_another_harness(repo: Repo, declared: str, why: str) -
 def test_declarations_run_in_a_namespace_of_their_own(repo: Repo) -> None:
     (repo.root / "kernels" / "sizes.py").write_text("SIZE = 64\n")
     repo.commit(declared=declarations(tail="from .sizes import SIZE\nassert SIZE == 64\n"))
-    with checked_out("HEAD", repo.root) as commit:
-        assert commit.ladder[0].name == "one"
+    with checked_out("HEAD", repo.project) as commit:
+        assert commit.kernels[0].name == "one"
     import kernels
 
-    assert kernels.LADDER is LADDER
+    assert len(kernels.KERNELS) == len(LADDER)
 
 
 # Matching and compiling
 
 
 def the_pair(repo: Repo, case: Case, name: str = "HEAD") -> Pair:
-    with checked_out(name, repo.root) as commit:
+    with checked_out(name, repo.project) as commit:
         (pair,) = pairs_of([case], commit, GPU)
     return pair
 
@@ -216,7 +219,7 @@ def test_change_of_code_or_launch_is_to_be_timed(repo: Repo, what: str) -> None:
 
 def test_libraries_are_no_code_of_ours(repo: Repo) -> None:
     library = next(kernel for kernel in LADDER if kernel.library)
-    with checked_out("HEAD", repo.root) as commit:
+    with checked_out("HEAD", repo.project) as commit:
         assert pairs_of([Case(library, library.dtypes[0], Config(), repo.case().problem)], commit, GPU) == []
 
 
@@ -274,7 +277,9 @@ def test_commit_with_another_signature(repo: Repo, cu: str, why: str) -> None:
 def test_commit_whose_launch_is_illegal_here_or_fails(repo: Repo) -> None:
     repo.commit(declared=declarations(threads=2048))
     assert "2048 threads a block" in the_pair(repo, repo.case()).detail
-    repo.commit(declared=declarations().replace("threads=(32, 1)", "threads=(1 // 0, 1)"))
+    repo.commit(
+        declared=declarations().replace("shape=shape,", "shape=shape, grid=lambda shape, problem: 1 // 0,")
+    )
     pair = the_pair(repo, repo.case())
     assert pair.outcome == BASE_UNUSABLE
     assert "its declaration fails (ZeroDivisionError" in pair.detail

@@ -17,7 +17,7 @@ from harness.devices import DeviceError, NoDevice
 from harness.gate.compare import Comparison, compare
 from harness.gate.document import document, verdicts
 from harness.gate.pairs import Pair
-from harness.model import KERNELS_DIR, Case, Problem
+from harness.model import Case, Problem
 from harness.project.commit import Commit, Tree
 from harness.reports.paired import heading, markdown, table
 from harness.timing import throttle
@@ -25,6 +25,7 @@ from harness.timing.looks import Rule
 from harness.timing.plan import PairPlan
 from harness.verdicts import paired
 from harness.verdicts.vocabulary import Outcome, VerdictKind
+from tests.ladder import KERNELS_DIR
 from tests.unit import synthetic
 from tests.unit.repo import Repo
 from tests.unit.simulated import SimulatedDevice, crash
@@ -331,6 +332,7 @@ def repo(tmp_path: Path) -> Repo:
     old.write_text(text.replace("alpha * ", "alpha * 1.0000001f * "))
     made.git("add", "--all")
     made.git("commit", "--quiet", "-m", "kernels")
+    old.write_text(text)
     return made
 
 
@@ -346,7 +348,7 @@ class Command:
                 raise NoDevice(device)
             return device or SimulatedDevice(slower_by())
 
-        status = main(list(arguments), opened, self.repo.root)
+        status = main([*arguments, "--project", str(self.repo.root)], opened)
         said = self.capsys.readouterr()
         assert self.repo.git("worktree", "list").count("\n") == 0
         return status, said.out, said.err
@@ -386,9 +388,12 @@ def test_command_compares_with_a_folder_where_there_is_no_git(
     copy = command.folder / "copy"
     copy.mkdir()
     shutil.copytree(command.repo.root / "kernels", copy / "kernels")
+    (copy / "kernels" / "s01_naive.cu").write_text(command.repo.git("show", "HEAD:kernels/s01_naive.cu"))
     out = command.folder / "out.json"
-    arguments = [str(copy), *CHOSEN, "--json", str(out)]
-    assert main(arguments, lambda limit: SimulatedDevice(slower_by()), command.folder) == 0
+    elsewhere = command.folder / "elsewhere"
+    shutil.copytree(command.repo.root, elsewhere, ignore=shutil.ignore_patterns(".git"))
+    arguments = [str(copy), *CHOSEN, "--json", str(out), "--project", str(elsewhere)]
+    assert main(arguments, lambda limit: SimulatedDevice(slower_by())) == 0
     assert (
         "the working tree against the folder copy: 3 PASS WITHIN_MARGIN, 3 PASS SAME_BINARY"
         in capsys.readouterr().out
@@ -401,7 +406,7 @@ def test_command_compares_with_a_folder_where_there_is_no_git(
 @pytest.mark.compile
 def test_command_turns_red(command: Command) -> None:
     def seconds(of: Case) -> float:
-        ours = of.kernel.source is not None and of.kernel.source.is_relative_to(KERNELS_DIR)
+        ours = of.kernel.source is not None and of.kernel.source.is_relative_to(command.repo.root)
         return 1e-3 * (1.03 if ours and of.kernel.name == "naive" else 1)
 
     status, out, _ = command("HEAD", *CHOSEN, "-k", "naive and not 4095", device=SimulatedDevice(seconds))

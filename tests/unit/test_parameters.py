@@ -28,7 +28,7 @@ from harness.model import (
 )
 from harness.model.parameters import parse_parameters
 from harness.oracle import make_inputs
-from harness.project.suites import find_kernel
+from tests.ladder import find_kernel
 
 PROBLEM = Problem(20, 30, 40, alpha=2, beta=3, lda=44, ldb=33, ldc=35)
 

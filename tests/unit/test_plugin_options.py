@@ -11,8 +11,8 @@ import pytest
 
 from harness import baselines
 from harness.model import Case
-from harness.project import selection as cases
 from harness.timing.measurement import Measurement
+from tests.ladder import select
 from tests.unit.replay import ReplayDevice, VerifiedDevice, slowed
 from tests.unit.rig import CASES, KERNELS_FILE, OTHER, OURS, RECORDED, SLOW, Rig, named
 
@@ -122,7 +122,7 @@ def test_chosen_tests_run_and_no_others(rig: Rig, option: tuple[str, ...], chose
 )
 def test_variants_of_the_timed_cases_are_verified(rig: Rig, expression: str, kernels: set[str]) -> None:
     device = VerifiedDevice()
-    verified = cases.select("smoke", sorted(kernels), (), (), (9, 0)).verify
+    verified = select("smoke", tuple(sorted(kernels))).verify
     outcome = rig.run(*OURS, KERNELS_FILE, "--verify-timed", "-k", expression, device=device)
     assert outcome.status == 0, outcome.text
     assert outcome.passed == outcome.junit.keys() == {f"test_kernel[{case.id}]" for case in verified}
@@ -176,7 +176,7 @@ def test_listing_shows_what_is_legal_and_why_the_rest_is_not(rig: Rig) -> None:
     assert outcome.status == 0
     assert device.attempts == {}
     lines = outcome.text.splitlines()
-    for case in cases.select("full", (), (), (), device.info.capability).timed:
+    for case in select("full", (), device.info.capability).timed:
         assert f"  {case.id}" in lines
     illegal = lines[lines.index("illegal for compute capability 9.0:") + 1 :]
     assert illegal
@@ -249,15 +249,16 @@ def test_illegal_config_is_refused_with_the_reason(rig: Rig) -> None:
 
 def _an_illegal_one() -> tuple[str, str]:
     from harness.model.legality import GpuLimits
-    from harness.project.suites import illegal
+    from harness.project.selection import illegal
+    from tests.ladder import LADDER
 
-    variant, reasons = illegal(GpuLimits.of((9, 0)))[0]
+    variant, reasons = illegal(LADDER, GpuLimits.of((9, 0)))[0]
     return variant, reasons[0]
 
 
 def test_config_that_the_suite_leaves_out_is_refused(rig: Rig) -> None:
-    full = cases.select("full", (SLOW,), (), (), (9, 0)).timed
-    smoke = {case.config.label for case in cases.select("smoke", (SLOW,), (), (), (9, 0)).timed}
+    full = select("full", (SLOW,)).timed
+    smoke = {case.config.label for case in select("smoke", (SLOW,)).timed}
     label = next(case.config.label for case in full if case.config.label not in smoke)
     for more in ((), ("--config", *smoke)):
         outcome = rig.run("--kernel", SLOW, "--config", label, *more, outputs=False)
@@ -337,7 +338,7 @@ def test_job_summary(rig: Rig) -> None:
 
 
 def test_job_summary_of_a_wrong_kernel_is_red_though_all_were_fast(rig: Rig) -> None:
-    wrong = next(c.id for c in cases.select("smoke", (SLOW,), (), (), (9, 0)).verify if c.problem.beta == 0)
+    wrong = next(c.id for c in select("smoke", (SLOW,)).verify if c.problem.beta == 0)
     options = (KERNELS_FILE, "-k", f"{SLOW} or orphans", "--job-summary=summary.md")
     outcome = rig.run(*OURS, *options, device=VerifiedDevice())
     assert outcome.status == 0, outcome.text

@@ -15,8 +15,8 @@ import pytest
 from harness import baselines
 from harness.devices import DeviceError
 from harness.model import Case
-from harness.project.selection import find_case
 from harness.timing.measurement import Measurement
+from tests.ladder import find_case
 from tests.unit.replay import ReplayDevice, slowed
 from tests.unit.rig import CASES, LIBRARY, OTHER, OURS, RECORDED, REPOSITORY, SLOW, Rig, named
 

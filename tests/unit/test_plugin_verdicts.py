@@ -11,8 +11,8 @@ import pytest
 from harness import baselines
 from harness.commands import evidence as evidence_command
 from harness.model import Case
-from harness.project import selection as cases
 from harness.timing.measurement import Measurement
+from tests.ladder import select
 from tests.unit.replay import ReplayDevice, slowed
 from tests.unit.rig import CASES, LIBRARY, OTHER, OURS, RECORDED, SLOW, Outcome, Rig, named
 
@@ -260,7 +260,7 @@ def test_new_gpu_has_no_baseline(rig: Rig) -> None:
 
 
 def _live(suite: str) -> set[str]:
-    return {case.id for case in cases.select(suite, (), (), (), (9, 0)).timed}
+    return {case.id for case in select(suite).timed}
 
 
 def _also_stored(rig: Rig, case: str) -> None:

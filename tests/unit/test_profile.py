@@ -14,13 +14,16 @@ from harness.commands.profile import METRICS, ProfileError
 from harness.compiler import tools
 from harness.compiler.errors import ToolchainError
 from harness.counters import ncu as compared
-from harness.model import F32
-from kernels import LADDER
+from harness.counters.chosen import chosen
+from harness.model import F32, Case
+from harness.project.selection import Choice
+from tests.ladder import H200, LADDER, PROJECT, find_case, find_kernel
 
 try:
     NVCC: tools.Nvcc | None = tools.find_nvcc()
 except ToolchainError:
     NVCC = None
+SOME = "naive-f32-block32x32-512x512x512"
 FIXED = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream")
 VALUES = {
     "gpu__time_duration.sum": "1,024,512",
@@ -58,7 +61,7 @@ def csv(
     return f'==PROF== Connected to process 77\n==PROF== Profiling "gemm_naive" - 0: 100%\n{table}\n'
 
 
-def shown(cases: list[str], text: str) -> str:
+def shown(cases: list[Case], text: str) -> str:
     console = Console(width=400)
     with console.capture() as capture:
         console.print(profile.table(cases, profile.parse(text)))
@@ -73,19 +76,15 @@ def test_a_launch_is_read_with_its_figures() -> None:
 
 
 def test_the_table_shows_ratios_and_time() -> None:
-    row = next(
-        line
-        for line in shown(["case"], csv("gemm_naive")).splitlines()
-        if "case" in line and "µs" not in line
-    )
+    row = next(line for line in shown([find_case(SOME)], csv("gemm_naive")).splitlines() if SOME in line)
     cells = [cell.strip() for cell in row.strip("│").split("│")]
-    assert cells[:4] == ["case", "1024.5", "4.00", "–"]
+    assert cells[:4] == [SOME, "1024.5", "4.00", "–"]
     assert cells[8] == "97.2, 0.0"
 
 
 def test_other_launches_than_cases_are_refused() -> None:
     with pytest.raises(ProfileError, match=r"1 cases made 2 launches \(gemm_naive, gemm_tiled\)"):
-        shown(["case"], csv("gemm_naive", "gemm_tiled"))
+        shown([find_case(SOME)], csv("gemm_naive", "gemm_tiled"))
 
 
 def test_a_missing_metric_is_named() -> None:
@@ -105,9 +104,17 @@ def test_without_a_table_the_reason_of_ncu_is_given() -> None:
 
 
 def test_the_default_is_every_stage_once() -> None:
-    cases = profile.default_cases()
-    assert len(cases) == len(set(cases)) > 2
-    assert all(case.endswith("-1024x1024x1024") for case in cases)
+    cases = profile.timed_cases(PROJECT, Choice(), H200)
+    assert len(cases) == len({case.kernel.name for case in cases}) > 2
+    assert all(case.id.endswith("-1024x1024x1024") for case in cases)
+
+
+def test_an_expression_finds_the_timed_cases_of_the_suite() -> None:
+    cases = profile.timed_cases(PROJECT, Choice(expression="tiled and 1024 and not (warp or un)"), H200)
+    assert {case.kernel.name for case in cases} == {"tiled"}
+    assert len(cases) == len(find_kernel("tiled").configs) - 2  # of tiles that are legal
+    (one,) = profile.timed_cases(PROJECT, Choice(kernels=("tiled",)), H200)
+    assert one.config == one.kernel.configs[0]
 
 
 @pytest.fixture
@@ -128,10 +135,10 @@ def write(ncu: Path, script: str) -> None:
 
 def test_main_prints_the_cases_asked_for(ncu: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(ncu, f"echo \"$args\" > {ncu}.args\ncat > $log <<'END'\n{csv('gemm_naive')}END\n")
-    assert profile.main(["some-case"]) == 0
+    assert profile.main([SOME]) == 0
     assert "97.2" in capsys.readouterr().out
     args = Path(f"{ncu}.args").read_text()
-    assert args.endswith("-m harness.devices.cuda.once some-case\n")
+    assert args.endswith(f"-m harness.devices.cuda.once {PROJECT.root} {SOME}\n")
     assert "--clock-control none" in args
 
 
@@ -148,14 +155,14 @@ def test_main_is_red_where_nothing_was_measured(
     script: str, why: str, ncu: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(ncu, script)
-    assert profile.main(["some-case"]) == 2
+    assert profile.main([SOME]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert why in line
 
 
 def test_main_names_the_cases_where_none_matches(ncu: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert profile.main(["-k", "nothing-like-it"]) == 2
-    assert "no case contains 'nothing-like-it'; there are strided" in capsys.readouterr().err
+    assert "-k 'nothing-like-it' leaves no case" in capsys.readouterr().err
 
 
 def test_without_the_tool_it_asks_for_it(ncu: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,7 +215,7 @@ def test_optional_metrics_may_be_missing() -> None:
 
 
 def test_every_fp32_stage_is_compared_on_two_problems() -> None:
-    cases = profile.emulated_cases("sm_90a")
+    cases = [case.id for case in chosen(PROJECT, Choice(), H200) if case.dtype is F32]
     stages = {case.split("-")[0] for case in cases}
     assert stages == {kernel.name for kernel in LADDER if F32 in kernel.dtypes and not kernel.library}
     assert len(cases) == 2 * len(stages) >= 20

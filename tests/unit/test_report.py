@@ -17,7 +17,7 @@ from harness.reports.markdown import BEGIN, END, NO_BASELINE, job_summary, readm
 from harness.reports.terminal import Row, ladder_table, row
 from harness.verdicts.judge import judge
 from harness.verdicts.vocabulary import Policy, Verdict, VerdictKind
-from kernels import LADDER
+from tests.ladder import LADDER
 from tests.unit.synthetic import (
     CUBE,
     SLUG,
@@ -64,7 +64,7 @@ def test_a_judged_case_becomes_a_row() -> None:
 
 
 def test_every_row_stands_under_its_problem_in_the_order_of_the_ladder() -> None:
-    lines = ladder_table(ROWS, 160, False).splitlines()
+    lines = ladder_table(ROWS, 160, False, LADDER).splitlines()
     words = [re.findall(r"[\w!]+", line)[:2] for line in lines[1:]]
     assert words == [
         [SMALL],
@@ -82,7 +82,7 @@ def test_every_row_stands_under_its_problem_in_the_order_of_the_ladder() -> None
 
 def test_dtypes_of_one_stage_do_not_mix() -> None:
     rows = [made("cublas", "", dtype=dtype) for dtype in ("bf16", "f32", "f16")] + [made("naive")]
-    lines = ladder_table(rows, 160, False).splitlines()[2:]
+    lines = ladder_table(rows, 160, False, LADDER).splitlines()[2:]
     assert [line.split()[:2] for line in lines] == [
         ["naive", "f32"],
         ["cublas", "f32"],
@@ -224,7 +224,7 @@ def test_without_a_baseline_it_says_so(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text(README)
     assert readme(tmp_path) == 0
     assert f"{BEGIN}\n{NO_BASELINE}\n{END}" in (tmp_path / "README.md").read_text()
-    assert readme_section([]) == "No baseline yet: run nox -s baseline on a GPU."
+    assert readme_section([], LADDER) == "No baseline yet: run nox -s baseline on a GPU."
 
 
 @pytest.mark.parametrize("text", ["", BEGIN, END, f"{END}\n{BEGIN}", f"{BEGIN}{END}{BEGIN}{END}"])

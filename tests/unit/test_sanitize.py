@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from harness.commands import sanitize
 from harness.commands.sanitize import FOUND, Finding
-from kernels import LADDER
+from tests.ladder import LADDER, find_kernel
 
+NAMES = ("gemm_",)
 CLEAN = """\
 ========= COMPUTE-SANITIZER
 tests/test_kernels.py .... gemm_tiled at work
@@ -63,24 +65,27 @@ INITCHECK = """\
 
 
 def test_findings_are_counted_by_kernel_and_kind() -> None:
-    assert sanitize.findings(MEMCHECK) == {
+    assert sanitize.findings(MEMCHECK, NAMES) == {
         Finding("gemm_tiled", "Invalid __global__ read of size 4 bytes"): 2,
         Finding("gemm_vectorized", "Invalid __shared__ write of size 16 bytes"): 1,
     }
     race = "Race reported between Write access"
-    assert sanitize.findings(RACECHECK) == {Finding("gemm_tiled", race): 1, Finding("gemm_register", race): 1}
-    assert sanitize.findings(INITCHECK) == {
+    assert sanitize.findings(RACECHECK, NAMES) == {
+        Finding("gemm_tiled", race): 1,
+        Finding("gemm_register", race): 1,
+    }
+    assert sanitize.findings(INITCHECK, NAMES) == {
         Finding("gemm_naive", "Uninitialized __global__ memory read of size 4 bytes"): 1
     }
 
 
 def test_a_finding_inside_an_intrinsic_is_the_kernels() -> None:
-    (finding,) = sanitize.findings(SYNCCHECK)
+    (finding,) = sanitize.findings(SYNCCHECK, NAMES)
     assert finding == ("gemm_tiled", "Barrier error detected. Divergent thread(s) in block.")
 
 
 def test_what_pytest_prints_is_no_finding() -> None:
-    assert not sanitize.findings(CLEAN)
+    assert not sanitize.findings(CLEAN, NAMES)
 
 
 def test_what_was_not_printed_is_not_counted_twice() -> None:
@@ -101,12 +106,15 @@ def test_what_was_not_printed_is_not_counted_twice() -> None:
     ],
 )
 def test_verdict(returncode: int, output: str, why: str) -> None:
-    assert sanitize.verdict("memcheck", returncode, output) == why
+    assert sanitize.verdict("memcheck", returncode, output, NAMES) == why
 
 
 def test_every_kernel_is_watched() -> None:
-    """The sanitizer is told to look at kernels of this name only."""
-    assert all("gemm_" in kernel.entry for kernel in LADDER if not kernel.library)
+    """The sanitizer is told to look at kernels of these names only."""
+    assert sanitize.watched(LADDER) == NAMES
+    naive = find_kernel("naive")
+    others = [replace(naive, entry=entry) for entry in ("mine::product<{TILE}>", "sgemm")]
+    assert sanitize.watched(others) == ("product", "sgemm")
 
 
 @pytest.fixture

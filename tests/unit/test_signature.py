@@ -10,7 +10,7 @@ import pytest
 from harness.compiler.nvcc import compile_ptx, entry_symbol
 from harness.compiler.signature import mismatch, parameters
 from harness.model import F32, BlockShape, Case, Config, Kernel, Problem
-from kernels import LADDER
+from tests.ladder import LADDER
 
 
 class Handed(NamedTuple):

@@ -18,12 +18,13 @@ from harness.compiler.static import StaticFigures, check, compiled, store
 from harness.compiler.static.check import Check, Entry, entries
 from harness.compiler.tools import Disassembler, Nvcc
 from harness.model import F32, Config, Kernel
-from harness.project.suites import find_kernel
-from kernels import LADDER
+from harness.project.table import Table
+from tests.ladder import LADDER, PROJECT, find_kernel
 from tests.unit.test_static_diff import BEFORE
 
 VERSIONS = tools.pins()
-NAIVE = [e for e in entries(LADDER, store.ROOT) if e.name.startswith("naive")]
+TESTS = ("tests/test_static.py", "-m", "static")
+NAIVE = [e for e in entries(LADDER, PROJECT.static) if e.name.startswith("naive")]
 HERE = [e for e in NAIVE if e.arch == "sm_90a"]
 
 
@@ -53,9 +54,9 @@ def root(made: dict[str, StaticFigures], tmp_path: Path) -> Path:
     """Stored figures of naive's two configs, as the compiler makes them."""
     for arch in compiled.ARCHES:
         stored = {e.name: replace(BEFORE, shared_bytes=0) for e in NAIVE}
-        store.write(stored, arch, *VERSIONS, tmp_path)
-    shutil.copy(store.ROOT / "counters.json", tmp_path)
-    return tmp_path
+        store.write(stored, arch, *VERSIONS, tmp_path / "static")
+    shutil.copy(PROJECT.static / "counters.json", tmp_path / "static")
+    return tmp_path / "static"
 
 
 def findings(root: Path, chosen: Sequence[Entry] = HERE) -> list[str]:
@@ -105,7 +106,7 @@ def test_a_variant_that_does_not_compile_is_red(root: Path, made: Made) -> None:
     ("figures", "why"),
     [
         (replace(BEFORE, shared_bytes=0, blocks=0, occupancy=0.0), "cannot be launched: too many registers"),
-        (replace(BEFORE, shared_bytes=4), "4 bytes of shared memory, but kernels/__init__.py declares 0"),
+        (replace(BEFORE, shared_bytes=4), "4 bytes of shared memory, but its declaration says 0"),
     ],
 )
 def test_what_is_wrong_in_itself_is_red_though_stored(
@@ -119,7 +120,7 @@ def test_what_is_wrong_in_itself_is_red_though_stored(
 
 
 def test_every_variant_on_every_architecture_is_an_entry() -> None:
-    found = entries(LADDER, store.ROOT)
+    found = entries(LADDER, PROJECT.static)
     assert len({str(entry) for entry in found}) == len(found)
     assert {entry.arch for entry in found} == {"sm_80", "sm_90a", "sm_100a", "sm_120a"}
     assert "register-f32-tile128x128x8-thread8x8-pad0-sm_120a" in map(str, found)
@@ -128,7 +129,8 @@ def test_every_variant_on_every_architecture_is_an_entry() -> None:
 
 class TestRefresh:
     def refresh(self, root: Path, *options: str) -> int:
-        return __main__.refresh(options, root)
+        project = replace(PROJECT, table=Table(baselines=str(root.parent)))
+        return __main__.refresh(project, [*TESTS, *options])
 
     def test_of_some_leaves_the_others(
         self, root: Path, made: Made, capsys: pytest.CaptureFixture[str]
@@ -213,7 +215,7 @@ class TestTheCommand:
 
     def test_takes_pytests_options(self, pinned: None, pytest_runs: list[list[str]]) -> None:
         assert __main__.main(["-k", "vectorized"]) == 0
-        assert pytest_runs == [[__main__.TESTS, "-m", "static", "-k", "vectorized"]]
+        assert pytest_runs == [[*TESTS, "-p", "harness.commands.entry", "-k", "vectorized"]]
 
     @pytest.mark.parametrize("options", [[], ["--refresh"]])
     def test_another_compiler_is_one_line_and_red(

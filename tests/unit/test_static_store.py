@@ -12,6 +12,7 @@ import pytest
 
 from harness.compiler.static import files, store
 from harness.compiler.static.store import StoreError
+from tests.ladder import PROJECT
 from tests.unit.test_static_diff import BEFORE
 
 FIGURES = {"naive-f32-block32x32": BEFORE, "tiled-f32-tile32-pad0": replace(BEFORE, registers=40)}
@@ -121,11 +122,11 @@ def test_a_full_disk_leaves_what_was_there(
 
 def test_the_stored_figures_of_this_checkout_are_written_as_they_stand() -> None:
     """A file of another layout would show as changed in full at the next refresh."""
-    found = sorted(store.ROOT.glob("nvcc-*/*.json"))
+    found = sorted(PROJECT.static.glob("nvcc-*/*.json"))
     assert found
     for file in found:
         document = json.loads(file.read_text())
         head = (file.stem, document["nvcc"], document["nvdisasm"])
-        stored = store.load(*head, store.ROOT)
+        stored = store.load(*head, PROJECT.static)
         records = {name: store.groups(figures) for name, figures in stored.items()}
         assert files.text_of(store.head(*head), records) == file.read_text()

@@ -7,19 +7,12 @@ from itertools import groupby
 
 import pytest
 
-from harness.model import Case, Config, Problem, find_problem
+from harness.model import Config, Problem, find_problem
 from harness.model.legality import GpuLimits, legal_variants, refusals
-from harness.project.suites import (
-    SUITES,
-    TIMED,
-    VERIFIED,
-    VERIFIED_SMOKE,
-    find_config,
-    find_kernel,
-    find_suite,
-    illegal,
-)
-from kernels import LADDER
+from harness.project.names import find_config, find_suite
+from harness.project.selection import illegal
+from harness.project.suites import TIMED, VERIFIED, VERIFIED_SMOKE
+from tests.ladder import LADDER, PROJECT, find_kernel, select
 
 H200 = GpuLimits.of((9, 0))
 
@@ -69,13 +62,13 @@ def test_every_config_meets_whole_tiles_and_four_of_them_along_k(kernel: object)
 
 
 def test_full_verifies_every_legal_variant_on_every_problem() -> None:
-    cases = SUITES["full"].verify_cases(H200)
+    cases = select().verify
     variants = sum(len(legal_variants(kernel, H200)) for kernel in LADDER)
     assert len(set(cases)) == len(cases) == variants * len(VERIFIED)
 
 
 def test_full_times_defaults_everywhere_and_the_others_on_two_squares() -> None:
-    cases = SUITES["full"].timed_cases(H200)
+    cases = select().timed
     for kernel in LADDER:
         fitting = {p for p in TIMED if p.flops <= kernel.largest_timed}
         for config, dtype in legal_variants(kernel, H200):
@@ -86,31 +79,32 @@ def test_full_times_defaults_everywhere_and_the_others_on_two_squares() -> None:
 
 
 def test_slow_kernels_are_spared_the_largest_problems() -> None:
-    timed = {(c.kernel.name, c.problem.m) for c in SUITES["full"].timed_cases(H200)}
+    timed = {(c.kernel.name, c.problem.m) for c in select().timed}
     assert ("strided", 4096) in timed
     assert ("strided", 8192) not in timed
     assert ("tiled", 8192) in timed
-    smoke = {(c.kernel.name, c.problem.m) for c in SUITES["smoke"].timed_cases(H200)}
+    smoke = {(c.kernel.name, c.problem.m) for c in select("smoke").timed}
     assert {m for name, m in smoke if name == "strided"} == {1024}
     assert {m for name, m in smoke if name == "naive"} == {1024, 2048, 4095}
 
 
-@pytest.mark.parametrize("name", SUITES)
+@pytest.mark.parametrize("name", PROJECT.suites)
 def test_nothing_illegal_runs(name: str) -> None:
     for limits in (H200, GpuLimits.of((7, 5))):
-        for case in SUITES[name].verify_cases(limits) + SUITES[name].timed_cases(limits):
+        found = select(name, (), limits.capability)
+        for case in found.verify + found.timed:
             assert not refusals(case.kernel, case.config, case.dtype, limits)
 
 
-@pytest.mark.parametrize("name", SUITES)
+@pytest.mark.parametrize("name", PROJECT.suites)
 def test_smoke_and_full_time_every_kernel_in_every_dtype(name: str) -> None:
-    timed = {(c.kernel.name, c.dtype.name) for c in SUITES[name].timed_cases(H200)}
+    timed = {(c.kernel.name, c.dtype.name) for c in select(name).timed}
     assert timed == {(kernel.name, dtype.name) for kernel in LADDER for dtype in kernel.dtypes}
 
 
-@pytest.mark.parametrize("name", SUITES)
+@pytest.mark.parametrize("name", PROJECT.suites)
 def test_timed_cases_keep_the_data_of_a_problem_and_dtype_together(name: str) -> None:
-    cases = SUITES[name].timed_cases(H200)
+    cases = select(name).timed
     runs = [key for key, _ in groupby(cases, key=lambda case: (case.problem, case.dtype))]
     assert len(runs) == len(set(runs))
     assert len(list(groupby(cases, key=lambda case: case.problem))) == len({c.problem for c in cases})
@@ -121,17 +115,17 @@ def test_timed_cases_keep_the_data_of_a_problem_and_dtype_together(name: str) ->
 
 
 def test_what_is_illegal_can_be_listed_with_its_reasons() -> None:
-    listed = dict(illegal(H200))
+    listed = dict(illegal(LADDER, H200))
     assert "4096 threads" in listed["tiled-f32-tile64-pad0"][0]
     assert "misaligned" in listed["vectorized-f32-tile64x64x8-thread8x8-pad1"][0]
     declared = sum(len(kernel.configs) * len(kernel.dtypes) for kernel in LADDER)
     assert len(listed) + sum(len(legal_variants(kernel, H200)) for kernel in LADDER) == declared
-    assert len(illegal(GpuLimits.of((7, 5)))) > len(listed)
+    assert len(illegal(LADDER, GpuLimits.of((7, 5)))) > len(listed)
 
 
 def test_names_are_found() -> None:
     tiled = find_kernel("tiled")
-    assert find_suite("smoke") is SUITES["smoke"]
+    assert find_suite(PROJECT.suites, "smoke") is PROJECT.suites["smoke"]
     assert find_config(tiled, "tile16-pad1") == Config(TILE_SIZE=16, PADDING=1)
     assert find_config(find_kernel("cublas"), "") == Config()
     assert find_problem("4096x64x4096") == Problem(4096, 64, 4096)
@@ -147,10 +141,13 @@ def test_every_problem_is_found_by_its_id(problem: Problem) -> None:
 @pytest.mark.parametrize(
     ("lookup", "message"),
     [
-        (lambda: find_suite("smok"), r"unknown suite 'smok' \(did you mean 'smoke'\?\); known: smoke, full"),
+        (
+            lambda: find_suite(PROJECT.suites, "smok"),
+            r"unknown suite 'smok' \(did you mean 'smoke'\?\); known: smoke, full",
+        ),
         (
             lambda: find_kernel("tield"),
-            r"unknown kernel 'tield' \(did you mean 'tiled'\?\); known: strided, naive, ",
+            r"unknown kernel 'tield' \(did you mean 'tiled'\?\); known: tiled and \d+ more",
         ),
         (
             lambda: find_config(find_kernel("naive"), "tile8"),
@@ -172,6 +169,6 @@ def test_a_wrong_name_is_one_clear_line(lookup: object, message: str) -> None:
 
 
 def test_cases_have_ids_of_their_own() -> None:
-    for suite in SUITES.values():
-        cases: list[Case] = suite.verify_cases(H200)
+    for suite in PROJECT.suites:
+        cases = select(suite).verify
         assert len({case.id for case in cases}) == len(cases)

@@ -61,7 +61,7 @@ class Way:
         self.device = device
         entry = entry_of(case, self.repo, **self.entry)
         baseline = Baseline("gpu", 5, MACHINE, {}, "", {case.id: entry})
-        against = Against(device, GPU, "cold", self.repo.root)
+        against = Against(device, GPU, "cold", self.repo.project)
         try:
             pairing = against if self.pairing else None
             timed = _Timed(self)

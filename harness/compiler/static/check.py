@@ -95,14 +95,21 @@ class Check:
                 f"drop them with `{entry.accept}`"
             )
         made = self.made(entry.arch)[entry.name]
-        if isinstance(made, CompileError):
-            return str(made)
-        if fault := _fault(entry.variant, made):
-            return f"{entry.title}: {fault}"
+        if (fault := self.fault(entry)) or isinstance(made, CompileError):
+            return fault
         if stored is None:
             return f"{entry.title}: no figures are stored; accept the compiler's with `{entry.accept}`"
         changes = compare(stored, made)
         return f"{entry.title}: {'; '.join(changes)}\nto accept it: {entry.accept}" if changes else ""
+
+    def fault(self, entry: Entry) -> str:
+        """What is wrong with a binary whatever is stored: it does not compile, or it cannot be launched as
+        declared; empty if nothing is."""
+        made = self.made(entry.arch).get(entry.name)
+        if isinstance(made, CompileError):
+            return str(made)
+        fault = _fault(entry.variant, made) if entry.variant and made else ""
+        return f"{entry.title}: {fault}" if fault else ""
 
     def changes(self, arch: str, before: dict[str, StaticFigures]) -> Iterator[str]:
         """What a refresh does to the stored figures of an architecture, a line a variant that changes.
@@ -139,5 +146,5 @@ def _fault(variant: Variant, made: StaticFigures) -> str:
         return f"cannot be launched: too many {made.limited_by}"
     declared = kernel.shape_of(config, dtype).shared_bytes
     if declared is not None and declared != made.shared_bytes:
-        return f"{made.shared_bytes} bytes of shared memory, but kernels/__init__.py declares {declared}"
+        return f"{made.shared_bytes} bytes of shared memory, but its declaration says {declared}"
     return ""

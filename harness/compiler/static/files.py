@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from harness.files import write_whole
 
-ROOT = Path(__file__).resolve().parents[3] / "baselines" / "static"
 ACCEPT = "nox -s static -- --refresh"
 _REMEDY = f"restore it from git, or write it anew with `{ACCEPT}`"
 
@@ -102,6 +101,6 @@ def text_of(head: Mapping[str, object], records: Mapping[str, Groups]) -> str:
 
 
 def shown(path: Path) -> str:
-    """Relative to the checkout where it lies in it."""
-    checkout = ROOT.parents[1]
-    return str(path.relative_to(checkout) if path.is_relative_to(checkout) else path)
+    """Relative to the working folder where it lies in it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

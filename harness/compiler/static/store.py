@@ -9,9 +9,9 @@ from typing import Any
 
 from harness.compiler.static import files
 from harness.compiler.static.compiled import StaticFigures
-from harness.compiler.static.files import ACCEPT, ROOT, Groups, StoreError, shown
+from harness.compiler.static.files import ACCEPT, Groups, StoreError, shown
 
-__all__ = ["ACCEPT", "ROOT", "StoreError", "load", "path_of", "shown", "write"]
+__all__ = ["ACCEPT", "StoreError", "load", "path_of", "shown", "write"]
 
 SCHEMA = 1
 # Figures of a variant as they stand in a file, a line each group.
@@ -26,6 +26,11 @@ Stored = Mapping[str, StaticFigures]
 
 def path_of(arch: str, nvcc: str, root: Path) -> Path:
     return root / f"nvcc-{nvcc}" / f"{arch}.json"
+
+
+def holds_any(root: Path) -> bool:
+    """Whether figures or counts of any compiler are stored at all."""
+    return (root / "counters.json").exists() or any(root.glob("nvcc-*/*.json"))
 
 
 def load(arch: str, nvcc: str, nvdisasm: str, root: Path) -> dict[str, StaticFigures]:

@@ -1,4 +1,5 @@
-"""``python -m harness.devices.cuda.occupancy``: the driver's own occupancy of every variant, beside ours.
+"""``python -m harness.devices.cuda.occupancy PROJECT``: the driver's own occupancy of every variant of a
+project, beside ours.
 
 Prints JSON, by name of the variant: resident blocks of an SM by the driver, by our arithmetic, and what
 limits them. A process of its own, since it holds a CUDA context.
@@ -7,6 +8,8 @@ limits them. A process of its own, since it holds a CUDA context.
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 from cuda.bindings import driver
@@ -16,7 +19,7 @@ from harness.compiler.static.compiled import dynamic_shared, occupancy_of, varia
 from harness.compiler.tools import arch
 from harness.devices.cuda.environment import Gpu
 from harness.model.legality import GpuLimits
-from kernels import LADDER
+from harness.project.loader import load
 
 
 def checked(result: tuple[Any, ...]) -> Any:
@@ -36,12 +39,12 @@ def active_blocks(cubin: bytes, entry: str, threads: int, dynamic: int) -> int:
     return int(checked(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, threads, dynamic)))
 
 
-def main() -> None:
+def main(root: Path) -> None:
     capability = Gpu().info().capability
     checked(driver.cuInit(0))
     device = checked(driver.cuDeviceGet(0))
     checked(driver.cuCtxSetCurrent(checked(driver.cuDevicePrimaryCtxRetain(device))))
-    variants = variants_of(arch(capability), LADDER)
+    variants = variants_of(arch(capability), load(root).kernels)
     found = {}
     binaries = compile_all(list(variants.values()), arch(capability))
     for (name, variant), binary in zip(variants.items(), binaries, strict=True):
@@ -56,4 +59,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]))

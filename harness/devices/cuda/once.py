@@ -1,21 +1,25 @@
-"""``python -m harness.devices.cuda.once CASE_ID ...``: launches each case once, for a profiler to look at."""
+"""``python -m harness.devices.cuda.once PROJECT CASE_ID ...``: launches each case of the project in that
+folder once, for a profiler to look at."""
 
 from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 from harness.devices import DeviceError, NoDevice, open_cuda
 from harness.devices.cuda.protocol import Build, Request, Work
+from harness.project.loader import ProjectError, load
 from harness.project.selection import find_case
 
 
-def main(ids: list[str]) -> int:
+def main(root: str, ids: list[str]) -> int:
     """Returns the exit status: 0, 1 for a case that failed, 2 for a bad name or no GPU."""
     try:
+        project = load(Path(root))
         device = open_cuda(60.0)
-        cases = [find_case(text, device.info.capability) for text in ids]
-    except (NoDevice, ValueError) as error:
+        cases = [find_case(project, text, device.info.capability) for text in ids]
+    except (NoDevice, ProjectError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
     from harness.devices.cuda.worker import Worker
@@ -32,7 +36,7 @@ def main(ids: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    status = main(sys.argv[1:])
+    status = main(sys.argv[1], sys.argv[2:])
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # PyCUDA aborts where a context is still current at exit

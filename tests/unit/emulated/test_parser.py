@@ -10,7 +10,7 @@ import pytest
 from harness.compiler.nvcc import compile_ptx
 from harness.compiler.static.compiled import variants_of
 from harness.ptx import Machine, PtxError, parse
-from kernels import LADDER
+from tests.ladder import LADDER
 from tests.unit.emulated.rig import BEFORE, kernel
 
 # One instruction of each kind.

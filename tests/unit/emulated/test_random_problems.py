@@ -10,7 +10,7 @@ from harness.compiler.static.compiled import variants_of
 from harness.devices.emulated.device import EmulatedDevice
 from harness.model import Case, Problem
 from harness.oracle import verify
-from kernels import LADDER
+from tests.ladder import LADDER
 
 SIZES = st.integers(0, 70)
 # With integers up to 3, and halves, the exact check stays exact.

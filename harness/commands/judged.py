@@ -1,0 +1,132 @@
+"""The tests that judge a project's kernels. A project's own test files take them over, a line each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from harness.commands.plugin_benchmark import DEVICE_CLOCK, GateFixture
+from harness.compiler.static import Check, Entry, StaticFigures
+from harness.compiler.static.store import StoreError
+from harness.counters.check import CounterCheck, CounterEntry
+from harness.devices import Device, DeviceError
+from harness.model import Case, Kernel
+from harness.oracle import verify
+from harness.reports.wording import orphans_text
+
+Record = Callable[[str, object], None]
+
+NOT_EMULATED = "NOT_EMULATED"
+NOTHING_STORED = "no figures stored: `gemm-regression static --refresh` stores them"
+
+
+def test_kernel(verify_case: Case, device: Device, record_property: Record) -> None:
+    """A variant is right on a problem, on whichever device there is."""
+    record_property("variant", verify_case.variant)
+    record_property("problem", verify_case.problem.id)
+    with _emulated(verify_case.kernel, record_property):
+        try:
+            findings = verify(device, verify_case)
+        except DeviceError as error:
+            if error.code == "UNSUPPORTED":
+                raise
+            pytest.fail(f"CRASHED: {verify_case.id}: {error.code}: {error}", pytrace=False)
+    record_property("findings", " ".join(finding.check for finding in findings))
+    if findings:
+        pytest.fail("\n".join(["WRONG: " + verify_case.id, *map(str, findings)]), pytrace=False)
+
+
+@pytest.mark.gpu
+@pytest.mark.benchmark(timer=DEVICE_CLOCK)
+def test_performance(timed_case: Case, gate: GateFixture) -> None:
+    """A timed case against the stored baseline of this GPU."""
+    gate(timed_case)
+
+
+@pytest.mark.gpu
+def test_no_orphans(orphans: list[str]) -> None:
+    """Every case of the baseline is still in the suite."""
+    if orphans:
+        pytest.fail(orphans_text(orphans), pytrace=False)
+
+
+@pytest.mark.static
+def test_figures(figures_entry: Entry, check: Check, stores_figures: bool, record_property: Record) -> None:
+    """The compiler's figures of a variant are the stored ones. A change, for better or worse, is red until it
+    is accepted."""
+    record_property("variant", figures_entry.name)
+    try:
+        finding = check.finding(figures_entry) if stores_figures else check.fault(figures_entry)
+    except StoreError as error:
+        finding = str(error)
+    made = check.made(figures_entry.arch).get(figures_entry.name)
+    if isinstance(made, StaticFigures):
+        record_property("arch", figures_entry.arch)
+        record_property("registers", made.registers)
+        record_property("occupancy", f"{made.occupancy:.1%} ({made.limited_by})")
+        record_property("change", finding)
+    if finding:
+        pytest.fail(finding, pytrace=False)
+    if not stores_figures:
+        pytest.skip(NOTHING_STORED)
+
+
+@pytest.mark.static
+def test_counts(
+    counts_entry: CounterEntry, counter_check: CounterCheck, stores_figures: bool, record_property: Record
+) -> None:
+    """What a variant asks of the hardware, by its PTX, is as stored."""
+    record_property("variant", counts_entry.name)
+    if counts_entry.variant and not stores_figures:
+        with _emulated(counts_entry.variant[0], record_property):
+            _shown(counts_entry, counter_check, record_property)
+        pytest.skip(NOTHING_STORED)
+    try:
+        finding = counter_check.finding(counts_entry)
+    except StoreError as error:
+        finding = str(error)
+    if counts_entry.variant:
+        with _emulated(counts_entry.variant[0], record_property), _only_unsupported():
+            _shown(counts_entry, counter_check, record_property)
+    record_property("arch", "counters")
+    record_property("change", finding)
+    if finding:
+        pytest.fail(finding, pytrace=False)
+
+
+def _shown(entry: CounterEntry, check: CounterCheck, record_property: Record) -> None:
+    for counts in list(check.made(entry).values())[:1]:
+        reads, stores = counts.sectors_per_request("reads"), counts.sectors_per_request("stores")
+        record_property("sectors_per_request", f"{reads:.2f}, {stores:.2f}")
+        record_property("conflicts", counts.conflicts)
+
+
+@contextlib.contextmanager
+def _only_unsupported() -> Iterator[None]:
+    """Passes over what an emulated launch came to, which the finding has told."""
+    try:
+        yield
+    except DeviceError as error:
+        if error.code == "UNSUPPORTED":
+            raise
+
+
+@contextlib.contextmanager
+def _emulated(kernel: Kernel, record_property: Record) -> Iterator[None]:
+    """A kernel that is declared to need what no emulation has is counted as such; another that does is red,
+    and told how to declare it."""
+    try:
+        yield
+    except DeviceError as error:
+        if error.code != "UNSUPPORTED":
+            pytest.fail(f"{error.code}: {error}", pytrace=False)
+        if kernel.features:
+            record_property("findings", NOT_EMULATED)
+            pytest.skip(f"{NOT_EMULATED}: {kernel.name} needs {', '.join(kernel.features)}: {error}")
+        pytest.fail(
+            f"UNSUPPORTED: {error}; if that is meant, declare it: "
+            f'Kernel(name="{kernel.name}", …, features=("wgmma",)), and only a GPU will judge it',
+            pytrace=False,
+        )

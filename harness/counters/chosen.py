@@ -1,0 +1,40 @@
+"""Which cases are counted: those of ids, or what a choice of kernels, configs and problems leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from harness.counters.counts import counted
+from harness.model import Case
+from harness.project.loader import Project
+from harness.project.selection import Choice, find_case, fitting, select, variants
+
+
+def chosen(
+    project: Project, choice: Choice, capability: tuple[int, int], ids: Sequence[str] = ()
+) -> list[Case]:
+    """The cases of these ids; else of the chosen variants, on the chosen problems or those that are always
+    counted, what fits the expression. Where neither an expression nor configs are given, only the default
+    config of each kernel. Raises ValueError for an id that names none, and where nothing is left."""
+    if ids:
+        found = [find_case(project, text, capability) for text in ids]
+    else:
+        every = variants(project, choice, capability)
+        if not (choice.expression or choice.configs):
+            every = [
+                (kernel, config, dtype) for kernel, config, dtype in every if config == kernel.configs[0]
+            ]
+        if choice.shapes:
+            names = {(kernel.name, dtype, config) for kernel, config, dtype in every}
+            selected = select(project, replace(choice, expression=""), capability, emulated=True).verify
+            found = [c for c in selected if (c.kernel.name, c.dtype, c.config) in names]
+        else:
+            found = [case for v in every if not v[0].library or choice.kernels for case in counted(v)]
+        fits = fitting(choice.expression)
+        found = [case for case in found if fits(case.id)]
+    if library := next((case for case in found if case.kernel.library), None):
+        raise ValueError(f"{library.id}: a library has no PTX to count")
+    if not found:
+        raise ValueError(f"no case fits -k {choice.expression!r}")
+    return found

@@ -1,0 +1,198 @@
+"""A project: a root folder with declarations, suites and baselines; and the one loader of all of these.
+
+The suite's own kernels, a user's repository, the base commit of a comparison and a plain folder all come
+through here. The declarations are a Python package or file that defines ``KERNELS`` and, if it wants others
+than the harness's own, ``SUITES``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from harness.model import BlockShape, Config, DType, Kernel
+from harness.project.suites import SUITES, Suite
+from harness.project.table import ProjectError, Table, find, read
+
+__all__ = ["Project", "ProjectError", "find", "load", "load_kernels"]
+
+_NUMBERS = count()
+_NAME = re.compile(r"\w+")
+
+
+@dataclass(frozen=True)
+class Project:
+    """``root`` the folder of the table, ``kernels`` in the order of their declaration, ``suites`` by name,
+    ``baselines`` the folder of what is stored, ``tests`` that of the test files, ``declarations`` the file
+    that declares the kernels."""
+
+    root: Path
+    kernels: tuple[Kernel, ...]
+    declarations: Path
+    suites: Mapping[str, Suite] = field(default_factory=lambda: SUITES)
+    table: Table = field(default_factory=Table)
+
+    @property
+    def name(self) -> str:
+        return self.root.name
+
+    @property
+    def baselines(self) -> Path:
+        return self.root / self.table.baselines
+
+    @property
+    def tests(self) -> Path:
+        return self.root / self.table.tests
+
+    @property
+    def static(self) -> Path:
+        """The folder of the compiler's figures and the counts."""
+        return self.baselines / "static"
+
+
+def load(root: Path, table: Table | None = None) -> Project:
+    """The project of a folder, by its own table unless one is given.
+
+    Raises ProjectError, one line with file and kernel, for what cannot be read, imported or launched.
+    """
+    root = root.resolve()
+    found = table or read(root)
+    if found is None:
+        raise ProjectError(f"{root} is no project: its pyproject.toml has no table [tool.gemm-regression]")
+    kernels, suites, file = load_kernels(root, found.kernels)
+    return Project(root, kernels, file, suites, found)
+
+
+def load_kernels(root: Path, path: str) -> tuple[tuple[Kernel, ...], Mapping[str, Suite], Path]:
+    """Kernels, suites and the declaring file, of a package folder or .py file in ``root``. Raises
+    ProjectError."""
+    file = root / path if path.endswith(".py") else root / path / "__init__.py"
+    if not file.is_file():
+        raise ProjectError(f"{root} has no {file.relative_to(root)}, which is to declare its kernels")
+    shown = str(file.relative_to(root))
+    module = _imported(file, shown)
+    kernels = tuple(_resolved(kernel, file, shown) for kernel in _kernels(module, shown))
+    names = [kernel.name for kernel in kernels]
+    for name in names:
+        if names.count(name) > 1:
+            raise ProjectError(f"{shown}: two kernels are named {name!r}")
+    return kernels, _suites(module, shown), file
+
+
+def _imported(file: Path, shown: str) -> ModuleType:
+    """The declarations, run in a namespace of their own that is forgotten afterwards."""
+    name = f"_gemm_declarations_{next(_NUMBERS)}"
+    package = [str(file.parent)] if file.name == "__init__.py" else None
+    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=package)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # Whatever a file of anyone's may do.
+        raise ProjectError(f"{_place(error, file, shown)}: {type(error).__name__}: {_line(error)}") from None
+    finally:
+        for loaded in [m for m in sys.modules if m == name or m.startswith(f"{name}.")]:
+            del sys.modules[loaded]
+    return module
+
+
+def _place(error: BaseException, file: Path, shown: str) -> str:
+    """The line of the declarations at which it went wrong."""
+    if isinstance(error, SyntaxError) and error.filename == str(file):
+        return f"{shown}:{error.lineno}"
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
+    return f"{shown}:{lines[-1]}" if lines else shown
+
+
+def _line(error: BaseException) -> str:
+    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    return " ".join(said.split())
+
+
+def _kernels(module: ModuleType, shown: str) -> Iterator[Kernel]:
+    found = getattr(module, "KERNELS", None)
+    if not isinstance(found, tuple | list) or not found:
+        raise ProjectError(f"{shown}: it must define KERNELS, a tuple of Kernel(...)")
+    for number, kernel in enumerate(found, 1):
+        if not isinstance(kernel, Kernel):
+            raise ProjectError(f"{shown}: KERNELS: number {number} is {type(kernel).__name__}, no Kernel")
+        yield kernel
+
+
+def _resolved(kernel: Kernel, file: Path, shown: str) -> Kernel:
+    """The kernel with its paths made absolute, once it is sure that it can be launched."""
+    folder = file.parent
+    reason = _fault(kernel)
+    if not reason and kernel.source is not None and not (folder / kernel.source).is_file():
+        reason = f"there is no source file {kernel.source}"
+    include = tuple(folder / path for path in kernel.include) if not reason else ()
+    if missing := [path for path in include if not path.is_dir()]:
+        reason = f"there is no folder {missing[0]} to include from"
+    if reason:
+        raise ProjectError(f"{shown}: kernel {kernel.name!r}: {reason}")
+    source = kernel.source and folder / kernel.source
+    return replace(kernel, source=source, include=include)
+
+
+def _fault(kernel: Kernel) -> str:
+    """What is wrong with a declaration, empty if nothing is."""
+    return next(filter(None, _faults(kernel)), "")
+
+
+def _faults(kernel: Kernel) -> Iterator[str]:
+    if not isinstance(kernel.name, str) or not _NAME.fullmatch(kernel.name):
+        yield "a name has letters, digits and _ alone"
+    if kernel.source is not None and not isinstance(kernel.source, Path):
+        yield f"source is {type(kernel.source).__name__}, no path"
+    yield _all_are(kernel.dtypes, DType, "dtypes", "F32")
+    yield _all_are(kernel.configs, Config, "configs", "Config(TILE=32)")
+    labels = [config.label for config in kernel.configs]
+    if twice := next((label for label in labels if labels.count(label) > 1), None):
+        yield f"two configs read {twice}"
+    if twice := next((d.name for d in kernel.dtypes if kernel.dtypes.count(d) > 1), None):
+        yield f"dtype {twice} is in it twice"
+    for name in ("include", "features", "flags"):
+        if not isinstance(getattr(kernel, name), tuple):
+            yield f"{name} is no tuple: write ({getattr(kernel, name)!r},)"
+    if kernel.library:
+        return
+    try:
+        kernel.signature  # noqa: B018
+    except ValueError as error:
+        yield f"parameters: {error}"
+    for dtype in kernel.dtypes:
+        for config in kernel.configs:
+            try:
+                if not isinstance(shape := kernel.shape_of(config, dtype), BlockShape):
+                    yield f"shape gives {type(shape).__name__}, no BlockShape"
+                kernel.entry_of(config, dtype)
+            except Exception as error:
+                yield f"shape of config {config.label!r}: {type(error).__name__}: {_line(error)}"
+
+
+def _all_are(values: Any, kind: type, name: str, example: str) -> str:
+    if isinstance(values, tuple) and values and all(isinstance(value, kind) for value in values):
+        return ""
+    return f"{name} must be a tuple such as ({example},)"
+
+
+def _suites(module: ModuleType, shown: str) -> Mapping[str, Suite]:
+    """The harness's suites, and the declared ones over them."""
+    found = getattr(module, "SUITES", ())
+    suites = list(found.values() if isinstance(found, Mapping) else found if _iterable(found) else [found])
+    if wrong := next((suite for suite in suites if not isinstance(suite, Suite)), None):
+        raise ProjectError(f"{shown}: SUITES: {wrong!r} is no Suite")
+    return {**SUITES, **{suite.name: suite for suite in suites}}
+
+
+def _iterable(found: object) -> bool:
+    return isinstance(found, Iterable)

@@ -1,0 +1,45 @@
+"""The lookup of what a user names; a wrong name is answered with the near ones, in one line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+
+from harness.model import Config, Kernel
+from harness.project.suites import Suite
+
+_SHOWN = 4
+
+
+def find_suite(suites: Mapping[str, Suite], name: str) -> Suite:
+    """The suite of this name. Raises ValueError, with names that are known."""
+    return suites[_known("suite", name, suites)]
+
+
+def find_kernel(kernels: Iterable[Kernel], name: str) -> Kernel:
+    """The kernel of this name. Raises ValueError, with names that are known."""
+    named = {kernel.name: kernel for kernel in kernels}
+    return named[_known("kernel", name, named)]
+
+
+def find_config(kernel: Kernel, label: str) -> Config:
+    """The declared config of a kernel with this label. Raises ValueError, with labels that are known."""
+    configs = {config.label: config for config in kernel.configs}
+    return configs[_known(f"config of {kernel.name}", label, configs)]
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> ValueError:
+    """One line: the name, those most like it or the first few, and how many more there are."""
+    names = [each for each in dict.fromkeys(known) if each]
+    near = difflib.get_close_matches(name, names, _SHOWN)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    shown: Sequence[str] = names if len(names) <= _SHOWN else near or names[:_SHOWN]
+    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    return ValueError(f"unknown {what} {name!r}{hint}; known: {', '.join(shown) or 'none'}{more}")
+
+
+def _known(what: str, name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    if name not in names:
+        raise unknown(what, name, names)
+    return name

@@ -1,0 +1,30 @@
+"""The ladder, as the harness loads it: what the suite's own tests judge and try things on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.model import Case, Kernel
+from harness.project import names, selection
+from harness.project.loader import load
+from harness.project.selection import Choice, Selection
+
+PROJECT = load(Path(__file__).parents[1])
+LADDER = PROJECT.kernels
+KERNELS_DIR = PROJECT.declarations.parent
+H200 = (9, 0)
+
+
+def find_kernel(name: str) -> Kernel:
+    return names.find_kernel(LADDER, name)
+
+
+def find_case(text: str, capability: tuple[int, int] = H200) -> Case:
+    return selection.find_case(PROJECT, text, capability)
+
+
+def select(
+    suite: str = "full", kernels: tuple[str, ...] = (), capability: tuple[int, int] = H200
+) -> Selection:
+    """What a suite holds of the ladder, or of these kernels of it."""
+    return selection.select(PROJECT, Choice(suite, kernels), capability)
