@@ -13,12 +13,11 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from harness.baselines import provenance
 from harness.commands.common import busy_text, end_on_sigterm, project_of
 from harness.compiler.errors import ToolchainError
-from harness.devices import DeviceError, NoDevice, open_cuda
+from harness.devices import DeviceError, Gpu, NoDevice, open_cuda
 from harness.files import write_whole
 from harness.gate import document
 from harness.gate.compare import compare
@@ -33,7 +32,7 @@ from harness.timing.plan import PairPlan
 
 def main(
     arguments: Sequence[str] | None = None,
-    open_device: Callable[[float], Any] = open_cuda,
+    open_device: Callable[[float], Gpu] = open_cuda,
 ) -> int:
     given = _parser().parse_args(arguments)
     try:
@@ -73,7 +72,7 @@ def _share(text: str) -> float:
         raise ValueError(f"{text!r}: give a percentage, such as 0.5%") from None
 
 
-def _run(given: argparse.Namespace, rule: Rule, open_device: Callable[[float], Any]) -> int:
+def _run(given: argparse.Namespace, rule: Rule, open_device: Callable[[float], Gpu]) -> int:
     project = project_of(given)
     tree = _tree(given.base, project)
     with checked_out(given.base, project) as commit:

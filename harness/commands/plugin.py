@@ -26,9 +26,8 @@ from harness.compiler.nvcc import Variant
 from harness.compiler.static import ARCHES
 from harness.compiler.static.store import holds_any
 from harness.counters import check as counted
-from harness.devices import DeviceError, NoDevice, open_cuda, open_emulated
+from harness.devices import DeviceError, NoDevice, PairingDevice, open_cuda, open_emulated
 from harness.gate.against import Against
-from harness.gate.compare import PairingDevice
 from harness.model import Case
 from harness.project import selection as cases
 from harness.project.loader import Project, ProjectError, find, load

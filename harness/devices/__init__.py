@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from harness.model import Array, Case
+from harness.timing.measurement import Measurement
+from harness.timing.plan import PairPlan, Plan
+from harness.timing.samples import PairedSamples
+
+if TYPE_CHECKING:
+    from harness.devices.cuda.client import CudaDevice
+    from harness.devices.cuda.environment import GpuInfo
+    from harness.devices.emulated.device import EmulatedDevice
 
 # Buffers as the kernel sees them, by operand: each of ``Storage.shape``, what lies beside the elements
 # included.
@@ -68,11 +76,48 @@ def run_all(device: Device, cases: Sequence[Case], inputs: Sequence[Inputs]) -> 
     return [device.run(case, given) for case, given in zip(cases, inputs, strict=True)]
 
 
+class TimingDevice(Protocol):
+    """A device with a clock. Raises DeviceError."""
+
+    def time(self, case: Case, plan: Plan) -> Measurement: ...
+
+    def restart(self) -> None:
+        """What is timed next runs in a fresh process."""
+
+
+@runtime_checkable
+class PairingDevice(Protocol):
+    """A device that times two builds in turn. Raises DeviceError; its code begins with BASE_ where the base's
+    side failed."""
+
+    def pair(self, base: Case, case: Case, plan: PairPlan) -> PairedSamples: ...
+
+
+class Gpu(TimingDevice, PairingDevice, Protocol):
+    """A GPU that is open: ``info`` is what NVML says of it."""
+
+    info: GpuInfo
+
+    def prepare(self, cases: Iterable[Case]) -> dict[str, str]:
+        """Compiles; the errors by variant."""
+
+    def prepare_pairs(self, pairs: Iterable[tuple[Case, Case]]) -> None:
+        """Compiles bases and cases."""
+
+    def facts(self) -> dict[str, Any]:
+        """What the worker knows of libraries, as ``machine_info`` tells it."""
+
+    def busy(self) -> list[str]:
+        """Who else computes on it, in words."""
+
+    def close(self) -> None: ...
+
+
 class NoDevice(Exception):
     """There is nothing to run on; the message says in one line what is missing."""
 
 
-def open_cuda(time_limit: float) -> Any:
+def open_cuda(time_limit: float) -> CudaDevice:
     """The cuda device. Raises NoDevice without a GPU, PyCUDA, a compiler or a driver that fits it."""
     from importlib.util import find_spec
 
@@ -99,7 +144,7 @@ def open_cuda(time_limit: float) -> Any:
     return device
 
 
-def open_emulated(arch: str) -> Any:
+def open_emulated(arch: str) -> EmulatedDevice:
     """The emulated device, compiling for an architecture such as "sm_90a". Raises NoDevice without nvcc."""
     from harness.compiler.errors import ToolchainError
     from harness.compiler.tools import find_nvcc

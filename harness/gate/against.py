@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from harness.baselines import BaselineEntry
 from harness.compiler.errors import ToolchainError
-from harness.gate.compare import PairingDevice, compare
+from harness.devices import PairingDevice
+from harness.gate.compare import compare
 from harness.gate.pairs import Pair, pairs_of
 from harness.model import Case
 from harness.project.commit import Commit, CommitError, checked_out

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
 
-from harness.devices import DeviceError
+from harness.devices import DeviceError, PairingDevice
 from harness.gate.pairs import Pair
 from harness.model import Case
 from harness.timing.interval import PairedKind
@@ -28,13 +27,6 @@ from harness.verdicts.paired import (
 from harness.verdicts.vocabulary import Outcome
 
 CONTROLS = 3  # identical pairs that are timed
-
-
-@runtime_checkable
-class PairingDevice(Protocol):
-    """A device that times two builds in turn."""
-
-    def pair(self, base: Case, case: Case, plan: PairPlan) -> PairedSamples: ...
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from harness.baselines import Baseline, BaselineEntry
-from harness.devices import DeviceError
+from harness.devices import DeviceError, TimingDevice
 from harness.model import Case
 from harness.timing.measurement import Measurement
 from harness.timing.plan import Plan
@@ -19,14 +19,6 @@ from harness.verdicts.evidence import Evidence, conclude, confirmed, told
 from harness.verdicts.judge import CONFIRMED
 from harness.verdicts.paired import Paired
 from harness.verdicts.vocabulary import Observation, Policy, Verdict, VerdictKind
-
-
-class TimingDevice(Protocol):
-    """A device with a clock."""
-
-    def time(self, case: Case, plan: Plan) -> Measurement: ...
-
-    def restart(self) -> None: ...
 
 
 class PairsWithBaseline(Protocol):

@@ -19,7 +19,7 @@ from typing import Any
 
 from harness.baselines import provenance
 from harness.commands.common import busy_text, end_on_sigterm
-from harness.devices import DeviceError, NoDevice, open_cuda
+from harness.devices import DeviceError, Gpu, NoDevice, open_cuda
 from harness.project.loader import ProjectError
 from harness.study import trials
 from harness.study.ladder import case_of, project
@@ -28,7 +28,7 @@ from harness.study.raw import StudyError, append, read, resume, summary
 TRIALS = 40
 
 
-def main(arguments: Sequence[str] | None = None, open_device: Callable[[float], Any] = open_cuda) -> int:
+def main(arguments: Sequence[str] | None = None, open_device: Callable[[float], Gpu] = open_cuda) -> int:
     given = _parser().parse_args(arguments)
     try:
         if given.command == "measure":
@@ -78,7 +78,7 @@ def _sizes(text: str) -> tuple[float, ...]:
     return found
 
 
-def _measure(given: argparse.Namespace, open_device: Callable[[float], Any]) -> int:
+def _measure(given: argparse.Namespace, open_device: Callable[[float], Gpu]) -> int:
     began = time.monotonic()
     if given.trials < 1:
         raise ValueError("--trials: give a number above 0")
@@ -97,7 +97,7 @@ def _measure(given: argparse.Namespace, open_device: Callable[[float], Any]) -> 
         device.close()
 
 
-def _trials(given: argparse.Namespace, device: Any, ids: Sequence[str], began: float) -> int:
+def _trials(given: argparse.Namespace, device: Gpu, ids: Sequence[str], began: float) -> int:
     failed = device.prepare([case_of(text, device.info.capability) for text in trials.CASES])
     if failed:
         raise StudyError("; ".join(line.splitlines()[0] for line in failed.values()))
@@ -130,7 +130,7 @@ def _trials(given: argparse.Namespace, device: Any, ids: Sequence[str], began: f
     return 0
 
 
-def _begun(given: argparse.Namespace, device: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _begun(given: argparse.Namespace, device: Gpu) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A new file, with its head."""
     start = time.monotonic()
     about: dict[str, Any] = {

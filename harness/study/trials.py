@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from harness.baselines.store import noise_floor
-from harness.devices import DeviceError
+from harness.devices import DeviceError, Gpu
 from harness.model import Case
 from harness.study.ladder import case_of
 from harness.study.raw import SCHEMA, StudyError, clocks, seconds, ticks
@@ -104,7 +104,7 @@ def _observation(case: Case, run: Mapping[str, Any]) -> Observation:
 # On the GPU
 
 
-def head(device: Any, ids: Sequence[str], about: Mapping[str, Any]) -> Record:
+def head(device: Gpu, ids: Sequence[str], about: Mapping[str, Any]) -> Record:
     """What a study begins with: of each case five fresh processes' medians at size 0, and the samples of the
     middle one, in place of a stored baseline."""
     found = [case_of(text, device.info.capability) for text in ids]
@@ -134,7 +134,7 @@ def _run(m: Measurement) -> Record:
 
 
 def trial(
-    device: Any, baseline: Mapping[str, Mapping[str, Any]], number: int, cells: Sequence[tuple[str, float]]
+    device: Gpu, baseline: Mapping[str, Mapping[str, Any]], number: int, cells: Sequence[tuple[str, float]]
 ) -> list[Record]:
     """One trial of each (case id, size), cases and sizes in an order drawn by lot.
 
@@ -166,7 +166,7 @@ def trial(
     return records
 
 
-def _cell(device: Any, case: Case, stored: Mapping[str, Any], size: float, number: int) -> Record:
+def _cell(device: Gpu, case: Case, stored: Mapping[str, Any], size: float, number: int) -> Record:
     cycles = round(size * statistics.median_low(stored["medians"]) * stored["mhz"] * 1e6)
     record: Record = {"trial": number, "case": case.id, "size": size, "cycles": cycles}
     try:
@@ -181,7 +181,7 @@ def _cell(device: Any, case: Case, stored: Mapping[str, Any], size: float, numbe
     return record | {"true": _true(looks[0], stored), "gate": [_run(m)], "looks": _told(looks)}
 
 
-def _looks(device: Any, case: Case, cycles: int, size: float, number: int) -> Iterator[PairedSamples]:
+def _looks(device: Gpu, case: Case, cycles: int, size: float, number: int) -> Iterator[PairedSamples]:
     """Looks until every margin is decided, as many as the rule has at most.
 
     A size on the very margin is neither beyond it nor within: of that one no decision is waited for.
