@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from harness.devices.probes import odd, sparse
 from harness.model import Array, DType, Operation, Problem
 
 _FLOAT32_INTEGERS = 2**24  # integers below are exact in FP32, and so is every partial sum
@@ -75,12 +76,9 @@ def _multiplied(
     if kind == "normal":
         return rng.standard_normal(shape, np.float32)
     if number == 0:
-        half = 1 << (min(13, dtype.integer_bits) - 1)
-        if dtype.output == np.float16:
-            half = max(1, min(half, _FLOAT16_MAX // (2 * depth)))
-        return (2 * rng.integers(-half, half, shape) + 1).astype(np.float32)
-    density = min(0.9, 1024 / depth)
-    return rng.choice([-1.0, 0.0, 1.0], shape, p=[density / 2, 1 - density, density / 2]).astype(np.float32)
+        narrow = dtype.output == np.float16
+        return odd(rng, shape, dtype, max(1, _FLOAT16_MAX // (2 * depth)) if narrow else 1 << 12)
+    return sparse(rng, shape, min(0.9, 1024 / depth))
 
 
 def _added(rng: np.random.Generator, shape: tuple[int, int, int], kind: str, dtype: DType) -> Array:

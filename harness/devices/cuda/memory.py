@@ -11,6 +11,7 @@ import pycuda.driver as cuda
 
 from harness.devices.cuda.guards import ALIGN, GUARD
 from harness.devices.cuda.protocol import Work
+from harness.devices.probes import odd, sparse
 from harness.devices.workspace import WORKSPACE
 from harness.model import Array, DType
 
@@ -128,26 +129,18 @@ class TimedData:
 
 
 def _pool(kind: str, dtype: DType, depth: int, rng: np.random.Generator) -> Array:
-    """Random numbers on the grid of the dtype.
-
-    ``odd`` and ``sparse`` make a product that FP32 accumulates exactly and lower precision does not:
-    odd integers of the widest multiplicand, times {0, ±1} sparse enough that no partial sum reaches 2²⁴.
-    ``added`` are small integers. Of integer dtypes all that is multiplied is any integer.
-    """
-    if dtype.integer and kind != "added":
+    """Random numbers on the grid of the dtype: ``normal``; ``odd`` and ``sparse``, whose products are probes;
+    ``added``, small integers of the output's type. Of integer dtypes all that is multiplied is any integer."""
+    if kind == "added":
+        return rng.integers(-15, 16, _PERIOD).astype(dtype.output)
+    if dtype.integer:
         return rng.integers(-127, 128, _PERIOD).astype(dtype.storage)
     if kind == "normal":
         values = rng.standard_normal(_PERIOD, np.float32)
     elif kind == "odd":
-        half = 1 << (min(13, dtype.integer_bits) - 1)
-        values = (2 * rng.integers(-half, half, _PERIOD) + 1).astype(np.float32)
-    elif kind == "added":
-        return rng.integers(-15, 16, _PERIOD).astype(dtype.output)
+        values = odd(rng, _PERIOD, dtype)
     else:
-        density = min(0.5, 512 / max(1, depth))
-        values = rng.choice([-1.0, 0.0, 1.0], _PERIOD, p=[density / 2, 1 - density, density / 2]).astype(
-            np.float32
-        )
+        values = sparse(rng, _PERIOD, min(0.5, 512 / max(1, depth)))
     return values.astype(dtype.storage)
 
 
