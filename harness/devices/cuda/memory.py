@@ -130,7 +130,7 @@ class TimedData:
 
 def _pool(kind: str, dtype: DType, depth: int, rng: np.random.Generator) -> Array:
     """Random numbers on the grid of the dtype: ``normal``; ``odd`` and ``sparse``, whose products are probes;
-    ``added``, small integers of the output's type. Of integer dtypes all that is multiplied is any integer."""
+    ``added``, small integers of the output's type. Integer dtypes multiply any integer."""
     if kind == "added":
         return rng.integers(-15, 16, _PERIOD).astype(dtype.output)
     if dtype.integer:
