@@ -17,7 +17,8 @@ class Takes:
 
     ``multiples`` of sizes and leading dimensions, by name (``m``, ``n``, ``k``, ``lda`` …): a number, or the
     config's parameter that holds it, ``{"m": "TILE_M"}``; ``at_least`` and ``at_most`` by name; ``square``
-    where m, n and k are one size; ``unless`` gives a reason against a problem, or None.
+    where m, n and k are one size; ``unless`` gives a reason against a problem, or None. ``finite_c`` for a
+    kernel that reads C where beta is 0 too, as ``alpha * sum + beta * C`` does: C then holds numbers.
     """
 
     multiples: Mapping[str, int | str] = field(default_factory=dict)
@@ -25,6 +26,7 @@ class Takes:
     at_most: Mapping[str, int] = field(default_factory=dict)
     square: bool = False
     unless: Callable[[Problem, Config], str | None] | None = None
+    finite_c: bool = False
 
     def __hash__(self) -> int:
         return id(self)
@@ -58,7 +60,8 @@ class Takes:
         if self.square:
             sizes = dict.fromkeys(sizes, min(max(sizes.values()), 256))
         for name, size in sizes.items():
-            size = min(max(size, self.at_least.get(name, 0)), self.at_most.get(name, size))
+            size = max(size, self.at_least.get(name, 0))
+            size = min(size, self.at_most.get(name, size))
             unit = units.get(name, 1)
             up = -(-size // unit) * unit
             sizes[name] = up if up <= self.at_most.get(name, up) else size // unit * unit

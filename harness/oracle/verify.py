@@ -18,6 +18,7 @@ from harness.oracle.reference import error_bound, exact_result, reference
 
 # alpha and beta of the exact check: each value once in each place, and the pairs that shortcuts get wrong.
 SCALES = ((1.0, 0.0), (2.0, 3.0), (-1.0, 1.0), (0.0, 2.0), (3.0, -1.0), (0.0, 0.0))
+_FINITE = 55.0  # what C holds before, for a kernel that takes no NaN there
 _OLD = 77.0  # what C holds before the second launch: a number, for a kernel that writes over NaN only
 _LITTLE = 1000  # multiply-adds of a problem that costs nothing anywhere
 
@@ -130,7 +131,10 @@ class _Examination:
         self.findings.append(Finding(check, f"{text} [{_scales(problem)}]"))
 
     def _inputs(self, problem: Problem, kind: str, before: float = np.nan) -> Inputs:
-        """The result is ``before`` where beta is 0: NaN, so reading it, or not writing it, shows."""
+        """Where beta is 0 the result is ``before``: NaN, so reading it, or not writing it, shows; for a kernel
+        that says it reads it, a number."""
+        if before != before and self._case.kernel.takes.finite_c:
+            before = _FINITE
         inputs = make_inputs(self._operation, problem, self._dtype, kind)
         if problem.beta == 0:
             c = inputs[self._result].copy()
@@ -159,7 +163,10 @@ class _Examination:
         )
         if problem.beta == 0 and _is_unwritten(got[at]):
             check = "unwritten"
-            text += f" ({self._result} was {_shown(value)} before: not written, or read although beta is 0)"
+            text += (
+                f" ({self._result} was {_shown(value)} before: not written, or read although beta is 0; if "
+                "that is meant: takes=Takes(finite_c=True))"
+            )
         self._add(check, problem, text)
 
     def _scaled(self, scales: Sequence[tuple[float, float]]) -> Iterator[_Launch]:

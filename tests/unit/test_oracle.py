@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from harness.model import (
     DType,
     Kernel,
     Problem,
+    Takes,
 )
 from harness.project.suites import VERIFIED
 from tests.unit.fakes import NumpyDevice, product
@@ -187,6 +189,24 @@ def test_padding_columns_of_the_inputs_must_not_be_read() -> None:
 
     device.run = reads_past_the_row  # type: ignore[method-assign]
     assert found(device) == ["unwritten"]
+
+
+@pytest.mark.parametrize("problem", [ODD, Problem(37, 53, 141, beta=1)], ids=lambda p: p.id)
+def test_a_kernel_that_says_it_reads_c_where_beta_is_0_finds_numbers_there(problem: Problem) -> None:
+    device = NumpyDevice(combine=lambda product, c, p: p.alpha * product + p.beta * c)
+    reads_c = replace(KERNEL, takes=Takes(finite_c=True))
+    assert oracle.verify(device, Case(reads_c, F32, Config(), problem)) == []
+    (finding,) = oracle.verify(device, Case(KERNEL, F32, Config(), problem))
+    assert "takes=Takes(finite_c=True)" in finding.message
+
+
+def test_what_such_a_kernel_does_not_write_is_found_all_the_same() -> None:
+    def forget(c: Array, inputs: Inputs, p: Problem) -> None:
+        c[3, 5] = inputs["C"][3, 5]
+
+    reads_c = replace(KERNEL, takes=Takes(finite_c=True))
+    (finding,) = oracle.verify(NumpyDevice(finish=forget), Case(reads_c, F32, Config(), ODD))
+    assert finding.check == "exact"
 
 
 def test_stale_output_is_found() -> None:

@@ -186,6 +186,7 @@ def test_what_parameters_cannot_say_is_refused_with_the_reason() -> None:
         (Takes(at_most={"m": 64, "n": 64, "k": 64}), Problem(64, 64, 64)),
         (Takes(square=True, multiples={"m": 32, "n": 32, "k": 32}), Problem(160, 160, 160)),
         (Takes(at_most={"k": 100}, multiples={"k": 64}), Problem(127, 131, 64)),
+        (Takes(at_least={"k": 160}, multiples={"k": 64}), Problem(127, 131, 192)),
     ],
 )
 def test_a_problem_near_what_is_taken_is_taken(takes: Takes, near: Problem) -> None:

@@ -137,7 +137,7 @@ def _outputs(case: Case, buffers: Mapping[str, Buffer], i: int, report: Report) 
 
 def _buffers(cases: Sequence[Case], inputs: Sequence[Inputs]) -> dict[str, Buffer]:
     """The operands in global memory, and the workspace. What lies beside the elements of an operand is no
-    part of it; nor is the result, where beta is 0.
+    part of it; nor is the result, where beta is 0 and the kernel does not say that it reads it.
     """
     first = cases[0]
     made = {}
@@ -145,7 +145,8 @@ def _buffers(cases: Sequence[Case], inputs: Sequence[Inputs]) -> dict[str, Buffe
         known = []
         for case in cases:
             readable = np.zeros(storage.shape, bool)
-            storage.elements(readable)[:] = name != _result(case) or case.problem.beta != 0
+            read = name != _result(case) or case.problem.beta != 0 or case.kernel.takes.finite_c
+            storage.elements(readable)[:] = read
             known.append(readable)
         values = [given[name] for given in inputs]
         pitch = storage.ld * storage.dtype.itemsize
