@@ -131,8 +131,8 @@ class _Examination:
         self.findings.append(Finding(check, f"{text} [{_scales(problem)}]"))
 
     def _inputs(self, problem: Problem, kind: str, before: float = np.nan) -> Inputs:
-        """Where beta is 0 the result is ``before``: NaN, so reading it, or not writing it, shows; for a kernel
-        that says it reads it, a number."""
+        """Where beta is 0 the result is ``before``: NaN, so reading it, or not writing it, shows. For a
+        kernel that says it reads it, a number."""
         if before != before and self._case.kernel.takes.finite_c:
             before = _FINITE
         inputs = make_inputs(self._operation, problem, self._dtype, kind)
