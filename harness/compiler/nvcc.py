@@ -134,7 +134,22 @@ def compile_ptx(
     """
     virtual = arch.replace("sm_", "compute_")
     mode = ("-ptx", f"-arch={virtual}", *(("-lineinfo",) if lines else ()))
-    return readable(_compile(unit_of(kernel, config, dtype), mode, nvcc)[0].decode())
+    unit = unit_of(kernel, config, dtype)
+    ptx = readable(_compile(unit, mode, nvcc)[0].decode())
+    return _numbered(ptx, unit.sources.main) if lines else ptx
+
+
+def _numbered(ptx: str, main: str) -> str:
+    """PTX in which the .cu file is number 1, as readers expect, and no other file is: nvcc numbers them as it
+    comes upon them, and it may come upon a header first."""
+    files = {name[2]: name[1] for name in re.finditer(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', ptx, re.MULTILINE)}
+    number = files.get(main, "0")
+    others = {number: "1", "1": number}
+    return re.sub(
+        r"(\.file\s+|\.loc\s+|inlined_at\s+)(\d+)",
+        lambda word: str(word[1]) + others.get(str(word[2]), str(word[2])),
+        ptx,
+    )
 
 
 def entry_symbol(kernel: Kernel, config: Config, dtype: DType, ptx: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -172,6 +173,15 @@ class TestCompiled:
         (tmp_path / "kernels" / "a.cu").write_text('#define X "common.cuh"\n#include X\n' + MAIN[22:])
         assert "includes common.cuh, which is neither" in said(kernel)
         assert "a name made by a macro is not followed" in said(kernel)
+
+    def test_a_header_that_comes_first_does_not_pass_for_the_cu_file(self, tmp_path: Path) -> None:
+        kernel = planted(tmp_path)
+        inner = tmp_path / "include" / "lib" / "inner.cuh"
+        inner.write_text(INNER + "__device__ __noinline__ float first(float x) { return x * x; }\n")
+        (tmp_path / "kernels" / "a.cu").write_text(MAIN.replace("scaled(c[1])", "scaled(first(c[1]))"))
+        ptx = compile_ptx(kernel, Config(), F32, "sm_90a", lines=True)
+        assert re.search(r'\.file\s+1 "a\.cu"', ptx)
+        assert set(re.findall(r"^\s*\.loc\s+1 (\d+)", ptx, re.MULTILINE)) == {"3"}
 
     def test_lines_are_those_of_the_cu_file(self, tmp_path: Path) -> None:
         ptx = compile_ptx(planted(tmp_path), Config(), F32, "sm_90a", lines=True)
