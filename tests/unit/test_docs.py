@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,16 @@ from tests.unit.fakes import NumpyDevice
 ROOT = Path(__file__).parents[2]
 
 
-def test_files_and_folders_of_the_architecture_exist() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PAGES = sorted((ROOT / "docs").glob("*.md")) + [
+    ROOT / name for name in ("README.md", "CONTRIBUTING.md", "harness/ptx/README.md")
+]
+
+
+@pytest.mark.parametrize("page", ["architecture", "verdicts", "timing", "emulation"])
+def test_files_and_folders_that_a_page_names_exist(page: str) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     names = set(re.findall(r"`([\w/]+(?:\.py|\.cu|/))`", text))
-    assert len(names) > 10
+    assert len(names) > (10 if page == "architecture" else 0)
     there = [
         p.relative_to(ROOT).as_posix()
         for top in ("harness", "kernels", "baselines")
@@ -27,6 +34,34 @@ def test_files_and_folders_of_the_architecture_exist() -> None:
     ]
     there += ["harness", "kernels", "baselines"]
     assert [n for n in sorted(names) if not any(f"/{p}".endswith(f"/{n.rstrip('/')}") for p in there)] == []
+
+
+def test_the_architecture_names_every_folder_and_has_the_layers_of_the_import_contract() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    layers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
+    order = [name for line in reversed(layers["layers"]) for name in line.split(" | ") if name != "__main__"]
+    (shown,) = re.findall(r"```\n(files →.*?)```", text, re.DOTALL)
+    assert re.findall(r"\w+", shown) == order
+    assert [name for name in order if f"`harness/{name}" not in text] == []
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if link.startswith("http"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and anchor not in _anchors(target)):
+            broken.append(link)
+    assert broken == []
 
 
 def _codes(file: str) -> set[str]:
@@ -44,7 +79,7 @@ _TELLING += [f"devices/cuda/{name}.py" for name in ("client", "worker")]
 def test_every_verdict_reason_and_error_is_explained(file: str) -> None:
     codes = _codes(file)
     assert len(codes) >= 4
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "verdicts.md").read_text(encoding="utf-8")
     assert sorted(codes - set(re.findall(r"[A-Z][A-Z0-9_]+", text))) == []
 
 
