@@ -12,13 +12,14 @@ from harness.compiler.static import Check, Entry, StaticFigures
 from harness.compiler.static.store import StoreError
 from harness.counters.check import CounterCheck, CounterEntry
 from harness.devices import Device, DeviceError
+from harness.gate.checked import NOT_EMULATED, RIGHT, UNSUPPORTED, check, failed
 from harness.model import Case, Kernel
-from harness.oracle import verify
-from harness.reports.wording import orphans_text
+from harness.reports.wording import checked_text, orphans_text
+from harness.verdicts.vocabulary import VerdictKind
 
 Record = Callable[[str, object], None]
 
-NOT_EMULATED = "NOT_EMULATED"
+SKIPPED = (VerdictKind.NOT_EMULATED, VerdictKind.REFUSED)
 NOTHING_STORED = "no figures stored: `gemm-regression static --refresh` stores them"
 
 
@@ -26,16 +27,13 @@ def test_kernel(verify_case: Case, device: Device, record_property: Record) -> N
     """A variant is right on a problem, on whichever device there is."""
     record_property("variant", verify_case.variant)
     record_property("problem", verify_case.problem.id)
-    with _emulated(verify_case.kernel, record_property):
-        try:
-            findings = verify(device, verify_case)
-        except DeviceError as error:
-            if error.code == "UNSUPPORTED":
-                raise
-            pytest.fail(f"CRASHED: {verify_case.id}: {error.code}: {error}", pytrace=False)
-    record_property("findings", " ".join(finding.check for finding in findings))
-    if findings:
-        pytest.fail("\n".join(["WRONG: " + verify_case.id, *map(str, findings)]), pytrace=False)
+    checked = check(device, verify_case)
+    record_property("verdict", str(checked.outcome))
+    record_property("findings", " ".join(finding.check for finding in checked.findings))
+    if checked.outcome.kind in SKIPPED:
+        pytest.skip(checked_text(checked))
+    if checked.outcome != RIGHT:
+        pytest.fail(checked_text(checked), pytrace=False)
 
 
 @pytest.mark.gpu
@@ -80,7 +78,7 @@ def test_counts(
     """What a variant asks of the hardware, by its PTX, is as stored."""
     record_property("variant", counts_entry.name)
     if counts_entry.variant and not stores_figures:
-        with _emulated(counts_entry.variant[0], record_property):
+        with _emulated(counts_entry.name, counts_entry.variant[0], record_property):
             _shown(counts_entry, counter_check, record_property)
         pytest.skip(NOTHING_STORED)
     try:
@@ -88,7 +86,7 @@ def test_counts(
     except StoreError as error:
         finding = str(error)
     if counts_entry.variant:
-        with _emulated(counts_entry.variant[0], record_property), _only_unsupported():
+        with _emulated(counts_entry.name, counts_entry.variant[0], record_property), _only_unsupported():
             _shown(counts_entry, counter_check, record_property)
     record_property("arch", "counters")
     record_property("change", finding)
@@ -109,24 +107,19 @@ def _only_unsupported() -> Iterator[None]:
     try:
         yield
     except DeviceError as error:
-        if error.code == "UNSUPPORTED":
+        if error.code == UNSUPPORTED:
             raise
 
 
 @contextlib.contextmanager
-def _emulated(kernel: Kernel, record_property: Record) -> Iterator[None]:
+def _emulated(name: str, kernel: Kernel, record_property: Record) -> Iterator[None]:
     """A kernel that is declared to need what no emulation has is counted as such; another that does is red,
     and told how to declare it."""
     try:
         yield
     except DeviceError as error:
-        if error.code != "UNSUPPORTED":
-            pytest.fail(f"{error.code}: {error}", pytrace=False)
-        if kernel.features:
-            record_property("findings", NOT_EMULATED)
-            pytest.skip(f"{NOT_EMULATED}: {kernel.name} needs {', '.join(kernel.features)}: {error}")
-        pytest.fail(
-            f"UNSUPPORTED: {error}; if that is meant, declare it: "
-            f'Kernel(name="{kernel.name}", …, features=("wgmma",)), and only a GPU will judge it',
-            pytrace=False,
-        )
+        checked = failed(name, kernel, error)
+        if checked.outcome == NOT_EMULATED:
+            record_property("verdict", str(checked.outcome))
+            pytest.skip(checked_text(checked))
+        pytest.fail(checked_text(checked), pytrace=False)

@@ -12,7 +12,7 @@ from harness.commands.session import KEY, Session
 from harness.files import write_whole
 from harness.gate.timed import Result
 from harness.reports import row
-from harness.reports.check import CheckRow, check_rows, check_table
+from harness.reports.check import CheckRow, check_rows, check_table, counts_text
 from harness.reports.figures import gflops_text
 from harness.reports.markdown import job_summary
 from harness.reports.terminal import ladder_table
@@ -23,6 +23,12 @@ from harness.verdicts.vocabulary import VerdictKind
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     session = config.stash[KEY]
+    refused = session.selection.refused_text
+    return [*_about(config, session), *([f"{VerdictKind.REFUSED}: {refused}"] if refused else [])]
+
+
+def _about(config: pytest.Config, session: Session) -> list[str]:
+    """On what the run is, and what it is held to."""
     if session.gpu is None:
         emulated = f"; {session.arch} is emulated, nvcc {provenance.nvcc_version()}" if session.device else ""
         return [f"gpu: none ({session.no_gpu}){emulated}", f"suite: {config.option.suite}"]
@@ -47,6 +53,7 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
     if checked:
         terminalreporter.section(f"kernels without a GPU, {session.arch}")
         terminalreporter.write_line(check_table(checked, terminalreporter._tw.hasmarkup))
+        terminalreporter.write_line(counts_text(checked))
     rows = [row(r.case, r.verdict, r.cublas_ratio, session.policy) for r in session.results]
     notes = _notes(session)
     if rows and session.baseline and session.judging:
@@ -72,7 +79,7 @@ def _checked(terminalreporter: Any, session: Session) -> list[CheckRow]:
     """What a run without a GPU saw of each variant."""
     if session.gpu is not None or session.device is None:
         return []
-    reports = [r for how in ("passed", "failed") for r in terminalreporter.stats.get(how, [])]
+    reports = [r for how in ("passed", "failed", "skipped") for r in terminalreporter.stats.get(how, [])]
     return check_rows([r for r in reports if r.when == "call"], session.arch, session.project.kernels)
 
 

@@ -1,7 +1,8 @@
 """The table of a run without a GPU: a line a variant, from what its tests recorded.
 
 Tests tell what they saw by `record_property`, which reaches the report from whichever process ran them:
-``variant`` always; ``problem`` and ``findings`` (check names) from the correctness tests; ``arch``,
+``variant`` always; ``problem``, ``verdict`` (kind and reason) and ``findings`` (check names) from the
+correctness tests; ``arch``,
 ``registers``, ``occupancy``, ``limited_by`` and ``change`` from the figures; ``sectors_per_request`` and
 ``conflicts`` from the counters.
 """
@@ -17,15 +18,29 @@ from rich.table import Table
 
 from harness.model import Kernel, variant_name
 from harness.reports.terminal import render
+from harness.verdicts.vocabulary import VerdictKind
 
 HEADS = [*("stage", "dtype", "config", "right", "races", "sectors/request", "conflicts")]
-HEADS += ["registers", "occupancy", "changed", "found"]
-ALIGN = "lllrrrrrrll"
+HEADS += ["registers", "occupancy", "changed", "found", "verdict"]
+ALIGN = "lllrrrrrrlll"
+_WORST = [VerdictKind.CRASHED, VerdictKind.WRONG, VerdictKind.NOT_EMULATED, VerdictKind.REFUSED]
 
 
 @dataclass
 class CheckRow:
-    """A variant: of how many problems it is right, what else was found, what the compiler made of it."""
+    """A variant.
+
+    Attributes:
+        stage, dtype, config: its names.
+        problems: on how many it was run.
+        wrong: on how many of them it was not right.
+        found: how often each check of the oracle and the interpreter found something.
+        verdicts: how often each came out of its problems.
+        sectors_per_request, conflicts: the counters', in words.
+        registers, occupancy: the compiler's, in words.
+        changed: architectures whose stored figures it no longer has.
+        failed: whether any of its tests failed.
+    """
 
     stage: str
     dtype: str
@@ -38,7 +53,14 @@ class CheckRow:
     registers: str = ""
     occupancy: str = ""
     changed: list[str] = field(default_factory=list)
+    verdicts: Counter[str] = field(default_factory=Counter)
     failed: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """The worst of its problems', by kind; empty where it was not run."""
+        worst = (kind for kind in _WORST if self.verdicts[kind])
+        return next(worst, VerdictKind.PASS) if self.verdicts else ""
 
     def cells(self) -> tuple[str, ...]:
         right = f"{self.problems - self.wrong}/{self.problems}" if self.problems else ""
@@ -54,6 +76,7 @@ class CheckRow:
             self.occupancy,
             ", ".join(self.changed) or ("none" if self.registers else ""),
             ", ".join(f"{name} {n}" for name, n in self.found.most_common()),
+            self.verdict,
         )
 
 
@@ -63,13 +86,16 @@ def check_rows(reports: Iterable[Any], arch: str, kernels: Sequence[Kernel] = ()
     rows: dict[str, CheckRow] = {}
     for report in reports:
         said: Mapping[str, Any] = dict(report.user_properties)
-        if "variant" not in said or report.skipped:
+        if "variant" not in said:
             continue
         name = str(said["variant"])
         stage, dtype, *config = name.split("-", 2)
         row = rows.setdefault(name, CheckRow(stage, dtype, "".join(config)))
         row.failed |= report.failed
-        if "problem" in said:
+        verdict = str(said.get("verdict", "")).partition(" ")[0]
+        if verdict:
+            row.verdicts[verdict] += 1
+        if "problem" in said and not report.skipped:
             row.problems += 1
             row.wrong += report.failed
             row.found.update(str(said.get("findings", "")).split())
@@ -94,3 +120,10 @@ def check_table(rows: Sequence[CheckRow], color: bool) -> str:
         cells = row.cells()
         table.add_row(*(cells[i] for i in shown), style="red" if row.failed else "")
     return render(table, color)
+
+
+def counts_text(rows: Sequence[CheckRow]) -> str:
+    """``63 variants checked without a GPU: 62 PASS, 1 NOT_EMULATED``."""
+    counts = Counter(row.verdict for row in rows if row.verdict).most_common()
+    said = ", ".join(f"{n} {kind}" for kind, n in counts)
+    return f"{len(rows)} variants checked without a GPU" + (f": {said}" if said else "")

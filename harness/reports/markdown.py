@@ -11,7 +11,7 @@ from harness.baselines import Baseline, BaselineEntry
 from harness.files import write_whole
 from harness.model import Case, Kernel, Problem
 from harness.reports import Row, in_order
-from harness.reports.check import ALIGN, HEADS, CheckRow
+from harness.reports.check import ALIGN, HEADS, CheckRow, counts_text
 from harness.reports.figures import gflops_text, noise_text, percent_text, share_text
 
 BEGIN, END = "<!-- ladder:begin -->", "<!-- ladder:end -->"
@@ -35,7 +35,7 @@ def job_summary(
     failed = [row for row in rows if row.failed]
     said = [f"{n} {verdict}" for verdict, n in Counter(row.verdict for row in rows).most_common()]
     if checked:
-        said.append(f"{len(checked)} variants checked without a GPU")
+        said.append(counts_text(checked))
     said = said or ["nothing was judged"]
     if count := len(other_failures):
         said.append(f"{count} other {'test' if count == 1 else 'tests'} failed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from harness.gate.checked import UNSUPPORTED, Checked
 from harness.reports.figures import gflops_text, percent_text
 from harness.verdicts.drift import Difference
 from harness.verdicts.evidence import Evidence
@@ -55,6 +56,23 @@ def path(e: Evidence) -> str:
     if e.paired:
         steps.append("no pair" if e.paired.outcome == NO_PAIR else f"beside commit {e.paired.commit[:12]}")
     return ", ".join(steps)
+
+
+def checked_text(c: Checked) -> str:
+    """What checking a case came to; a line, and of what is wrong one for each finding."""
+    kind, reason = c.outcome
+    said = [*map(str, c.findings), *c.reasons]
+    if kind is VerdictKind.WRONG:
+        return "\n".join([f"{kind}: {c.name}", *said])
+    if kind is VerdictKind.NOT_EMULATED:
+        return f"{kind}: {c.kernel.name} needs {', '.join(c.kernel.features)}: {said[0]}"
+    text = f"{kind}: {c.name}: {reason}: {'; '.join(said)}"
+    if reason == UNSUPPORTED:
+        text += (
+            "; if that is meant, declare it: "
+            f'Kernel(name="{c.kernel.name}", …, features=("wgmma",)), and only a GPU will judge it'
+        )
+    return text
 
 
 def orphans_text(case_ids: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,9 +10,15 @@ import pytest
 
 from harness.compiler import tools
 from harness.compiler.errors import ToolchainError
-from harness.reports.check import check_rows, check_table
+from harness.devices import DeviceError, Inputs, Outputs, Violation
+from harness.gate.checked import check
+from harness.model import Case, Problem, Takes
+from harness.reports.check import check_rows, check_table, counts_text
 from harness.reports.markdown import job_summary
+from harness.reports.wording import checked_text
 from tests.ladder import LADDER
+from tests.unit import synthetic
+from tests.unit.fakes import NumpyDevice
 from tests.unit.rig import KERNELS_FILE, SUITE_FILE, Rig
 
 NAIVE, TILED = "naive-f32-block32x32", "tiled-f32-tile32-pad0"
@@ -24,11 +31,11 @@ def report(variant: str, failed: bool = False, **said: object) -> Any:
 
 
 REPORTS = [
-    report(TILED, problem="1x1x1", findings=""),
-    report(TILED, True, problem="3x5x7", findings="race race exact"),
+    report(TILED, problem="1x1x1", findings="", verdict="PASS RIGHT"),
+    report(TILED, True, problem="3x5x7", findings="race race exact", verdict="WRONG OUTPUT"),
     report(TILED, True, arch="sm_80", registers=40, occupancy="50.0% (registers)", change="BAR 2 -> 1"),
     report(TILED, arch="sm_90a", registers=32, occupancy="100.0% (threads)", change=""),
-    report(NAIVE, problem="1x1x1", findings=""),
+    report(NAIVE, problem="1x1x1", findings="", verdict="PASS RIGHT"),
     SimpleNamespace(user_properties=[], failed=True, skipped=False),
 ]
 
@@ -38,15 +45,99 @@ def test_a_row_gathers_what_the_tests_of_a_variant_recorded() -> None:
     assert naive.cells()[:5] == ("naive", "f32", "block32x32", "1/1", "0")
     assert tiled.cells() == (
         *("! tiled", "f32", "tile32-pad0", "1/2", "2", "", "", "32", "100.0% (threads)"),
-        *("sm_80", "race 2, exact 1"),
+        *("sm_80", "race 2, exact 1", "WRONG"),
     )
+    assert naive.verdict == "PASS"
+
+
+def test_what_was_not_emulated_is_counted_and_neither_right_nor_red() -> None:
+    skipped = report(NAIVE, problem="3x5x7", verdict="NOT_EMULATED UNSUPPORTED")
+    skipped.skipped = True
+    (naive,) = check_rows([REPORTS[4], skipped], "sm_90a", LADDER)
+    assert (naive.cells()[:4], naive.verdict) == (("naive", "f32", "block32x32", "1/1"), "NOT_EMULATED")
+    rows = check_rows([*REPORTS, skipped], "sm_90a", LADDER)
+    assert counts_text(rows) == "2 variants checked without a GPU: 1 NOT_EMULATED, 1 WRONG"
+
+
+class _Failing(NumpyDevice):
+    def __init__(self, code: str) -> None:
+        super().__init__()
+        self.code = code
+
+    def run(self, case: Case, inputs: Inputs) -> Outputs:
+        raise DeviceError(self.code, f"{case.variant}: line 7: no wgmma.fence")
+
+
+@pytest.mark.parametrize(
+    ("code", "features", "outcome"),
+    [
+        ("UNSUPPORTED", ("wgmma",), "NOT_EMULATED UNSUPPORTED"),
+        ("UNSUPPORTED", (), "CRASHED UNSUPPORTED"),
+        ("HANG", ("wgmma",), "CRASHED HANG"),
+    ],
+)
+def test_only_a_declared_feature_excuses_what_the_interpreter_lacks(
+    code: str, features: tuple[str, ...], outcome: str
+) -> None:
+    case = synthetic.case("naive", problem=Problem(3, 5, 7))
+    case = replace(case, kernel=replace(case.kernel, features=features))
+    checked = check(_Failing(code), case)
+    assert str(checked.outcome) == outcome
+    text = checked_text(checked)
+    assert text.startswith(outcome.partition(" ")[0] + ": ")
+    assert "line 7: no wgmma.fence" in text
+    assert ("features=(" in text) == (outcome == "CRASHED UNSUPPORTED")
+
+
+class _Seeing(NumpyDevice):
+    def __init__(self, violation: str) -> None:
+        super().__init__()
+        self.violation = violation
+
+    def run(self, case: Case, inputs: Inputs) -> Outputs:
+        return replace(super().run(case, inputs), violations=(Violation(self.violation, "at line 7"),))
+
+
+@pytest.mark.parametrize(
+    ("violation", "features", "kind"),
+    [
+        ("unsupported", ("tma",), "NOT_EMULATED"),
+        ("unsupported", (), "WRONG"),
+        ("race", ("tma",), "WRONG"),
+    ],
+)
+def test_what_an_interpreter_meets_on_its_way_is_excused_where_nothing_else_is_wrong(
+    violation: str, features: tuple[str, ...], kind: str
+) -> None:
+    case = synthetic.case("naive", problem=Problem(3, 5, 7))
+    case = replace(case, kernel=replace(case.kernel, features=features))
+    assert check(_Seeing(violation), case).outcome.kind == kind
+
+
+def test_a_problem_that_is_not_taken_is_refused_and_a_wrong_result_is_wrong() -> None:
+    case = synthetic.case("naive", problem=Problem(3, 5, 7))
+    taken = replace(case, kernel=replace(case.kernel, takes=Takes(multiples={"m": 8})))
+    refused = check(NumpyDevice(), taken)
+    assert str(refused.outcome) == "REFUSED NOT_TAKEN"
+    assert checked_text(refused) == f"REFUSED: {case.id}: NOT_TAKEN: m 3 is no multiple of 8"
+    assert str(check(NumpyDevice(), case).outcome) == "PASS RIGHT"
+
+    def zero(c: Any, inputs: Inputs, problem: Problem) -> None:
+        c[:] = 0
+
+    wrong = check(NumpyDevice(finish=zero), case)
+    assert str(wrong.outcome) == "WRONG OUTPUT"
+    first, *lines = checked_text(wrong).splitlines()
+    assert first == f"WRONG: {case.id}"
+    assert len(lines) == len(wrong.findings) > 0
 
 
 def test_columns_that_nothing_fills_are_left_out() -> None:
     text = check_table(check_rows(REPORTS, "sm_90a"), color=False)
     assert "sectors/request" not in text
     assert text.splitlines()[0].split() == [
-        *("stage", "dtype", "config", "right", "races", "registers", "occupancy", "changed", "found")
+        *("stage", "dtype", "config", "right", "races", "registers", "occupancy", "changed", "found"),
+        "verdict",
     ]
 
 
