@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from harness.compiler.errors import CompileError, ToolchainError
 
 _UNNAMED = "(anonymous namespace)::"
-_SPELT = {"half": "__half", "nv_bfloat16": "__nv_bfloat16", "half2": "__half2", "unsigned": "unsignedint"}
+_SPELT = {"half": "__half", "nv_bfloat16": "__nv_bfloat16", "half2": "__half2", "true": "1", "false": "0"}
 
 
 def symbol_of(entry: str, symbols: Sequence[str], what: str) -> str:
@@ -35,9 +35,9 @@ def symbol_of(entry: str, symbols: Sequence[str], what: str) -> str:
 
 
 def names_it(entry: str, full: str) -> bool:
-    """Whether a tool that shows names of C++, with parameters or without, speaks of this entry."""
-    (name, arguments), (said, said_arguments) = _split(entry), _split(full)
-    return name == said and (not arguments or not said_arguments or arguments == said_arguments)
+    """Whether the function that a tool names as C++ does is this entry, or another instance of its template:
+    tools spell the arguments of templates in ways of their own."""
+    return _split(entry)[0] == _split(full)[0]
 
 
 def instantiation(entry: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from harness.compiler import nvcc, tools
+from harness.compiler import elf, nvcc, tools
 from harness.compiler.cache import cache_dir
+from harness.compiler.entry import symbol_of
 from harness.compiler.errors import CompileError, ToolchainError
 from harness.compiler.nvcc import Binary, compile_all, compile_cubin, compile_options, compile_ptx
-from harness.model import BF16, F32, BlockShape, Config, Kernel
+from harness.devices.cuda.protocol import Build
+from harness.model import BF16, F32, BlockShape, Case, Config, Kernel, Problem
 
 SOURCE = """
 extern "C" __global__ void gemm_planted(float* c) { c[threadIdx.x] = SCALE; }
@@ -234,3 +237,33 @@ def test_the_cache_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_dir() == tmp_path / ".cache" / "gemm-regression"
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("entry", ["gemm_planted", "two<{SCALE}>"])
+def test_what_source_module_compiles_is_the_same_code(entry: str, tmp_path: Path) -> None:
+    """As PyCUDA runs nvcc on a Build; ptxas notes in a cubin that it was to be verbose, and nothing else."""
+    more = "template <int N> __global__ void two(float* c) { c[N] = __FILE__[threadIdx.x]; }\n"
+    kernel = replace(planted(tmp_path, SOURCE + more), entry=entry)
+    case = Case(kernel, F32, Config(SCALE=1), Problem(8, 8, 8))
+    build, folder = Build.of(case, (9, 0)), tmp_path / "pycuda"
+    assert build.source
+    assert "#include" not in build.source  # PyCUDA would run the preprocessor at each look-up
+    folder.mkdir()
+    (folder / "kernel.cu").write_text(build.source)
+    command = [str(tools.find_nvcc().path), "--cubin", *build.options, "-arch", build.arch]
+    include = [f"-I{path}" for path in (*build.include, tmp_path)]
+    subprocess.run([*command, *include, "kernel.cu"], cwd=folder, check=True)
+    theirs, ours = (folder / "kernel.cubin").read_bytes(), compile_cubin(kernel, case.config, F32, "sm_90a")
+    assert symbol_of(build.entry, elf.symbols(theirs), "x") == ours.symbol
+    differing = {
+        a.name for a, b in zip(elf.sections(theirs), elf.sections(ours.cubin), strict=True) if a != b
+    }
+    assert differing <= {".note.nv.tkinfo"}
+
+
+def test_a_build_of_what_cannot_be_read_says_why(tmp_path: Path) -> None:
+    """In its own case: those beside it are compiled."""
+    kernel = replace(planted(tmp_path), include=("nowhere",))
+    build = Build.of(Case(kernel, F32, Config(SCALE=1), Problem(8, 8, 8)), (9, 0))
+    assert "its include folder" in build.failure

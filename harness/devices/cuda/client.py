@@ -138,7 +138,7 @@ class CudaDevice:
 
     def _signature(self, case: Case) -> str | None:
         """Why the compiled kernel does not take what a launch hands over, or None; once a variant."""
-        kernel, key = case.kernel, (case.kernel.source, case.kernel.entry, case.config, case.dtype.name)
+        kernel, key = case.kernel, (case.kernel, case.config, case.dtype)
         if kernel.library:
             return None
         if key not in self._signatures:

@@ -92,8 +92,7 @@ class EmulatedDevice:
 
     def _machine(self, case: Case) -> Machine:
         kernel = case.kernel
-        # The source is part of the key: an edited kernel is another one.
-        key = (kernel.source, kernel.entry, case.config, case.dtype.name)
+        key = (kernel, case.config, case.dtype)  # of one source and entry, flags make another
         if key not in self._machines:
             try:
                 ptx = compile_ptx(kernel, case.config, case.dtype, self.arch, nvcc=self._nvcc)
