@@ -13,7 +13,8 @@ from harness.oracle import verify
 
 SOURCE = """
 extern "C" __global__ void gemm_planted(
-    int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb, float beta, float* C, int ldc)
+    int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb, float beta, float* C,
+    int ldc)
 {
     int i = threadIdx.x;
     if (i < N)
