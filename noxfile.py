@@ -18,8 +18,7 @@ nox.needs_version = ">=2025.2.9"
 nox.options.error_on_missing_interpreters = True
 
 PYPROJECT = nox.project.load_toml("pyproject.toml")
-CHECKED = ("tests/test_kernels.py", "tests/test_static.py")
-BASELINE_RUNS = 5  # Fresh processes, since rounds of one process are not independent.
+CHECKED = ("tests/test_kernels.py", "tests/test_static.py")  # by the session of that name
 
 
 def install(session: nox.Session, group: str) -> None:
@@ -28,8 +27,9 @@ def install(session: nox.Session, group: str) -> None:
         session.install(*nox.project.dependency_groups(PYPROJECT, group))
 
 
-def pytest(session: nox.Session, *args: str) -> None:
-    session.run("python", "-m", "pytest", *args, *session.posargs)
+def harness(session: nox.Session, command: str) -> None:
+    """One of `python -m harness --help`."""
+    session.run("python", "-m", "harness", command, *session.posargs)
 
 
 @nox.session
@@ -56,16 +56,15 @@ def typing(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """The harness's own parts: what they do, and that they catch broken kernels."""
     install(session, "test")
-    pytest(session, "-n", "auto", "-m", "not gpu", *(f"--ignore={file}" for file in CHECKED))
+    ignored = [f"--ignore={file}" for file in CHECKED]
+    session.run("python", "-m", "pytest", "-n", "auto", "-m", "not gpu", *ignored, *session.posargs)
 
 
 @nox.session
 def check(session: nox.Session) -> None:
     """Is every kernel right, without a GPU? Its PTX is executed, and its figures are held to stored ones."""
     install(session, "test")
-    # Cases of a variant together: each process reads the PTX of its own.
-    spread = () if "-n" in session.posargs else ("-n", "auto", "--dist", "loadgroup")
-    pytest(session, *CHECKED, "--device", "emulated", *spread)
+    harness(session, "check")
 
 
 @nox.session(default=False)
@@ -81,21 +80,21 @@ def judge(session: nox.Session) -> None:
 def static(session: nox.Session) -> None:
     """Registers, occupancy, SASS and counts of every kernel against stored ones; `-- --refresh` accepts."""
     install(session, "test")
-    session.run("python", "-m", "harness", "static", *session.posargs)
+    harness(session, "static")
 
 
 @nox.session(default=False)
 def gpu(session: nox.Session) -> None:
     """Is every kernel right and still fast on this GPU? Fails where there is no GPU."""
     install(session, "gpu")
-    pytest(session, "tests/test_kernels.py", "tests/test_performance.py", "--device", "cuda", "-m", "gpu")
+    harness(session, "gpu")
 
 
 @nox.session(default=False)
 def compare(session: nox.Session) -> None:
     """Is the working tree slower than a commit? `-- main` times both side by side on this GPU."""
     install(session, "gpu")
-    session.run("python", "-m", "harness", "compare", *session.posargs)
+    harness(session, "compare")
 
 
 @nox.session(default=False)
@@ -109,34 +108,21 @@ def study(session: nox.Session) -> None:
 def baseline(session: nox.Session) -> None:
     """Measure this GPU's baseline in fresh runs and write it, once every case is right."""
     install(session, "gpu")
-    files = ("tests/test_kernels.py", "tests/test_performance.py")
-    pytest(session, *files, "--device", "cuda", "-m", "gpu", "--verify-timed")
-    # In the checkout, not in a temporary folder: a run of minutes should survive a failed merge.
-    folder = Path(".benchmarks/baseline")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    runs = [str(folder / f"run_{number}.json") for number in range(1, BASELINE_RUNS + 1)]
-    for run in runs:
-        pytest(
-            session,
-            *("tests/test_performance.py", "--device", "cuda", "-m", "gpu"),
-            *("--baseline-run", f"--benchmark-json={run}"),
-        )
-    session.run("python", "-m", "harness", "baseline", "merge", *runs, "--yes")
+    harness(session, "baseline")
 
 
 @nox.session(default=False)
 def sanitize(session: nox.Session) -> None:
     """Memory errors, races, uninitialised reads and barriers gone wrong, by compute-sanitizer."""
     install(session, "gpu")
-    session.run("python", "-m", "harness", "sanitize", *session.posargs)
+    harness(session, "sanitize")
 
 
 @nox.session(default=False)
 def profile(session: nox.Session) -> None:
     """Coalescing, bank conflicts, occupancy of chosen cases, by ncu; `-- --emulated` compares the counts."""
     install(session, "gpu")
-    session.run("python", "-m", "harness", "profile", *session.posargs)
+    harness(session, "profile")
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def main(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="nox -s compare --", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="gemm-regression compare", description=__doc__.splitlines()[0])
     add = parser.add_argument
     add(
         "base",

@@ -13,7 +13,7 @@ from harness.gate.replay import replay
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Judges the cases of runs again: 0 where every verdict is as told, 1 where not, 2 for a bad file."""
-    parser = argparse.ArgumentParser(prog="python -m harness evidence", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="gemm-regression evidence", description=main.__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN.json", help="what --benchmark-json wrote")
     try:
         cases = [case for run in parser.parse_args(arguments).runs for case in replay(run)]

@@ -132,8 +132,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # Before anything runs
 
 
+MARKERS = ("gpu: needs an NVIDIA GPU", "static: holds the compiler's figures against the stored ones, no GPU")
+# Where timing is off, a case fails before it uses the fixture.
+UNUSED = "ignore:Benchmark fixture was not used at all:pytest_benchmark.logger.PytestBenchmarkWarning"
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+    config.addinivalue_line("filterwarnings", UNUSED)
     try:
         project = load(find(config.option.project or config.rootpath))
     except ProjectError as error:

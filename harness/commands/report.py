@@ -18,7 +18,7 @@ from harness.reports.markdown import update_readme
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m harness report", description=__doc__)
+    parser = argparse.ArgumentParser(prog="gemm-regression report", description=__doc__)
     command = parser.add_subparsers(dest="command", required=True).add_parser("readme")
     command.add_argument("--check", action="store_true", help="change nothing, fail if the table is stale")
     command.add_argument("--readme", type=Path, default=Path("README.md"), help="default: README.md")

@@ -40,6 +40,7 @@ class CheckRow:
         registers, occupancy: the compiler's, in words.
         changed: architectures whose stored figures it no longer has.
         failed: whether any of its tests failed.
+        compared: whether there were stored figures to hold it to.
     """
 
     stage: str
@@ -55,6 +56,7 @@ class CheckRow:
     changed: list[str] = field(default_factory=list)
     verdicts: Counter[str] = field(default_factory=Counter)
     failed: bool = False
+    compared: bool = False
 
     @property
     def verdict(self) -> str:
@@ -74,7 +76,7 @@ class CheckRow:
             self.conflicts,
             self.registers,
             self.occupancy,
-            ", ".join(self.changed) or ("none" if self.registers else ""),
+            ", ".join(self.changed) or ("none" if self.compared else ""),
             ", ".join(f"{name} {n}" for name, n in self.found.most_common()),
             self.verdict,
         )
@@ -101,6 +103,7 @@ def check_rows(reports: Iterable[Any], arch: str, kernels: Sequence[Kernel] = ()
             row.found.update(str(said.get("findings", "")).split())
         if said.get("arch") == arch:
             row.registers, row.occupancy = str(said["registers"]), str(said["occupancy"])
+        row.compared |= "change" in said
         if said.get("change"):
             row.changed.append(str(said["arch"]))
         if "sectors_per_request" in said:

@@ -1,0 +1,80 @@
+"""``gemm-regression init``: begins a project in a folder.
+
+Writes a kernel that is right for all sizes, its declaration, the three test files, a noxfile and two
+workflows; appends the project's table to a pyproject.toml that is there. Exit status: 0; 1 where a file is in
+the way, and nothing was written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from harness.files import write_whole
+from harness.project.table import FILE, TOOL, has_table
+
+# The project's files, and the templates of this package that they are written from.
+FILES = {
+    "kernels/sgemm.cu": "sgemm.cu",
+    "kernels/__init__.py": "declarations",
+    "tests/test_kernels.py": "test_kernels",
+    "tests/test_performance.py": "test_performance",
+    "tests/test_static.py": "test_static",
+    "noxfile.py": "noxfile",
+    ".github/workflows/check.yml": "check.yml",
+    ".github/workflows/gpu.yml": "gpu.yml",
+}
+NEXT = """\
+next:  gemm-regression check      is it right? Needs nvcc, and no GPU
+       gemm-regression gpu        is it right, and how fast, on this GPU?
+       gemm-regression baseline   measure this GPU's baseline, to hold later runs to"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="gemm-regression init", description=__doc__.split("\n\n")[1])
+    parser.add_argument("--project", type=Path, default=Path(), metavar="PATH", help="default: this folder")
+    root = parser.parse_args(arguments).project
+    try:
+        if has_table(root):
+            return _fail(f"{root / FILE} has the table [tool.{TOOL}] already: this is a project")
+        if there := [name for name in FILES if (root / name).exists()]:
+            return _fail(
+                f"nothing is overwritten, and there is {', '.join(there)}; move it, or init elsewhere"
+            )
+        for name, template in FILES.items():
+            _write(root / name, _template(template))
+        _write_table(root / FILE)
+        if not (root / ".gitignore").exists():
+            _write(root / ".gitignore", _template("gitignore"))
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}")
+    print(NEXT)
+    return 0
+
+
+def _template(name: str) -> str:
+    return (files("harness.commands") / "templates" / f"{name}.template").read_text(encoding="utf-8")
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, text)
+    print(f"wrote {os.path.relpath(path)}")
+
+
+def _write_table(path: Path) -> None:
+    """The project's table, and pytest's options where the file has none, after what is there."""
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    parts = [before.rstrip()] * bool(before.strip()) + [_template("table").rstrip()]
+    if "[tool.pytest" not in before:
+        parts.append(_template("pytest").rstrip())
+    _write(path, "\n\n".join(parts) + "\n")
+
+
+def _fail(reason: str) -> int:
+    print(f"error: {reason}", file=sys.stderr)
+    return 1

@@ -1,0 +1,176 @@
+"""The one command: what it lists, what it starts, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import harness
+from harness.commands import baseline, check, cli, gpu
+from tests.ladder import PROJECT
+
+CHECKED = ["tests/test_kernels.py", "tests/test_static.py"]
+TIMED = ["tests/test_kernels.py", "tests/test_performance.py"]
+SPREAD = ["-n", "auto", "--dist", "loadgroup"]
+PLUGIN = ["-p", "harness.commands.entry"]
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The runs of pytest in this process."""
+    found: list[list[str]] = []
+
+    def main(arguments: list[str]) -> int:
+        found.append(arguments)
+        return 3
+
+    monkeypatch.setattr(pytest, "main", main)
+    return found
+
+
+def test_help_has_a_line_for_each_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("  ")] == list(cli.COMMANDS)
+    assert max(map(len, lines)) <= 110
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_help_of_a_command_needs_no_project_compiler_or_gpu(command: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", command, "--help"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(PROJECT.root), "PATH": "/nowhere"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: gemm-regression ")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"gemm-regression {harness.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["chekc"], ["--project", "x"], ["--project"]])
+def test_no_such_command_is_told_what_there_is(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 2
+    assert "there are: init, check, gpu" in capsys.readouterr().err
+
+
+def test_project_before_the_command_goes_on_to_it(
+    runs: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["--project", str(PROJECT.root), "check", "-k", "naive", "-n", "0"]) == 3
+    (run,) = runs
+    assert [Path(file).resolve() for file in run[:2]] == [PROJECT.root / file for file in CHECKED]
+    assert run[2:] == [
+        "--device",
+        "emulated",
+        *PLUGIN,
+        "--project",
+        str(PROJECT.root),
+        "-k",
+        "naive",
+        "-n",
+        "0",
+    ]
+
+
+def test_without_a_project_a_command_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in ("check", "gpu", "compare", "static", "sanitize", "baseline", "counters", "profile"):
+        assert cli.main([command, *(["HEAD"] if command == "compare" else [])]) > 0
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f": no project: neither {tmp_path} nor a folder above has a pyproject.toml with" in line
+
+
+def test_check_emulates_and_keeps_the_cases_of_a_variant_together(runs: list[list[str]]) -> None:
+    assert check.main(["-k", "naive"]) == 3
+    assert runs == [[*CHECKED, "--device", "emulated", *SPREAD, *PLUGIN, "-k", "naive"]]
+
+
+def test_check_leaves_the_number_of_processes_to_its_user(runs: list[list[str]]) -> None:
+    check.main(["-n", "0"])
+    assert runs == [[*CHECKED, "--device", "emulated", *PLUGIN, "-n", "0"]]
+
+
+def test_gpu_asks_for_the_gpu_and_passes_the_selection_on(runs: list[list[str]]) -> None:
+    assert gpu.main(["-k", "tiled and not 4096", "--junitxml=out.xml"]) == 3
+    given = ["-k", "tiled and not 4096", "--junitxml=out.xml"]
+    assert runs == [[*TIMED, "--device", "cuda", "-m", "gpu", *PLUGIN, *given]]
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Measures in a project of its own; gives the exit status and what was run, the merge last."""
+    for name, text in (("pyproject.toml", "[tool.gemm-regression]\n"), ("kernels/one.cu", "")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "kernels" / "__init__.py").write_text(
+        "from harness.model import BlockShape, Kernel\n"
+        "KERNELS = (Kernel('one', 'one.cu', 'one', BlockShape((32, 1), (1, 32))),)\n"
+    )
+    for file in TIMED:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("")
+    monkeypatch.chdir(tmp_path)
+
+    def measure(*options: str, fail_at: int = 0) -> tuple[int, list[list[str]]]:
+        made: list[list[str]] = []
+
+        def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+            assert command[:3] == [sys.executable, "-m", "pytest"]
+            made.append(command[3:])
+            return subprocess.CompletedProcess(command, int(len(made) == fail_at))
+
+        def merge(files: Any, root: Path, yes: bool) -> int:
+            made.append([*map(str, files), str(root), str(yes)])
+            return 0
+
+        monkeypatch.setattr(subprocess, "run", run)
+        monkeypatch.setattr(baseline, "_merge", merge)
+        return baseline.main(options), made
+
+    return measure
+
+
+def test_baseline_is_a_check_five_runs_and_a_merge(measured: Any) -> None:
+    code, made = measured("-k", "naive")
+    assert code == 0
+    checked, *timed, merged = made
+    assert {*TIMED, "--verify-timed"} < set(checked)
+    assert "--baseline-run" not in checked
+    assert all(run[-2:] == ["-k", "naive"] for run in (checked, *timed))
+    assert not any("tests/test_kernels.py" in run or "--verify-timed" in run for run in timed)
+    written = [arg.split("=")[1] for run in timed for arg in run if arg.startswith("--benchmark-json=")]
+    assert len(written) == len(set(written)) == 5
+    assert all("--baseline-run" in run for run in timed)
+    assert merged == [*written, "baselines", "True"]
+
+
+@pytest.mark.parametrize("step", [1, 2, 4])
+def test_baseline_stops_at_the_first_red_run(step: int, measured: Any) -> None:
+    """Nothing is merged from a set with a wrong or a throttled run."""
+    code, made = measured(fail_at=step)
+    assert code == 1
+    assert len(made) == step
+
+
+def test_baseline_merges_no_run_of_an_earlier_refresh(measured: Any, tmp_path: Path) -> None:
+    old = tmp_path / ".benchmarks" / "baseline" / "run_1.json"
+    old.parent.mkdir(parents=True)
+    old.write_text(json.dumps({}))
+    measured("measure")
+    assert not old.exists()
