@@ -199,8 +199,8 @@ class _Body:
         return operand
 
     def _operand(self, text: str) -> Operand:
-        if text.startswith("{"):
-            if not text.endswith("}"):
+        if text.startswith(("{", "(")):
+            if text[-1] != {"{": "}", "(": ")"}[text[0]]:
                 raise ValueError(text)
             return Vector(tuple(self._operand(item) for item in _split_commas(text[1:-1])))
         if text.startswith("["):
@@ -242,10 +242,10 @@ def _source_line(directive: str) -> int:
 
 
 def _split_commas(text: str) -> list[str]:
-    """Operands, those in braces or brackets whole."""
+    """Operands, those in braces, brackets or parentheses whole."""
     items, depth, start = [], 0, 0
     for position, char in enumerate(text):
-        depth += (char in "{[") - (char in "}]")
+        depth += (char in "{[(") - (char in "}])")
         if char == "," and not depth:
             items.append(text[start:position].strip())
             start = position + 1

@@ -28,8 +28,8 @@ class EmulatedDevice:
     """Runs cases on the PTX that nvcc makes for ``arch`` ("sm_90a"), ``tools.find_nvcc``'s unless told.
 
     What it sees besides wrong values becomes violations of the launch, by check: bounds, misaligned,
-    uninit, race, barrier, hang, unwritten. Without ``by_source`` they name lines of the PTX alone, which
-    saves a compilation.
+    uninit, race, barrier, hang, trap, unwritten. Without ``by_source`` they name lines of the PTX alone,
+    which saves a compilation.
     """
 
     name = "emulated"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from harness.ptx.instructions import (
     atomic,
     bits,
+    call,
     conversion,
     floating,
     functions,
@@ -33,6 +34,7 @@ _ANY: dict[str, Make] = {
     **conversion.TABLE,
     **memory.TABLE,
     **atomic.TABLE,
+    **call.TABLE,
     **warp.TABLE,
     **wmma.TABLE,
     **mma.TABLE,

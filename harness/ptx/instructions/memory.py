@@ -123,6 +123,9 @@ def _ld_param(b: Builder, target: Operand, source: Operand, kind: str) -> Run:
     size = parameter_bytes(dict(b.entry.parameters).get(name, ""))
     items = target.items if isinstance(target, Vector) else (target,)
     width = size_of(kind)
+    if name.startswith("retval"):  # what a call gave, as nvcc names it: of printf
+        nothing = b.write(items[0])
+        return lambda mask: nothing(STORED[b.kind(items[0])].type(0), mask)
     whole = name in dict(b.entry.parameters) and not offset and len(items) == 1
     if not (0 <= offset <= size - width * len(items) if size else whole):
         raise PtxError(f"no parameter {name}+{offset}")
@@ -145,6 +148,8 @@ def _ld_param(b: Builder, target: Operand, source: Operand, kind: str) -> Run:
 
 def _st(b: Builder, i: Instruction, site: Site) -> Run:
     modifiers, kind = parts(i)
+    if space_of(modifiers) == "param":  # for a call, of which nothing here looks at its parameters
+        return lambda mask: None
     target, source = i.operands
     items = source.items if isinstance(source, Vector) else (source,)
     # Bits are stored, whatever they mean; a narrow store takes the low ones of a register.

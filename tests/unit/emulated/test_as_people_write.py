@@ -37,3 +37,18 @@ def test_reading_c_where_beta_is_0_is_found_unless_the_declaration_says_so(tmp_p
     source = PLAIN.replace("BEFORE", "")
     assert [finding.check for finding in found(tmp_path, source, Takes())] == ["uninit", "unwritten"]
     assert found(tmp_path, source, Takes(finite_c=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("assert(blockDim.x == BLOCK);", ""),
+        ("assert(M % BLOCK == 0);", "thread (0, 0, 0) of block (0, 0, 0) fails an assertion at gemm.cu:6 "),
+        ('if (row == 3) printf("%d of %d\\n", column, N);', ""),
+    ],
+)
+def test_assertions_and_printf_of_a_kernel(tmp_path: Path, text: str, said: str) -> None:
+    source = "#include <cassert>\n#include <cstdio>" + PLAIN.replace("BEFORE", text)
+    findings = found(tmp_path, source, Takes(finite_c=True))
+    assert [finding.check for finding in findings] == ["trap"] * bool(said)
+    assert all(said in finding.message for finding in findings)
