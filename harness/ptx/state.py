@@ -127,7 +127,7 @@ class State:
 def _parameter(name: str, kind: str, values: Sequence[Any], geometry: Geometry) -> Any:
     """What all lanes have of a parameter; of a struct its bytes, (size,) or (lanes, size)."""
     if size := parameter_bytes(kind):
-        held = [bytes(value) for value in values]
+        held = [value.tobytes() if isinstance(value, np.generic) else bytes(value) for value in values]
         if any(len(each) != size for each in held):
             raise PtxError(f"parameter {name} is a struct of {size} bytes")
         values = [np.frombuffer(each, np.uint8) for each in held]

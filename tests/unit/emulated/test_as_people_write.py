@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from harness.devices.emulated.device import EmulatedDevice
-from harness.model import F32, BlockShape, Case, Config, Kernel, Problem, Takes
+from harness.model import F32, BlockShape, Case, Config, Kernel, Problem, Takes, find_dtype
 from harness.oracle.verify import Finding, verify
 
 PARAMETERS = "int M, int N, int K, float alpha, const float *A, const float *B, float beta, float *C"
@@ -52,3 +53,25 @@ def test_assertions_and_printf_of_a_kernel(tmp_path: Path, text: str, said: str)
     findings = found(tmp_path, source, Takes(finite_c=True))
     assert [finding.check for finding in findings] == ["trap"] * bool(said)
     assert all(said in finding.message for finding in findings)
+
+
+def test_scalars_that_are_half(tmp_path: Path) -> None:
+    parameters = PARAMETERS.replace("float", "__half")
+    file = tmp_path / "half.cu"
+    file.write_text(
+        f"""#include <cuda_fp16.h>
+__global__ void gemm({parameters}) {{
+    int row = blockIdx.y * 8 + threadIdx.y, column = blockIdx.x * 8 + threadIdx.x;
+    if (row >= M || column >= N) return;
+    float sum = 0;
+    for (int k = 0; k < K; ++k) sum += __half2float(A[row * K + k]) * __half2float(B[k * N + column]);
+    float old = __half2float(beta) * __half2float(C[row * N + column]);
+    C[row * N + column] = __float2half(__half2float(alpha) * sum + old);
+}}
+"""
+    )
+    half = find_dtype("f16_f16")
+    takes = Takes(finite_c=True)
+    kernel = Kernel("half", file, "gemm", BlockShape((8, 8), (8, 8)), "", (half,), parameters=parameters)
+    case = Case(replace(kernel, takes=takes), half, Config(), Problem(13, 11, 9, alpha=2, beta=-1))
+    assert verify(EmulatedDevice(), case) == []
