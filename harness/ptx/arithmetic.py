@@ -149,6 +149,15 @@ def round_narrow(values: Value, dtype: Any) -> Value:
     return np.where(np.isnan(values), np.uint16(0x7FFF), bits).view(dtype)
 
 
+def truncate_narrow(values: Value, dtype: Any) -> Value:
+    """As ``round_narrow``, toward zero."""
+    near = round_narrow(values, dtype)
+    with np.errstate(all="ignore"):
+        further = np.abs(near.astype(F64)) > np.abs(np.asarray(values).astype(F64))
+    bits = near.view(np.uint16)
+    return np.where(further, bits - np.uint16(1), bits).view(dtype)
+
+
 def _odd32(values: Value) -> Value:
     r = values.astype(F32)
     even = (r.view(np.int32) & 1) == 0

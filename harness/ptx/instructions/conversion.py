@@ -14,6 +14,8 @@ from harness.ptx.instructions.common import FLOATS, Make, only
 from harness.ptx.lanes import Mask
 from harness.ptx.syntax import Instruction, PtxError
 
+_NARROW: dict[str, Any] = {"rn": arith.round_narrow, "rz": arith.truncate_narrow}
+
 
 def _cvt(b: Builder, i: Instruction, site: Site) -> Run:
     words = i.op.split(".")[1:]
@@ -76,10 +78,10 @@ def _plain_conversion(target: str, source: str, rounding: str) -> Any:
     if target == "f32" and source not in FLOATS:
         return lambda v: arith.integers_to_float32(v, rounding)
     if target in ("f16", "bf16"):
-        if rounding != "rn":
-            raise PtxError("only rounding to nearest is supported")
-        wide = np.float64 if source not in FLOATS else of
-        return lambda v: arith.round_narrow(v.astype(wide), to)
+        if rounding not in _NARROW:
+            raise PtxError("only rounding to nearest or toward zero is supported")
+        wide, narrow = np.float64 if source not in FLOATS else of, _NARROW[rounding]
+        return lambda v: narrow(v.astype(wide), to)
     if rounding in ("rni", "rzi", "rmi", "rpi") and target == source == "f32":
         return lambda v: {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[rounding](v)
     return lambda v: v.astype(to)

@@ -154,10 +154,11 @@ def test_narrow_fma_rounds_once(kind: str, form: Format, a: list[int], b: list[i
 
 @CHECKED
 @given(FLOATS)
+@pytest.mark.parametrize("mode", ["rn", "rz"])
 @pytest.mark.parametrize(("kind", "form"), [("f16", FP16), ("bf16", BF16)])
-def test_conversion_to_a_narrow_float(kind: str, form: Format, a: list[int]) -> None:
-    body = load(1) + f"cvt.rn.{kind}.f32 %rs1, %f0;\nst.global.u16 [%rd6], %rs1;"
-    assert hexes(results(body, a)) == hexes([pattern(value(x, FP32), form) for x in a])
+def test_conversion_to_a_narrow_float(kind: str, form: Format, mode: str, a: list[int]) -> None:
+    body = load(1) + f"cvt.{mode}.{kind}.f32 %rs1, %f0;\nst.global.u16 [%rd6], %rs1;"
+    assert hexes(results(body, a)) == hexes([pattern(value(x, FP32), form, mode) for x in a])
 
 
 @CHECKED
