@@ -114,7 +114,7 @@ def _load(source: str | Path, arch: str, defines: Sequence[str]) -> tuple[str, s
     """Name of the file, PTX, and CUDA where that is what was given."""
     if isinstance(source, str) and "\n" in source:
         if re.search(r"^\s*\.version\b", source, re.MULTILINE):
-            return "kernel.ptx", source, ""
+            return _file(source, "kernel.ptx"), source, ""
         return "kernel.cu", nvcc.compile_text(source, arch, defines), source
     path = Path(source)
     try:
@@ -122,8 +122,14 @@ def _load(source: str | Path, arch: str, defines: Sequence[str]) -> tuple[str, s
     except (OSError, UnicodeDecodeError) as error:
         raise PtxError(f"cannot read {path}: {error}") from None
     if path.suffix == ".ptx":
-        return path.name, text, ""
+        return _file(text, path.name), text, ""
     return path.name, nvcc.compile_file(path, arch, defines), text
+
+
+def _file(ptx: str, name: str) -> str:
+    """The name of the .cu file whose lines the PTX names, where it names one."""
+    file = re.search(r'^\s*\.file\s+1\s+"([^"]+)"', ptx, re.MULTILINE)
+    return Path(file[1]).name if file else name
 
 
 def _plain(mangled: str) -> str:

@@ -1,11 +1,4 @@
-"""Arithmetic to the bit, as the PTX ISA (version 9.0, §9.7) defines it: pure functions on NumPy values.
-
-A fused multiply-add rounds once. The product of two FP32 values is exact in float64; the sum is rounded to
-float64 and then to FP32, which differs from one rounding only where the float64 sum is inexact and lies
-midway between two FP32 values, or where the result is subnormal. Those cases go by rounding to odd
-(Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to
-odd", IEEE Transactions on Computers 57, 2008).
-"""
+"""Arithmetic to the bit, as the PTX ISA (version 9.0, §9.7) defines it: pure functions on NumPy values."""
 
 from __future__ import annotations
 
@@ -14,60 +7,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from harness.ptx.fma import fma_odd
+
 Value = Any  # A NumPy array over lanes, or a NumPy scalar that is the same in every lane.
 
 F32, F64 = np.float32, np.float64
-_INT64_MIN = np.iinfo(np.int64).min
 NAN = F32(np.uint32(0x7FFFFFFF).view(np.float32))
-_LOW_BITS = 64 - 29  # a float64 has 29 significand bits more than an FP32
-
-
-class FusedMultiplyAdd:
-    """fma.rn.f32 over so many lanes."""
-
-    def __init__(self, lanes: int) -> None:
-        # Room that is used again and again stays in the nearest cache.
-        self._sum, self._low = np.empty(lanes), np.empty(lanes, np.int64)
-        self._bits, self._rounded = self._sum.view(np.int64), np.empty(lanes, F32)
-
-    def __call__(self, a: Value, b: Value, c: Value) -> Value:
-        """a·b + c of float64 values that FP32 holds, rounded once, to nearest even, to such a value.
-
-        Needs np.errstate(under="raise"): the flag of the processor tells of subnormal results.
-        """
-        if a.shape == b.shape == c.shape == self._sum.shape:
-            s = np.add(np.multiply(a, b, out=self._sum), c, out=self._sum)
-            low, r = np.left_shift(self._bits, _LOW_BITS, out=self._low), self._rounded
-        else:
-            s = np.asarray(a * b + c)
-            low, r = s.view(np.int64) << _LOW_BITS, np.empty(s.shape, F32)
-        try:
-            np.copyto(r, s, casting="same_kind")
-        except FloatingPointError:
-            return _once(a, b, c).astype(F64)
-        # Midway between two FP32 values: the bits below its significand are a one and 28 zeros.
-        if np.minimum.reduce(low, axis=None) == _INT64_MIN:
-            midway = low == _INT64_MIN
-            exact = [np.broadcast_to(v, low.shape)[midway] for v in (a, b, c)]
-            r[midway] = _once(*exact)
-        return r.astype(F64)
-
-
-def _once(a: Value, b: Value, c: Value) -> Value:
-    with np.errstate(all="ignore"):
-        return fma_odd(a, b, c).astype(F32)
-
-
-def fma_odd(a: Value, b: Value, c: Value) -> Value:
-    """a·b + c in float64, rounded to odd, where a·b is exact: rounding it again is as rounding once."""
-    with np.errstate(all="ignore"):
-        p = np.multiply(a, b)
-        s = p + c
-        # The error of the sum, exactly: TwoSum of Knuth, TAOCP vol. 2, §4.2.2.
-        back = s - p
-        error = (p - (s - back)) + (c - back)
-        nudge = np.isfinite(s) & (error != 0) & ((s.view(np.int64) & 1) == 0)
-        return np.where(nudge, np.nextafter(s, np.copysign(np.inf, error)), s)
 
 
 def canonical(r: Value) -> Value:
@@ -128,6 +73,18 @@ def maximum(a: Value, b: Value) -> Value:
 def _zeros(r: Value, a: Value, b: Value, negative: Value) -> Value:
     zero = r.dtype.type(0)
     return np.where((a == 0) & (b == 0), np.where(negative, -zero, zero), r)
+
+
+def directed(a: Value, b: Value, c: Value, mode: str) -> Value:
+    """a·b + c of FP32 values rounded once, toward zero (rz), down (rm) or up (rp)."""
+    a, b, c = (np.asarray(v).astype(F64) for v in (a, b, c))
+    exact = fma_odd(a, b, c)
+    r = float64_to_float32(exact, mode)
+    if mode == "rm":
+        # Where the terms cancel, or are zeros of two signs.
+        with np.errstate(all="ignore"):
+            r = np.where((exact == 0) & (np.signbit(a * b) != np.signbit(c)), F32(-0.0), r)
+    return r
 
 
 def narrow_fma(a: Value, b: Value, c: Value, dtype: Any) -> Value:
@@ -279,8 +236,3 @@ def permute(a: Value, b: Value, selector: Value) -> Value:
         sign = np.where(byte & np.uint64(0x80), np.uint64(0xFF), np.uint64(0))
         result = result | (np.where(nibble & np.uint64(8), sign, byte) << np.uint64(8 * i))
     return result.astype(np.uint32)
-
-
-def fma_once(a: Value, b: Value, c: Value) -> Value:
-    """a·b + c of FP32 values, rounded once."""
-    return _once(*(np.asarray(v).astype(F64) for v in (a, b, c)))

@@ -12,7 +12,7 @@ from harness.ptx.syntax import Instruction
 @dataclass(frozen=True)
 class Hazard:
     """Something that went wrong: a stable ``check`` (bounds, misaligned, uninit, race, barrier, hang,
-    unsupported), the ``launch`` of the batch, one line of ``message``: who, what, at which line."""
+    trap, unsupported), the ``launch`` of the batch, one line of ``message``: who, what, at which line."""
 
     check: str
     launch: int

@@ -89,13 +89,20 @@ class Geometry:
                 return np.repeat(self.blocks[:, i].astype(np.int32), self.threads)
             sizes = {"%ntid": self.block, "%nctaid": self.grid}.get(stem)
             return np.int32(sizes[i]) if sizes else None
+        bit = np.left_shift(np.uint32(1), (self.thread % WARP).astype(np.uint32)).view(np.int32)
         return {
+            # Time stands still here.
+            **dict.fromkeys(("%clock", "%clock_hi"), np.int32(0)),
+            **dict.fromkeys(("%clock64", "%globaltimer"), np.int64(0)),
             "%laneid": self.thread % WARP,
             "%warpid": self.thread // WARP,
             "%nwarpid": np.int32(self.threads // WARP),
             "WARP_SZ": np.int32(WARP),
-            "%lanemask_lt": np.left_shift(np.uint32(1), (self.thread % WARP).astype(np.uint32)).view(np.int32)
-            - 1,
+            "%lanemask_eq": bit,
+            "%lanemask_lt": bit - 1,
+            "%lanemask_le": bit ^ (bit - 1),
+            "%lanemask_gt": ~(bit ^ (bit - 1)),
+            "%lanemask_ge": ~(bit - 1),
         }.get(name)
 
     def describe(self, lane: int) -> str:

@@ -161,7 +161,7 @@ class _Body:
                     raise PtxError(f"PTX line {instruction.line}: {instruction.text}: there is no such label")
 
     def _directive(self, body: str, line: int) -> None:
-        if match := re.match(r"\.reg\s+\.(\w+)\s+(.+)$", body, re.DOTALL):
+        if match := re.match(r"\.reg\s*\.(\w+)\s+(.+)$", body, re.DOTALL):
             size_of(match[1], line)
             for item in match[2].split(","):
                 self._declare(item.strip(), match[1], line)

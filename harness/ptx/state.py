@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.ptx.arithmetic import FusedMultiplyAdd, canonical_if_any
+from harness.ptx.arithmetic import canonical_if_any
+from harness.ptx.fma import FusedMultiplyAdd
 from harness.ptx.hazards import Tell
 from harness.ptx.lanes import WARP, Array, Geometry, Mask
 from harness.ptx.memory import SLOT, ConstantMemory, GlobalMemory, LocalMemory, SharedMemory

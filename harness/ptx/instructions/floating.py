@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import harness.ptx.arithmetic as arith
+import harness.ptx.fma as fma
 import harness.ptx.modifiers as modify
 from harness.ptx.builder import SEEN, Builder, Run
 from harness.ptx.hazards import Site
@@ -14,6 +15,8 @@ from harness.ptx.instructions.common import Make, only, parts, quiet, simple
 from harness.ptx.lanes import Mask
 from harness.ptx.syntax import Instruction, Number, PtxError
 
+_MODES = ("rn", "rz", "rm", "rp")
+_ONE = np.float32(1)
 _SINGLE: dict[str, Any] = {
     "add": arith.add32,
     "sub": arith.sub32,
@@ -38,15 +41,25 @@ def _arithmetic(b: Builder, i: Instruction, site: Site) -> Run:
         only(modifiers, {"rn"})
         return simple(b, i, kind, quiet(_DOUBLE[base]))
     extremum = base in ("min", "max")
-    only(modifiers, {"ftz", "NaN"} if extremum else {"rn", "ftz", "sat"})
+    only(modifiers, {"ftz", "NaN"} if extremum else {*_MODES, "ftz", "sat"})
     if extremum and len(i.operands) != 3:
         raise PtxError("of three inputs is not supported")
-    operation = _SINGLE[base]
+    mode = next((m for m in modifiers if m in _MODES), "rn")
+    operation = _SINGLE[base] if mode == "rn" else _directed(base, mode)
     if "NaN" in modifiers:
         operation = modify.or_nan(operation)
     if "ftz" in modifiers:
         operation = modify.flushing(operation)
     return simple(b, i, kind, modify.saturating(operation) if "sat" in modifiers else operation)
+
+
+def _directed(base: str, mode: str) -> Any:
+    """add, sub and mul rounded in one direction."""
+    if base == "mul":
+        return lambda x, y: arith.float64_to_float32(x.astype(np.float64) * y.astype(np.float64), mode)
+    if base == "sub":
+        return lambda x, y: arith.directed(x, _ONE, np.negative(y), mode)
+    return lambda x, y: arith.directed(x, _ONE, y, mode)
 
 
 def _sign(b: Builder, i: Instruction, site: Site) -> Run:
@@ -88,9 +101,11 @@ def _testp(b: Builder, i: Instruction, site: Site) -> Run:
 def _fma(b: Builder, i: Instruction, site: Site) -> Run:
     modifiers, kind = parts(i)
     if kind == "f64":
-        raise PtxError("fma.f64 is not supported")
-    only(modifiers, {"rn", "ftz", "sat"})
-    if set(modifiers) != {"rn"}:
+        only(modifiers, {"rn"})
+        return simple(b, i, kind, fma.fma64)
+    only(modifiers, {*_MODES, "ftz", "sat"})
+    of_f32 = all(isinstance(o, Number) or b.kind(o) == "f32" for o in i.operands)
+    if set(modifiers) != {"rn"} or not of_f32:
         return _fma_of(b, i, modifiers)
     registers, wide = b.state.registers, b.state.wide
     slots = [b.constant(b.read(o, "f32")()) if isinstance(o, Number) else b.slot(o) for o in i.operands[1:]]
@@ -117,10 +132,13 @@ def _fma(b: Builder, i: Instruction, site: Site) -> Run:
 
 
 def _fma_of(b: Builder, i: Instruction, modifiers: list[str]) -> Run:
-    """fma.rn with .ftz or .sat."""
+    """fma with .ftz or .sat, rounded in one direction, or of registers that are declared as bits."""
+    mode = next(m for m in modifiers if m in _MODES)
 
     def once(x: Any, y: Any, z: Any) -> Any:
-        return arith.canonical(arith.fma_once(x, y, z))
+        if mode == "rn":
+            return arith.canonical(fma.fma_once(x, y, z))
+        return arith.directed(x, y, z, mode)
 
     operation = modify.flushing(once) if "ftz" in modifiers else once
     return simple(b, i, "f32", modify.saturating(operation) if "sat" in modifiers else operation)

@@ -66,7 +66,8 @@ def _narrow(b: Builder, i: Instruction, kind: str, operation: Any, relu: bool = 
 
     def values() -> list[Any]:
         found = [np.asarray(read()) for read in reads]
-        return [np.ascontiguousarray(np.atleast_1d(v)).view(dtype) for v in found] if packed else found
+        # A pair is a row, that one which all lanes share goes with each.
+        return [np.ascontiguousarray(v).reshape(-1, 1).view(dtype) for v in found] if packed else found
 
     def run(mask: Mask | None) -> None:
         with np.errstate(all="ignore"):
@@ -78,7 +79,7 @@ def _narrow(b: Builder, i: Instruction, kind: str, operation: Any, relu: bool = 
                 r = arith.round_narrow(operation(*(v.astype(np.float64) for v in values())), dtype)
         if relu:
             r = np.where(np.isnan(r) | (r > 0), r, dtype.type(0))
-        put(r.view(np.uint32) if packed else r.view(np.uint16), mask)
+        put(np.ascontiguousarray(r).view(np.uint32)[:, 0] if packed else r.view(np.uint16), mask)
 
     return run
 

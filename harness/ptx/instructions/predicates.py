@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from harness.ptx.builder import Builder, Run
+import harness.ptx.modifiers as modify
+from harness.ptx.builder import SEEN, Builder, Run
 from harness.ptx.hazards import Site
-from harness.ptx.instructions.common import FLOATS, Make, parts
+from harness.ptx.instructions.common import FLOATS, Make, only, parts
 from harness.ptx.lanes import Mask
-from harness.ptx.syntax import Instruction, PtxError, Vector
+from harness.ptx.syntax import Instruction, Operand, PtxError, Vector
 
 _COMPARE: dict[str, Any] = {
     **{"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal},
@@ -21,15 +22,22 @@ _COMPARE: dict[str, Any] = {
 
 def _setp(b: Builder, i: Instruction, site: Site) -> Run:
     modifiers, kind = parts(i)
-    if modifiers[-1] == "ftz":
-        raise PtxError("setp.ftz is not supported")
+    if kind.endswith("x2"):
+        return _setp_pairs(b, i, modifiers, kind[:-2])
     compare = _comparison(modifiers[0], kind)
+    if "ftz" in modifiers:
+        modifiers.remove("ftz")
+        compare = _of_flushed(compare)
     target = i.operands[0]
     one, two = b.read(i.operands[1], kind), b.read(i.operands[2], kind)
     if isinstance(target, Vector) or len(modifiers) > 1:
         return _setp_combined(b, i, modifiers, compare, one, two)
     put = b.write(target)
     return lambda mask: put(compare(one(), two()), mask)
+
+
+def _of_flushed(compare: Any) -> Any:
+    return lambda a, b: compare(modify.flush(a), modify.flush(b))
 
 
 def _setp_combined(b: Builder, i: Instruction, modifiers: list[str], compare: Any, one: Any, two: Any) -> Run:
@@ -44,6 +52,52 @@ def _setp_combined(b: Builder, i: Instruction, modifiers: list[str], compare: An
         result = compare(one(), two())
         for put, value in zip(puts, (result, ~result), strict=False):
             put(operation(value, third()) if operation and third else value, mask)
+
+    return run
+
+
+def _pairs(b: Builder, operand: Operand, element: str) -> Any:
+    """Two values a register: reads them as (lanes or 1, 2)."""
+    read = b.read(operand, "b32")
+    return lambda: np.ascontiguousarray(np.atleast_1d(read())).view(SEEN[element]).reshape(-1, 2)
+
+
+def _setp_pairs(b: Builder, i: Instruction, modifiers: list[str], element: str) -> Run:
+    """setp of two values a register: a predicate for each, the lower one first."""
+    only(modifiers[1:], {"ftz"})
+    compare, target = _comparison(modifiers[0], element), i.operands[0]
+    assert isinstance(target, Vector)
+    puts = [b.write(item) for item in target.items]
+    one, two, state = _pairs(b, i.operands[1], element), _pairs(b, i.operands[2], element), b.state
+
+    def run(mask: Mask | None) -> None:
+        found = np.broadcast_to(compare(one(), two()), (state.lanes, 2))
+        for j, put in enumerate(puts):
+            put(np.ascontiguousarray(found[:, j]), mask)
+
+    return run
+
+
+def _set(b: Builder, i: Instruction, site: Site) -> Run:
+    """set: 1.0, or all bits of an integer, where the comparison holds, else 0 (§9.7.6.1)."""
+    _, name, *modifiers, kind, source = i.op.split(".")
+    only(modifiers, {"ftz"})
+    element, packed = source.removesuffix("x2"), source.endswith("x2")
+    compare, to = _comparison(name, element), SEEN[kind.removesuffix("x2")]
+    if "ftz" in modifiers and source == "f32":
+        compare = _of_flushed(compare)
+    if packed and not kind.endswith("x2"):
+        raise PtxError("not supported")
+    yes = to.type(1) if to.kind not in "iu" else to.type(0) - to.type(1)
+    put = b.write(i.operands[0])
+    if packed:
+        one, two = _pairs(b, i.operands[1], element), _pairs(b, i.operands[2], element)
+    else:
+        one, two = b.read(i.operands[1], element), b.read(i.operands[2], element)
+
+    def run(mask: Mask | None) -> None:
+        found = np.where(compare(one(), two()), yes, to.type(0))
+        put(np.ascontiguousarray(found).view(np.uint32)[:, 0] if packed else found, mask)
 
     return run
 
@@ -66,4 +120,4 @@ def _selp(b: Builder, i: Instruction, site: Site) -> Run:
     return lambda mask: put(np.where(choose(), one(), two()), mask)
 
 
-TABLE: dict[str, Make] = {"setp": _setp, "selp": _selp}
+TABLE: dict[str, Make] = {"setp": _setp, "set": _set, "selp": _selp}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from harness.ptx.builder import Builder, Run
-from harness.ptx.hazards import Site
+from harness.ptx.hazards import Site, Trap
 from harness.ptx.instructions.common import Make
 from harness.ptx.lanes import WARP, Mask, full
 from harness.ptx.syntax import Instruction, PtxError, Vector
@@ -70,6 +72,79 @@ def _vote(b: Builder, i: Instruction, site: Site) -> Run:
     return run
 
 
+def _redux(b: Builder, i: Instruction, site: Site) -> Run:
+    """redux.sync over the active lanes of each warp."""
+    _, _, operation, kind = i.op.split(".")
+    put, source, state = b.write(i.operands[0]), b.read(i.operands[1], kind.replace("b", "u")), b.state
+    reduce = _REDUCTIONS[operation]
+
+    def run(mask: Mask | None) -> None:
+        state.warp_barrier(mask)
+        values = full(source(), state.lanes).reshape(-1, WARP)
+        active = np.ones_like(values, bool) if mask is None else mask.bits.reshape(-1, WARP)
+        limits = np.iinfo(values.dtype)
+        idle = {"min": limits.max, "max": limits.min, "and": -1 if kind == "s32" else limits.max}
+        held = np.where(active, values, values.dtype.type(idle.get(operation, 0)))
+        put(np.repeat(reduce.reduce(held, axis=1, dtype=values.dtype), WARP), mask)
+
+    return run
+
+
+_REDUCTIONS: dict[str, Any] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+def _match(b: Builder, i: Instruction, site: Site) -> Run:
+    """match.any and match.all: which active lanes of the warp hold the same value."""
+    mode, kind = i.op.split(".")[1], i.op.split(".")[-1]
+    items = i.operands[0].items if isinstance(i.operands[0], Vector) else (i.operands[0],)
+    puts, source, state = [b.write(item) for item in items], b.read(i.operands[1], kind), b.state
+    bit = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
+
+    def run(mask: Mask | None) -> None:
+        state.warp_barrier(mask)
+        values = full(source(), state.lanes).reshape(-1, WARP)
+        active = np.ones(values.shape, bool) if mask is None else mask.bits.reshape(-1, WARP)
+        same = (values[:, :, None] == values[:, None, :]) & active[:, None, :]
+        found = (same * bit).sum(axis=2, dtype=np.uint32)
+        if mode == "all":
+            everybody = (active * bit).sum(axis=1, dtype=np.uint32)[:, None]
+            alike = ((found == everybody) | ~active).all(axis=1, keepdims=True)
+            puts[0](np.where(alike, everybody, 0).astype(np.uint32).repeat(WARP, axis=1).ravel(), mask)
+            if len(puts) > 1:
+                puts[1](alike.repeat(WARP, axis=1).ravel(), mask)
+        else:
+            puts[0](found.ravel(), mask)
+
+    return run
+
+
+def _activemask(b: Builder, i: Instruction, site: Site) -> Run:
+    put, state = b.write(i.operands[0]), b.state
+    bit = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
+
+    def run(mask: Mask | None) -> None:
+        active = np.ones((state.lanes // WARP, WARP), bool) if mask is None else mask.bits.reshape(-1, WARP)
+        put(np.repeat((active * bit).sum(axis=1, dtype=np.uint32), WARP), mask)
+
+    return run
+
+
+def _trap(b: Builder, i: Instruction, site: Site) -> Run:
+    """trap, which __trap() and a failed assert() are."""
+
+    def run(mask: Mask | None) -> None:
+        raise Trap("trap", "stops the launch by trap", site, 0 if mask is None else int(mask.index[0]))
+
+    return run
+
+
 def _fence(b: Builder, i: Instruction, site: Site) -> Run:
     """membar and fence: those of GPU or system scope order what other blocks see."""
     words, state = set(i.op.split(".")[1:]), b.state
@@ -89,5 +164,9 @@ TABLE: dict[str, Make] = {
     "vote": _vote,
     "membar": _fence,
     "fence": _fence,
-    **dict.fromkeys(("prefetch", "discard", "griddepcontrol"), _nothing),
+    "redux": _redux,
+    "match": _match,
+    "activemask": _activemask,
+    "trap": _trap,
+    **dict.fromkeys(("nanosleep", "pmevent", "prefetch", "prefetchu", "discard", "griddepcontrol"), _nothing),
 }

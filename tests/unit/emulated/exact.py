@@ -79,7 +79,7 @@ def _log2(magnitude: Fraction) -> int:
     return guess if magnitude >= Fraction(2) ** guess else guess - 1
 
 
-def fma(a: int, b: int, c: int, form: Format) -> int:
+def fma(a: int, b: int, c: int, form: Format, mode: str = "rn") -> int:
     """a·b + c, rounded once; the sign of an exact zero is that of IEEE 754, §6.3."""
     x, y, z = (value(bits, form) for bits in (a, b, c))
     if any(isinstance(v, float) and v != 0 for v in (x, y, z)):
@@ -89,7 +89,8 @@ def fma(a: int, b: int, c: int, form: Format) -> int:
         return pattern(product + plain[2], form)
     exact = Fraction(x) * Fraction(y) + Fraction(z)
     sign = math.copysign(1, float(_sign(x))) * math.copysign(1, float(_sign(y)))
-    return pattern(exact, form, negative_zero=sign < 0 and math.copysign(1, float(_sign(z))) < 0)
+    both = (sign < 0, math.copysign(1, float(_sign(z))) < 0)
+    return pattern(exact, form, mode, negative_zero=any(both) if mode == "rm" else all(both))
 
 
 def _sign(v: Fraction | float) -> float:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.ptx.fma import fma64
 from tests.unit.emulated.exact import BF16, CANONICAL, FP16, FP32, Format, fma, pattern, single, value
 from tests.unit.emulated.rig import results
 
@@ -306,3 +307,56 @@ def test_packing_and_unpacking_of_registers() -> None:
     body = "ld.global.u32 %r10, [%rd4];\nmov.b32 {%rs1, %rs2}, %r10;\nmov.b32 %r11, {%rs2, %rs1};\n"
     body += "mov.b64 %rd7, {%r11, %r10};\nst.global.u64 [%rd6], %rd7;"
     assert int(results(body, [0x12345678], wide=True)[0]) == 0x1234567856781234
+
+
+@CHECKED
+@given(FLOATS, FLOATS, FLOATS)
+@pytest.mark.parametrize("mode", ["rz", "rm", "rp"])
+def test_fma_add_and_sub_in_one_direction(mode: str, a: list[int], b: list[int], c: list[int]) -> None:
+    one = 0x3F800000
+    body = load(3) + f"fma.{mode}.f32 %f4, %f0, %f1, %f2;\nst.global.f32 [%rd6], %f4;"
+    rows = list(zip(a, b, c, strict=True))
+    assert hexes(results(body, a, b, c)) == hexes([fma(x, y, z, FP32, mode) for x, y, z in rows])
+    body = load(2) + f"add.{mode}.f32 %f4, %f0, %f1;\nst.global.f32 [%rd6], %f4;"
+    assert hexes(results(body, a, b)) == hexes([fma(x, one, y, FP32, mode) for x, y, _ in rows])
+    body = load(2) + f"mul.{mode}.f32 %f4, %f0, %f1;\nst.global.f32 [%rd6], %f4;"
+    zero = [(x ^ y) & SIGN for x, y, _ in rows]  # which does not change the sign of a product that is zero
+    want = [fma(x, y, z, FP32, mode) for (x, y, _), z in zip(rows, zero, strict=True)]
+    assert hexes(results(body, a, b)) == hexes(want)
+
+
+def test_fma_where_the_registers_are_declared_as_bits() -> None:
+    """As in inline assembly: what they hold is FP32 all the same."""
+    body = "ld.global.v4.b32 {%r10, %r11, %r12, %r13}, [%rd4];\nfma.rn.f32 %r14, %r10, %r11, %r12;\n"
+    body += "add.f32 %r14, %r14, %r12;\nst.global.b32 [%rd6], %r14;"
+    columns = [list(np.array([v], np.float32).view(np.uint32)) for v in (3, 5, 0.5)]
+    assert results(body, *columns).view(np.float32) == 16
+
+
+DOUBLES = st.floats(allow_nan=False, allow_infinity=False, width=64)
+
+
+@CHECKED
+@given(st.lists(st.tuples(DOUBLES, DOUBLES, DOUBLES), min_size=8, max_size=8), st.integers(0, 52))
+def test_fma64_rounds_once(rows: list[tuple[float, float, float]], shift: int) -> None:
+    # Sums that cancel to what the product lost, too.
+    rows += [(x, y, -(x * y)) for x, y, _ in rows] + [(x, 1 + 2.0**-shift, -x) for x, _, _ in rows]
+    x, y, z = (np.array(column) for column in zip(*rows, strict=True))
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(z)
+        found = fma64(x[finite], y[finite], z[finite])
+    for a, b, c, got in zip(x[finite], y[finite], z[finite], found, strict=True):
+        total = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
+        try:
+            want = float(total)
+        except OverflowError:
+            want = math.inf if total > 0 else -math.inf
+        assert float(got) == want
+
+
+def test_fma64_in_a_kernel() -> None:
+    body = "ld.global.v2.f64 {%fd1, %fd2}, [%rd4];\nneg.f64 %fd3, %fd2;\n"
+    body += "fma.rn.f64 %fd4, %fd1, %fd1, %fd3;\nst.global.f64 [%rd6], %fd4;"
+    x = 1 + 2.0**-30
+    pair = np.array([x, x * x]).view(np.uint32)  # the square is short of 2⁻⁶⁰
+    assert results(body, *([int(w)] for w in pair), wide=True).view(np.float64) == 2.0**-60

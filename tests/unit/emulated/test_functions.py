@@ -216,3 +216,39 @@ def test_conversions_that_clamp() -> None:
     body += "st.global.u32 [%rd6], %r10;"
     found = results(body, f32([-1]).view(np.uint32), f32([2]).view(np.uint32))
     assert list(found.view(np.float16)) == [2, 0]
+
+
+PAIRS = [np.array(v, np.float16).view(np.uint32) for v in ([1, 5, -2, 0], [2, 5, -3, np.nan])]
+
+
+def test_comparisons_of_pairs_of_halves() -> None:
+    body = "ld.global.v2.u32 {%r10, %r11}, [%rd4];\nset.ge.f16x2.f16x2 %r12, %r10, %r11;\n"
+    found = results(body + "st.global.u32 [%rd6], %r12;", *PAIRS)
+    assert list(np.ascontiguousarray(found).view(np.float16)) == [0, 1, 1, 0]
+    body = "ld.global.v2.u32 {%r10, %r11}, [%rd4];\nsetp.ge.f16x2 %p1|%p2, %r10, %r11;\n"
+    body += "selp.u32 %r12, 1, 0, %p1;\nselp.u32 %r13, 2, 0, %p2;\nor.b32 %r12, %r12, %r13;\n"
+    assert list(results(body + "st.global.u32 [%rd6], %r12;", *PAIRS)) == [2, 1]
+
+
+def test_set_of_numbers() -> None:
+    x, y = f32([1, 2, np.nan]).view(np.uint32), f32([2, 1, 1]).view(np.uint32)
+    load = "ld.global.v2.f32 {%f1, %f2}, [%rd4];\n"
+    words = results(load + "set.lt.u32.f32 %r10, %f1, %f2;\nst.global.u32 [%rd6], %r10;", x, y)
+    assert list(words) == [0xFFFFFFFF, 0, 0]
+    ones = results(load + "set.gtu.f32.f32 %f3, %f1, %f2;\nst.global.f32 [%rd6], %f3;", x, y)
+    assert list(ones.view(np.float32)) == [0, 1, 1]
+
+
+def test_comparisons_with_ftz_take_subnormals_for_zero() -> None:
+    body = "ld.global.f32 %f1, [%rd4];\nsetp.gt{}.f32 %p1, %f1, 0f00000000;\nselp.u32 %r10, 1, 0, %p1;\n"
+    body += "st.global.u32 [%rd6], %r10;"
+    tiny = f32([1e-45, 1e-30]).view(np.uint32)
+    assert list(results(body.replace("{}", ""), tiny)) == [1, 1]
+    assert list(results(body.replace("{}", ".ftz"), tiny)) == [0, 1]
+
+
+def test_a_pair_that_all_lanes_share_with_pairs_of_their_own() -> None:
+    body = "ld.global.u32 %r10, [%rd4];\nmov.b32 %r11, 1006632960;\n"  # (0, 1)
+    body += "fma.rn.f16x2 %r12, %r10, %r10, %r11;\nst.global.u32 [%rd6], %r12;"
+    found = np.ascontiguousarray(results(body, PAIRS[0])).view(np.float16)
+    assert list(found) == [1, 26, 4, 1]

@@ -137,12 +137,16 @@ def test_what_nvcc_makes_cut_off_and_changed(name: str) -> None:
         ),
         ("add.f128 %f1, %f2, %f3;", r"unknown form of add, add.f128: k.cu:77 \(PTX line NEXT: add.f128 %f1"),
         (
-            "add.rz.f32 %f1, %f2, %f3;",
-            r"unknown form of add.* \(modifiers .'rz'. are not supported\): k.cu:77",
+            "add.rx.f32 %f1, %f2, %f3;",
+            r"unknown form of add.* \(modifiers .'rx'. are not supported\): k.cu:77",
         ),
         ("mov.u32 %r1, %nothing;", r"unknown form of mov.*unknown name %nothing.*PTX line NEXT"),
         ("@%r1 mov.u32 %r1, 1;", r"unknown form of mov.*cannot be read as .pred.*: k.cu:77"),
         ("@%r1 bra $END;\n$END:", r"unknown form of bra.*cannot be read as .pred.*: k.cu:77"),
+        (
+            "call.uni (%f1), square, (%f2);",
+            r"unknown form of call, .* \(square is a function .*k.cu:77 \(PTX line NEXT: call",
+        ),
         ("bar.sync;", r"unknown form of bar, bar.sync: k.cu:77 \(PTX line NEXT"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -173,3 +175,66 @@ def test_an_atomic_and_a_plain_write_of_another_block() -> None:
         (said,) = hazards(TOTAL + one + two, blocks=2)
         assert "race: thread (" in said
         assert "Y(0, 0)" in said
+
+
+ODD = "and.b32 %r10, %r1, 1;\nsetp.eq.u32 %p1, %r10, 1;\n"  # of the lanes
+KEEP = "st.global.u32 [%rd6], %r12;\n"
+
+
+@pytest.mark.parametrize(
+    ("operation", "of_all", "of_odd"),
+    [
+        ("add.s32", sum(range(-5, 27)), sum(range(-4, 27, 2))),
+        ("min.s32", -5, -4),
+        ("max.s32", 26, 26),
+        ("and.b32", 0, 0),
+        ("or.b32", -1, -2),
+        ("xor.b32", 0, 0),
+    ],
+)
+def test_reductions_of_a_warp(operation: str, of_all: int, of_odd: int) -> None:
+    """Of lane − 5; those of the odd lanes are even."""
+    body = "mov.u32 %r13, %laneid;\nadd.s32 %r11, %r13, -5;\nmov.u32 %r12, 0;\n"
+    body += f"redux.sync.{operation} %r12, %r11, -1;\n" + KEEP
+    values = np.arange(64) % 32 - 5
+    if operation == "xor.b32":
+        of_all = int(np.bitwise_xor.reduce(values[:32]))
+        of_odd = int(np.bitwise_xor.reduce(values[1:32:2]))
+    if operation == "and.b32":
+        of_all, of_odd = (int(np.bitwise_and.reduce(values[i : 32 : i + 1])) for i in (0, 1))
+    assert list(np.array(per_lane(body, threads=64), np.uint32).view(np.int32)) == [of_all] * 64
+    some = ODD + body.replace("redux", "@%p1 redux")
+    assert list(np.array(per_lane(some, threads=64), np.uint32).view(np.int32)) == [0, of_odd] * 32
+
+
+def test_who_is_active_and_who_holds_the_same() -> None:
+    low, odd = 0xFFFF, 0xAAAAAAAA
+    body = f"setp.lt.u32 %p1, %r1, 16;\nmov.u32 %r12, 0;\n@%p1 activemask.b32 %r12;\n{KEEP}"
+    assert per_lane(body) == [low] * 16 + [0] * 16
+    body = f"{ODD}match.any.sync.b32 %r12, %r10, -1;\n{KEEP}"
+    assert per_lane(body) == [0x55555555, odd] * 16
+    body = f"{ODD}mov.u32 %r12, 7;\n@%p1 match.all.sync.b32 %r12|%p2, %r10, -1;\n{KEEP}"
+    assert per_lane(body) == [7, odd] * 16
+    body = f"{ODD}match.all.sync.b32 %r12|%p2, %r10, -1;\n@%p2 mov.u32 %r12, 9;\n{KEEP}"
+    assert per_lane(body) == [0] * 32
+
+
+@pytest.mark.parametrize(
+    ("name", "want"),
+    [
+        ("eq", lambda t: 1 << t),
+        ("lt", lambda t: (1 << t) - 1),
+        ("le", lambda t: (2 << t) - 1),
+        ("gt", lambda t: 0xFFFFFFFF & ~((2 << t) - 1)),
+        ("ge", lambda t: 0xFFFFFFFF & ~((1 << t) - 1)),
+    ],
+)
+def test_masks_of_lanes(name: str, want: Callable[[int], int]) -> None:
+    assert per_lane(f"mov.u32 %r12, %lanemask_{name};\n{KEEP}") == [want(t) for t in range(32)]
+
+
+def test_a_trap_ends_the_launch() -> None:
+    (said,) = hazards("setp.eq.u32 %p1, %r1, 5;\n.loc 1 9 0\n@%p1 trap;\n")
+    assert said.startswith(
+        "trap: thread (5, 0, 0) of block (0, 0, 0) stops the launch by trap at k.cu:9 (PTX"
+    )
