@@ -21,6 +21,7 @@ from harness.counters import counts, tables
 from harness.counters.chosen import chosen
 from harness.devices import DeviceError
 from harness.devices.emulated.device import EmulatedDevice
+from harness.files import write_whole
 from harness.project.selection import Choice, add_selection
 
 WIDTH = 240  # where there is no terminal to ask
@@ -42,7 +43,7 @@ def main(args: Sequence[str]) -> int:
         device = EmulatedDevice(options.arch)
         found = [counts.count(case, device=device) for case in cases]
         if options.json:
-            options.json.write_text(json.dumps(tables.document(found), indent=1) + "\n", encoding="utf-8")
+            write_whole(options.json, json.dumps(tables.document(found), indent=1) + "\n")
     except (ValueError, ToolchainError) as error:
         print(f"counters: {error}", file=sys.stderr)
         return 2

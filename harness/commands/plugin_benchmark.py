@@ -11,7 +11,7 @@ import pytest
 
 from harness.baselines import provenance
 from harness.commands.session import KEY, Session
-from harness.devices import DeviceError
+from harness.devices import DeviceError, Gpu
 from harness.gate.timed import Result, SampleClock, extra_info, run
 from harness.model import Case
 from harness.reports import wording
@@ -36,7 +36,9 @@ class GateFixture:
             )
         s = self._session
         stored = s.baseline if s.judging else None
-        result = run(s.gpu, case, stored, s.policy, s.plan, lambda: machine_info(s), s.against, s.busy)
+        gpu = s.gpu
+        assert gpu is not None  # without one, a timed case was skipped
+        result = run(gpu, case, stored, s.policy, s.plan, lambda: machine_info(gpu), s.against, s.busy)
         s.results.append(result)
         self._record(result)
         if result.verdict.failed(s.policy):
@@ -88,16 +90,16 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_benchmark_generate_machine_info(config: pytest.Config) -> dict[str, Any]:
     """The GPU in place of the host: no host name, no user."""
-    session = config.stash[KEY]
-    return {"gpu": None} if session.gpu is None else machine_info(session)
+    gpu = config.stash[KEY].gpu
+    return {"gpu": None} if gpu is None else machine_info(gpu)
 
 
-def machine_info(session: Session) -> dict[str, Any]:
+def machine_info(gpu: Gpu) -> dict[str, Any]:
     """What `provenance.machine_info` tells, and what the worker knows of libraries."""
     facts: dict[str, Any] = {}
     with contextlib.suppress(DeviceError):  # A case has said so already; the samples are worth keeping.
-        facts = session.gpu.facts()
-    return {**provenance.machine_info(session.gpu.info), **facts}
+        facts = gpu.facts()
+    return {**provenance.machine_info(gpu.info), **facts}
 
 
 def pytest_benchmark_update_json(benchmarks: list[Any], output_json: dict[str, Any]) -> None:

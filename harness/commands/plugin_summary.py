@@ -56,7 +56,7 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         terminalreporter.write_line(counts_text(checked))
     rows = [row(r.case, r.verdict, r.cublas_ratio, session.policy) for r in session.results]
     notes = _notes(session)
-    if rows and session.baseline and session.judging:
+    if rows and session.gpu and session.baseline and session.judging:
         notes += filter(None, [history.note(session.project.baselines, session.slug, session.gpu.info.board)])
     if rows:
         terminalreporter.section("ladder")
@@ -97,7 +97,7 @@ def _notes(session: Session) -> list[str]:
     if improved := [r.case.id for r in session.results if r.verdict.kind is VerdictKind.IMPROVED]:
         chosen = " or ".join(f"[{case}]" for case in improved)
         notes.append(f'{len(improved)} improved; to keep that: nox -s baseline -- -k "{chosen}"')
-    if session.baseline and session.judging:
+    if session.gpu and session.baseline and session.judging:
         machine = provenance.machine_info(session.gpu.info)
         if unlike := settings(session.baseline.machine_info, machine):
             notes.append(f"not as when the baseline was measured: {', '.join(map(difference_text, unlike))}")

@@ -35,6 +35,7 @@ from harness.counters.chosen import chosen
 from harness.counters.ncu import Comparison
 from harness.devices import DeviceError
 from harness.devices.emulated.device import EmulatedDevice
+from harness.files import write_whole
 from harness.model import F32, Case
 from harness.project.loader import Project
 from harness.project.selection import Choice, add_selection, find_case, select
@@ -274,9 +275,9 @@ def main(args: list[str]) -> int:
         console.print(compared.table(rows))
         console.print(f"{compared.summary(rows)}; {made_by}", highlight=False)
         if options.json:
-            options.json.write_text(json.dumps(compared.document(rows, made_by), indent=1) + "\n")
+            write_whole(options.json, json.dumps(compared.document(rows, made_by), indent=1) + "\n")
         if options.markdown:
-            options.markdown.write_text(compared.markdown(rows, made_by))
+            write_whole(options.markdown, compared.markdown(rows, made_by))
         return 0 if compared.agrees(rows) else 1
     except (DeviceError, ProfileError, ToolchainError, ValueError) as error:
         print(f"profile: {error}", file=sys.stderr)

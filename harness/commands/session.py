@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harness import baselines
 from harness.baselines import Baseline
 from harness.compiler.static import ARCHES
+from harness.devices import Device, Gpu
 from harness.gate.against import Against
 from harness.gate.timed import Result
 from harness.project import selection as cases
@@ -22,22 +22,38 @@ from harness.verdicts.vocabulary import Policy
 
 @dataclass
 class Session:
-    """What one pytest run knows: the project, the device, why there is no GPU, the cases, the baseline, the
-    results."""
+    """What one pytest run knows.
+
+    Attributes:
+        project: whose kernels.
+        device: where cases run; None where nothing can run them.
+        gpu: the same, where it is a GPU: it has a clock.
+        no_gpu: why there is none.
+        arch: that the emulated device compiles for.
+        selection: the cases.
+        baseline, baseline_path: of this GPU model, and its file; None without one.
+        policy: how strict the run is.
+        plan: how a case is timed.
+        judging: false for a run that a new baseline is made of.
+        against: pairs a suspected regression with its baseline's commit.
+        busy: who else is on the GPU, where that matters.
+        results: of the cases that were timed.
+        compile_errors: the compiler's, by variant.
+    """
 
     project: Project
-    device: Any = None
-    gpu: Any = None  # the device, where it is a GPU: it has a clock
+    device: Device | None = None
+    gpu: Gpu | None = None
     no_gpu: str = ""
-    arch: str = "sm_90a"  # that the emulated device compiles for
+    arch: str = "sm_90a"
     selection: cases.Selection = field(default_factory=cases.Selection)
     baseline: Baseline | None = None
     baseline_path: Path | None = None
     policy: Policy = field(default_factory=Policy)
     plan: Plan = field(default_factory=Plan)
     judging: bool = True
-    against: Against | None = None  # pairs a suspected regression with its baseline's commit
-    busy: Callable[[], Sequence[str]] = tuple  # who else is on the GPU, where that matters
+    against: Against | None = None
+    busy: Callable[[], Sequence[str]] = tuple
     results: list[Result] = field(default_factory=list)
     compile_errors: dict[str, str] = field(default_factory=dict)
 

@@ -129,4 +129,5 @@ def counts_text(rows: Sequence[CheckRow]) -> str:
     """``63 variants checked without a GPU: 62 PASS, 1 NOT_EMULATED``."""
     counts = Counter(row.verdict for row in rows if row.verdict).most_common()
     said = ", ".join(f"{n} {kind}" for kind, n in counts)
-    return f"{len(rows)} variants checked without a GPU" + (f": {said}" if said else "")
+    variants = "1 variant" if len(rows) == 1 else f"{len(rows)} variants"
+    return f"{variants} checked without a GPU" + (f": {said}" if said else "")
