@@ -14,8 +14,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-
-from scipy import stats
+from typing import Any
 
 MIN_BLOCKS = 6  # fewer have no spread worth believing
 
@@ -62,7 +61,7 @@ class Estimate:
 
     def half_width(self, miss: float) -> float:
         """Half the width of the two-sided interval that misses the truth with probability ``miss``."""
-        return max(float(stats.t.isf(miss / 2, self.blocks - 1)) * self.error, self.resolution)
+        return max(float(_student().isf(miss / 2, self.blocks - 1)) * self.error, self.resolution)
 
     def interval(self, miss: float) -> tuple[float, float]:
         """That interval, as relative changes of the time."""
@@ -90,4 +89,10 @@ class Estimate:
             return 1.0
         if self.error == 0:
             return 0.0
-        return min(1.0, 2 * float(stats.t.sf(room / self.error, self.blocks - 1)))
+        return min(1.0, 2 * float(_student().sf(room / self.error, self.blocks - 1)))
+
+
+def _student() -> Any:
+    from scipy import stats  # late: it takes most of a second, and most commands have no use for it
+
+    return stats.t
