@@ -37,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="for nvcc"
     )
+    parser.add_argument("-I", dest="folders", action="append", default=[], metavar="DIR", help="for nvcc")
     parser.add_argument(
         "--steps", type=int, default=api.STEPS, metavar="N", help="before it counts as hanging"
     )
@@ -60,6 +61,7 @@ def main(args: Sequence[str]) -> int:
             shared=options.shared,
             arch=options.arch,
             defines=options.defines,
+            flags=[f"-I{folder}" for folder in options.folders],
             steps=options.steps,
         )
         for i, path in saves:

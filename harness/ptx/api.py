@@ -67,16 +67,17 @@ def run(
     shared: int = 0,
     arch: str = "sm_90a",
     defines: Sequence[str] = (),
+    flags: Sequence[str] = (),
     steps: int = STEPS,
 ) -> Result:
     """Launches a kernel: ``entry<<<grid, block, shared>>>(arguments...)``.
 
-    ``source``: the path of a .cu or .ptx file, or the text of one; CUDA is compiled by nvcc for ``arch`` with
-    ``defines`` (NAME or NAME=VALUE). ``entry`` may be left out where there is only one, and is the name in
-    the .cu file or the mangled one. ``grid`` and ``block`` have up to three extents, x first; a block is of
-    whole warps. ``shared``: bytes of dynamic shared memory. ``steps``: blocks of code that the threads of a
-    chunk of blocks may run before they count as hanging; a thread that spins on what a block of a later chunk
-    writes hangs too.
+    ``source``: the path of a .cu or .ptx file, or the text of one; CUDA is compiled by nvcc for ``arch``
+    with ``defines`` (NAME or NAME=VALUE) and more of nvcc's ``flags``. ``entry`` may be left out where
+    there is only one, and is the name in the .cu file or the mangled one. ``grid`` and ``block`` have up
+    to three extents, x first; a block is of whole warps. ``shared``: bytes of dynamic shared memory.
+    ``steps``: blocks of code that the threads of a chunk of blocks may run before they count as hanging;
+    a thread that spins on what a block of a later chunk writes hangs too.
 
     ``arguments``: for a pointer a NumPy array of any shape, or ``Empty(shape, dtype)``; for a number a NumPy
     scalar of its very type (np.int32(5)), a bool, or a Python number where it fits; for a struct by value its
@@ -85,7 +86,7 @@ def run(
     Raises PtxError, one line, for source that does not compile, an instruction that is not known (with its
     line), and arguments that are not those of the kernel. What the kernel does wrong is in the result.
     """
-    name, text, cuda = _load(source, arch, defines)
+    name, text, cuda = _load(source, arch, defines, flags)
     found = parse(text, _entry_name(text, entry))
     plain = entry or _plain(found.name)
     names = nvcc.parameter_names(cuda, plain) if cuda else []
@@ -110,12 +111,14 @@ def run(
     )
 
 
-def _load(source: str | Path, arch: str, defines: Sequence[str]) -> tuple[str, str, str]:
+def _load(
+    source: str | Path, arch: str, defines: Sequence[str], flags: Sequence[str]
+) -> tuple[str, str, str]:
     """Name of the file, PTX, and CUDA where that is what was given."""
     if isinstance(source, str) and "\n" in source:
         if re.search(r"^\s*\.version\b", source, re.MULTILINE):
             return _file(source, "kernel.ptx"), source, ""
-        return "kernel.cu", nvcc.compile_text(source, arch, defines), source
+        return "kernel.cu", nvcc.compile_text(source, arch, defines, flags), source
     path = Path(source)
     try:
         text = path.read_text(encoding="utf-8")
@@ -123,7 +126,7 @@ def _load(source: str | Path, arch: str, defines: Sequence[str]) -> tuple[str, s
         raise PtxError(f"cannot read {path}: {error}") from None
     if path.suffix == ".ptx":
         return _file(text, path.name), text, ""
-    return path.name, nvcc.compile_file(path, arch, defines), text
+    return path.name, nvcc.compile_file(path, arch, defines, flags), text
 
 
 def _file(ptx: str, name: str) -> str:

@@ -66,12 +66,14 @@ def compile_file(
         return out.read_text(encoding="utf-8")
 
 
-def compile_text(text: str, arch: str = "sm_90a", defines: Sequence[str] = ()) -> str:
+def compile_text(
+    text: str, arch: str = "sm_90a", defines: Sequence[str] = (), flags: Sequence[str] = ()
+) -> str:
     """The PTX of CUDA C++ as text, which becomes the file kernel.cu."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernel.cu")
         path.write_text(text, encoding="utf-8")
-        return compile_file(path, arch, defines)
+        return compile_file(path, arch, defines, flags)
 
 
 def parameter_names(source: str, entry: str) -> list[str]:

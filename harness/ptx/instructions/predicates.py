@@ -88,7 +88,7 @@ def _set(b: Builder, i: Instruction, site: Site) -> Run:
         compare = _of_flushed(compare)
     if packed and not kind.endswith("x2"):
         raise PtxError("not supported")
-    yes = to.type(1) if to.kind not in "iu" else to.type(0) - to.type(1)
+    yes = ~to.type(0) if to.kind in "iu" else to.type(1)
     put = b.write(i.operands[0])
     if packed:
         one, two = _pairs(b, i.operands[1], element), _pairs(b, i.operands[2], element)

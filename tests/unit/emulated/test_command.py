@@ -145,3 +145,16 @@ def test_a_block_reduction_with_shuffles(defines: list[str], capsys: pytest.Capt
         assert re.search(
             rf"race: thread \(1, 0, 0\) .*reads\s+shared memory partial\+4.*block_sum.cu:{line}", said, re.S
         )
+
+
+@pytest.mark.compile
+def test_folders_of_headers_and_headers_beside_the_file(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "twice.h").write_text("#define TWICE(x) (2 * (x))\n", encoding="utf-8")
+    (tmp_path / "near.h").write_text("#include <twice.h>\n", encoding="utf-8")
+    source = tmp_path / "k.cu"
+    code = '#include "near.h"\n__global__ void k(int* y) { y[threadIdx.x] = TWICE(threadIdx.x); }\n'
+    source.write_text(code, encoding="utf-8")
+    words = [str(source), "--grid", "1", "--block", "32", "empty:int32:32"]
+    assert main(words) == 2
+    assert main([*words, "-I", str(tmp_path / "far")]) == 0
