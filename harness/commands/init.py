@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
             return _fail(f"{root / FILE} has the table [tool.{TOOL}] already: this is a project")
         if there := [name for name in FILES if (root / name).exists()]:
             return _fail(
-                f"nothing is overwritten, and there is {', '.join(there)}; move it, or init elsewhere"
+                f"nothing is overwritten, and {', '.join(there)} is there; move it, or init elsewhere"
             )
         for name, template in FILES.items():
             _write(root / name, _template(template))

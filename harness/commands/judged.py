@@ -118,9 +118,10 @@ def _emulated(name: str, kernel: Kernel, record_property: Record) -> Iterator[No
     and told how to declare it."""
     try:
         yield
+        return
     except DeviceError as error:
         checked = failed(name, kernel, error)
-        if checked.outcome == NOT_EMULATED:
-            record_property("verdict", str(checked.outcome))
-            pytest.skip(checked_text(checked))
-        pytest.fail(checked_text(checked), pytrace=False)
+    if checked.outcome == NOT_EMULATED:
+        record_property("verdict", str(checked.outcome))
+        pytest.skip(checked_text(checked))
+    pytest.fail(checked_text(checked), pytrace=False)

@@ -1,0 +1,143 @@
+"""A project begun in an empty folder: green without a GPU, red once broken; and pytest elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness.commands import init
+from harness.compiler.errors import ToolchainError
+from harness.compiler.tools import pinned_tools
+from harness.project.loader import load
+from tests.ladder import PROJECT
+
+
+def harness(folder: Path, *arguments: str, module: str = "harness") -> subprocess.CompletedProcess[str]:
+    """The checkout's harness, in that folder, as where it is installed."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=folder,
+        env=environment | {"PYTHONPATH": str(PROJECT.root), "COLUMNS": "160"},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Path:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    assert init.main(["--project", str(folder)]) == 0
+    return folder
+
+
+def test_what_init_writes_is_a_project(begun: Path) -> None:
+    project = load(begun)
+    (kernel,) = project.kernels
+    assert kernel.name == "sgemm"
+    declared = project.declarations.read_text().splitlines()
+    assert len([line for line in declared if line.strip()]) <= 15
+    assert {path.name for path in begun.rglob("*.yml")} == {"check.yml", "gpu.yml"}
+    for name in ("check.yml", "gpu.yml"):
+        text = (begun / ".github" / "workflows" / name).read_text()
+        assert yaml.safe_load(text)["permissions"] == {}
+        ours = (PROJECT.root / ".github" / "workflows").glob("*.yml")
+        pins = {pin for file in ours for pin in re.findall(r"uses: (.*)", file.read_text())}
+        assert set(re.findall(r"uses: (.*)", text)) <= pins
+
+
+def test_nothing_is_overwritten(begun: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert init.main(["--project", str(begun)]) == 1
+    assert "has the table [tool.gemm-regression] already" in capsys.readouterr().err
+    other = tmp_path / "other"
+    (other / "tests").mkdir(parents=True)
+    (other / "tests" / "test_static.py").write_text("mine")
+    assert init.main(["--project", str(other)]) == 1
+    assert "nothing is overwritten, and tests/test_static.py is there" in capsys.readouterr().err
+    assert [path.name for path in other.rglob("*")] == ["tests", "test_static.py"]
+
+
+def test_a_pyproject_that_is_there_is_kept(tmp_path: Path) -> None:
+    before = '[project]\nname = "mine"\n[tool.pytest.ini_options]\naddopts = "-q"'
+    (tmp_path / "pyproject.toml").write_text(before)
+    assert init.main(["--project", str(tmp_path)]) == 0
+    text = (tmp_path / "pyproject.toml").read_text()
+    assert text.startswith(f"{before}\n\n")
+    assert text.count("[tool.pytest") == 1
+    assert load(tmp_path).kernels
+
+
+@pytest.mark.compile
+def test_a_new_project_is_green_without_a_gpu_and_red_once_it_is_broken(begun: Path) -> None:
+    try:
+        pinned_tools()
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    options = ("check", "-n", "0", "--suite", "smoke")
+    done = harness(begun, *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 variants checked without a GPU: 1 PASS" in done.stdout
+    assert re.search(
+        r"SKIPPED \[4\] .*: no figures stored: `gemm-regression static --refresh` stores", done.stdout
+    )
+    kernel = begun / "kernels" / "sgemm.cu"
+    kernel.write_text(kernel.read_text().replace("__syncthreads();  // The tiles", "// The tiles", 1))
+    done = harness(begun, *options)
+    assert done.returncode == 1
+    assert re.search(r"race: .* with no barrier between at sgemm.cu:\d+", done.stdout)
+    # From below it, and by its path from elsewhere.
+    assert "sgemm-f32-tile16" in harness(begun / "kernels", "check", "--list-cases").stdout
+    named = harness(begun.parent, "--project", "mine", "check", "--list-cases", "--kernel", "sgem")
+    assert (named.returncode, named.stdout) == (4, "")
+    assert "unknown kernel 'sgem' (did you mean 'sgemm'?)" in named.stderr
+
+
+@pytest.mark.compile
+def test_figures_once_stored_are_held_to(begun: Path) -> None:
+    try:
+        pinned_tools()
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    one = ("--kernel", "sgemm", "--config", "tile16")
+    done = harness(begun, "static", "--refresh", *one)
+    assert done.returncode == 0, done.stderr
+    assert "wrote baselines/static/counters.json" in done.stdout
+    assert harness(begun, "static", *one).returncode == 0
+    done = harness(begun, "static", "--config", "tile32", "-k", "sm_90a")
+    assert done.returncode == 1
+    assert "sgemm-f32-tile32 sm_90a: no figures are stored; accept the compiler's with" in done.stdout
+
+
+def test_pytest_without_a_table_is_as_if_nothing_were_installed(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "import sys\n"
+        "def pytest_addoption(parser):\n    parser.addoption('--device', default='mine')\n"
+        "def pytest_sessionfinish(session):\n"
+        "    print('loaded:', *sorted(m for m in sys.modules if m.startswith('harness')))\n"
+    )
+    (tmp_path / "test_it.py").write_text(
+        "def test_it(request):\n    assert request.config.option.device == 'mine'\n"
+    )
+    options = ("-p", "harness.commands.entry", "-q", "-p", "no:benchmark", "-p", "no:hypothesispytest")
+    done = harness(tmp_path, *options, module="pytest")
+    assert done.returncode == 0, done.stdout
+    loaded = "harness harness.commands harness.commands.entry harness.project harness.project.table\n"
+    assert f"loaded: {loaded}" in done.stdout
+    assert "gpu:" not in done.stdout
+
+
+def test_a_broken_declaration_ends_pytest_in_one_line(begun: Path) -> None:
+    (begun / "kernels" / "__init__.py").write_text("KERNELS = (\n")
+    done = harness(begun, "check")
+    assert done.returncode == 2
+    assert done.stderr == "error: kernels/__init__.py:1: SyntaxError: '(' was never closed\n"
+    done = harness(begun, "-p", "harness.commands.entry", module="pytest")
+    assert done.returncode == 4
+    assert "ERROR: kernels/__init__.py:1: SyntaxError: '(' was never closed" in done.stderr

@@ -1,0 +1,158 @@
+"""A project is found, loaded and checked; what is wrong with one is told in one line with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.project.loader import Project, ProjectError, find, load
+
+HEAD = "from harness.model import F32, BlockShape, Config, Kernel\nfrom harness.project.suites import Suite\n"
+SHAPE = "BlockShape((32, 1), (1, 32))"
+PLAIN = f'Kernel("one", "one.cu", "one", {SHAPE})'
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A project with one kernel."""
+    (tmp_path / "pyproject.toml").write_text("[tool.gemm-regression]\n")
+    (tmp_path / "kernels" / "headers").mkdir(parents=True)
+    (tmp_path / "kernels" / "one.cu").write_text("")
+    declare(tmp_path, f"KERNELS = ({PLAIN},)")
+    return tmp_path
+
+
+def declare(root: Path, text: str) -> None:
+    (root / "kernels" / "__init__.py").write_text(HEAD + text + "\n")
+
+
+def refusal(root: Path) -> str:
+    with pytest.raises(ProjectError) as caught:
+        load(root)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_plain_declaration_is_enough(root: Path) -> None:
+    project = load(root)
+    (kernel,) = project.kernels
+    assert kernel.source == root / "kernels" / "one.cu"
+    assert (project.root, project.baselines, project.static) == (
+        root,
+        root / "baselines",
+        root / "baselines" / "static",
+    )
+    assert list(project.suites) == ["smoke", "full"]
+
+
+def test_paths_are_relative_to_the_declaring_file(root: Path) -> None:
+    (root / "mine.py").write_text(
+        HEAD + f'KERNELS = (Kernel("one", "kernels/one.cu", "one", {SHAPE}, include=("kernels/headers",)),)\n'
+    )
+    (root / "pyproject.toml").write_text(
+        '[tool.gemm-regression]\nkernels = "mine.py"\nbaselines = "stored"\n'
+    )
+    project = load(root)
+    assert project.kernels[0].source == root / "kernels" / "one.cu"
+    assert project.kernels[0].include == (root / "kernels" / "headers",)
+    assert project.baselines == root / "stored"
+
+
+def test_suites_of_its_own_stand_beside_the_usual_ones(root: Path) -> None:
+    declare(root, f'KERNELS = ({PLAIN},)\nSUITES = (Suite("mine", (), ()), Suite("smoke", (), ()))')
+    suites = load(root).suites
+    assert list(suites) == ["smoke", "full", "mine"]
+    assert suites["smoke"].timed == ()
+
+
+def test_the_nearest_table_above_is_found(root: Path, tmp_path: Path) -> None:
+    inner = root / "kernels" / "headers"
+    (root / "kernels" / "pyproject.toml").write_text("[tool.other]\n")
+    assert find(inner) == root.resolve()
+    (inner / "pyproject.toml").write_text("[tool.gemm-regression]\n")
+    assert find(inner) == inner.resolve()
+
+
+def test_no_table_is_told_how_to_begin(tmp_path: Path) -> None:
+    with pytest.raises(ProjectError, match=r"`gemm-regression init` begins one, --project PATH names"):
+        find(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [
+        ('kernel = "x"', r"\[tool.gemm-regression\] has the unknown key 'kernel'; known: kernels, baselines"),
+        ("kernels = 3", r"kernels = 3 is no path"),
+        ('kernels = "nowhere"', r"has no nowhere/__init__.py, which is to declare its kernels"),
+        ('kernels = "x.py"', r"has no x.py"),
+        ("kernels = ", r"pyproject.toml: cannot be read"),
+    ],
+)
+def test_a_wrong_table_is_one_line(table: str, why: str, root: Path) -> None:
+    (root / "pyproject.toml").write_text(f"[tool.gemm-regression]\n{table}\n")
+    with pytest.raises(AssertionError, match=why):
+        raise AssertionError(refusal(root))
+
+
+@pytest.mark.parametrize(
+    ("declared", "why"),
+    [
+        ("KERNELS = (", r"kernels/__init__.py:3: SyntaxError: '\(' was never closed"),
+        ("\nx = 1 / 0", r"kernels/__init__.py:4: ZeroDivisionError: division by zero"),
+        ("import no_such_module", r"kernels/__init__.py:3: ModuleNotFoundError: "),
+        ('KERNELS = (Kernel("one", purpose=1),)', r":3: TypeError: .*unexpected keyword argument 'purpose'"),
+        ("raise SystemExit('no')", r":3: SystemExit: no"),
+        ("LADDER = ()", r"it must define KERNELS, a tuple of Kernel"),
+        ("KERNELS = (3,)", r"KERNELS: number 1 is int, no Kernel"),
+        (f"KERNELS = ({PLAIN}, {PLAIN})", r"two kernels are named 'one'"),
+        (f'KERNELS = (Kernel("a-b", "one.cu", "one", {SHAPE}),)', r"kernel 'a-b': a name has letters"),
+        (f'KERNELS = (Kernel("one", "two.cu", "one", {SHAPE}),)', r"'one': there is no source file two.cu"),
+        (
+            f'KERNELS = (Kernel("one", "one.cu", "one", {SHAPE}, include=("nowhere",)),)',
+            r"'one': there is no folder .*nowhere to include from",
+        ),
+        (
+            f'KERNELS = (Kernel("one", "one.cu", "one", {SHAPE}, configs=(Config(A=1), Config(A=1))),)',
+            r"'one': two configs read a1",
+        ),
+        (
+            f'KERNELS = (Kernel("one", "one.cu", "one", {SHAPE}, configs=()),)',
+            r"configs must be a tuple such",
+        ),
+        (
+            f'KERNELS = (Kernel("one", "one.cu", "one", {SHAPE}, configs=[Config()]),)',
+            r"configs must be a tuple such as \(Config\(TILE=32\),\)",
+        ),
+        (f'KERNELS = (Kernel("one", "one.cu", "one", {SHAPE}, dtypes=()),)', r"dtypes must be a tuple such"),
+        (f'KERNELS = (Kernel("one", "one.cu", "one", {SHAPE}, features="tma"),)', r"features is no tuple"),
+        (
+            f'KERNELS = (Kernel("one", "one.cu", "one", {SHAPE}, parameters="float *Q"),)',
+            r"'one': parameters: ",
+        ),
+        (
+            'KERNELS = (Kernel("one", "one.cu", "one", lambda c, d: BlockShape((c["T"], 1), (1, 1))),)',
+            r"'one': shape of config '': KeyError: 'T'",
+        ),
+        ('KERNELS = (Kernel("one", "one.cu", "one", lambda c, d: 3),)', r"shape gives int, no BlockShape"),
+        (f'KERNELS = (Kernel("one", 3, "one", {SHAPE}),)', r"source is int, no path"),
+        (f'KERNELS = ({PLAIN},)\nSUITES = ("smoke",)', r"SUITES: 'smoke' is no Suite"),
+    ],
+)
+def test_a_wrong_declaration_is_one_line_with_its_place(declared: str, why: str, root: Path) -> None:
+    declare(root, declared)
+    said = refusal(root)
+    assert said.startswith("kernels/__init__.py")
+    with pytest.raises(AssertionError, match=why):
+        raise AssertionError(said)
+
+
+def test_two_projects_do_not_meet(root: Path, tmp_path: Path) -> None:
+    (root / "kernels" / "sizes.py").write_text("SIZE = 64\n")
+    declare(root, f"from .sizes import SIZE\nKERNELS = ({PLAIN},)\nassert SIZE == 64")
+    first, second = load(root), load(root)
+    assert isinstance(first, Project)
+    assert first.kernels[0] == second.kernels[0]
+    import kernels
+
+    assert kernels.__file__ != str(first.declarations)
