@@ -1,5 +1,5 @@
-"""How small a slowdown is found, and how often one is raised that is not there: measured, not claimed.
+"""Detection power: how small a slowdown is detected, and how often there is a false alarm, by measurement.
 
 ``python -m harness.study measure`` times planted slowdowns on a GPU and stores the samples; ``report`` judges
-them by every method and writes docs/detection.md, on any machine.
+them with every method and writes docs/detection.md, on any machine.
 """

@@ -1,10 +1,10 @@
-"""``nox -s study``: how small a slowdown each method finds here, and how often it raises a false alarm.
+"""``nox -s study``: how small a slowdown each method detects here, and how often it raises a false alarm.
 
-``measure FILE`` appends trials to a file, as many as are lacking; ``report`` judges what is stored by every
-method and writes docs/detection.md and its plot; ``report --check`` says whether they are up to date.
+``measure FILE`` appends the missing trials to a file; ``report`` judges the stored samples with every method
+and writes docs/detection.md and its plot; ``report --check`` says whether they are up to date.
 
-Exit status: 0 done; 1 the budget or a signal ended it before all trials, or the documentation is stale; 2 a
-wrong command line, no GPU, a file that cannot be used.
+Exit status: 0 done; 1 the budget or a signal ended it before all trials, or the documentation is out of date;
+2 a wrong command line, no GPU, or an unusable file.
 """
 
 from __future__ import annotations
@@ -47,15 +47,22 @@ def _parser() -> argparse.ArgumentParser:
     add = commands.add_parser(
         "measure", help="time planted slowdowns, and append them to a file"
     ).add_argument
-    add("file", type=Path, metavar="FILE", help="such as docs/detection/nvidia-h200.jsonl.gz; may exist")
-    add("--trials", type=int, default=TRIALS, metavar="N", help=f"of each case and size (default {TRIALS})")
-    add("--budget", type=float, metavar="S", help="begin no trial that would end later than this")
+    add(
+        "file",
+        type=Path,
+        metavar="FILE",
+        help="such as docs/detection/nvidia-h200.jsonl.gz; trials are appended",
+    )
+    add(
+        "--trials", type=int, default=TRIALS, metavar="N", help=f"trials per case and size (default {TRIALS})"
+    )
+    add("--budget", type=float, metavar="S", help="seconds; start no trial that would end later")
     add("--sizes", type=_sizes, default=trials.SIZES, metavar="PCT,…", help="only these; 0 is an A/A pair")
     add(
         "--summaries",
         action="store_true",
-        help="a new file keeps five numbers of the samples, not all: small, "
-        "but nothing for other tools' rules",
+        help="a new file stores five-number summaries instead of all samples: small, but other tools' "
+        "rules cannot be applied",
     )
     add("-k", default="", metavar="TEXT", help="only cases whose id contains this")
     add("--allow-busy", action="store_true", help="time even while other processes use the GPU")
@@ -63,7 +70,9 @@ def _parser() -> argparse.ArgumentParser:
     making = commands.add_parser("report", help="write docs/detection.md and its plot")
     making.add_argument("files", nargs="*", type=Path, metavar="FILE", help="default: docs/detection/*")
     making.add_argument("--docs", type=Path, help=argparse.SUPPRESS)
-    making.add_argument("--check", action="store_true", help="write nothing; 1 where they are stale")
+    making.add_argument(
+        "--check", action="store_true", help="write nothing; exit status 1 if they are out of date"
+    )
     return parser
 
 
@@ -86,7 +95,7 @@ def _measure(given: argparse.Namespace, open_device: Callable[[float], Gpu]) -> 
         raise ValueError(f"{given.file}: there is no such folder")
     ids = [case for case in trials.CASES if given.k in case]
     if not ids:
-        raise ValueError(f"-k {given.k!r} leaves no case of {', '.join(trials.CASES)}")
+        raise ValueError(f"-k {given.k!r} matches no case of {', '.join(trials.CASES)}")
     device = open_device(given.time_limit)
     try:
         others = [] if given.allow_busy else device.busy()
@@ -119,7 +128,7 @@ def _trials(given: argparse.Namespace, device: Gpu, ids: Sequence[str], began: f
     for at, (number, cells) in enumerate(lacking):
         start = time.monotonic()
         if given.budget is not None and start - began + longest > given.budget:
-            print(f"the budget of {given.budget:g} s is used up: {len(lacking) - at} trials are lacking")
+            print(f"the budget of {given.budget:g} s is used up: {len(lacking) - at} trials are missing")
             return 1
         found = trials.trial(device, head["baseline"], number, cells)
         append(given.file, [summary(r) for r in found] if head.get("summaries") else found)
@@ -131,7 +140,7 @@ def _trials(given: argparse.Namespace, device: Gpu, ids: Sequence[str], began: f
 
 
 def _begun(given: argparse.Namespace, device: Gpu) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A new file, with its head."""
+    """A new file, with its header."""
     start = time.monotonic()
     about: dict[str, Any] = {
         "datetime": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -141,7 +150,7 @@ def _begun(given: argparse.Namespace, device: Gpu) -> tuple[dict[str, Any], list
         about["summaries"] = True
     head = trials.head(device, trials.CASES, about)
     append(given.file, [head])
-    print(f"baseline of {trials.BASELINE_RUNS} fresh workers in {time.monotonic() - start:.0f} s", flush=True)
+    print(f"baseline of {trials.BASELINE_RUNS} processes in {time.monotonic() - start:.0f} s", flush=True)
     return read(given.file)
 
 
@@ -152,9 +161,9 @@ def _progress(done: int, of: int, records: Sequence[dict[str, Any]], took: float
     pairs = sum(look["gpu_seconds"] for r in records for look in r.get("looks", ()))
     said = f"; {errors[0]['case']}: {errors[0]['error']}" if errors else ""
     return (
-        f"trial {done} of {of}: {took:.1f} s (gate {gate:.1f} s, pairs {pairs:.1f} s in {looks} looks of "
-        f"{len(records)} cells, {len(errors)} failed{said}); {elapsed:.0f} s in all, "
-        f"{took * (of - done):.0f} s to go"
+        f"trial {done} of {of}: {took:.1f} s (gate {gate:.1f} s, pairs {pairs:.1f} s in {looks} interim "
+        f"analyses of {len(records)} cells, {len(errors)} failed{said}); {elapsed:.0f} s elapsed, "
+        f"{took * (of - done):.0f} s remaining"
     )
 
 

@@ -1,4 +1,4 @@
-"""What each method makes of the stored samples, and how often it was right. Pure."""
+"""How each method judges the stored samples, and how often it is correct. Pure."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from harness.study.trials import MARGINS, gate_verdict, judged, pair_finding
 from harness.verdicts.paired import outcome_of
 from harness.verdicts.vocabulary import VerdictKind
 
-GATE, GATE_FIRST = "gate, confirmed in a fresh worker", "gate, first look only"
+GATE, GATE_FIRST = "gate, confirmed in a new process", "gate, first measurement only"
 PAIRED = {margin: f"paired comparison, ±{100 * margin:g} %" for margin in MARGINS}
-RUNS, TURNS = "two runs: ", "in turn: "  # of the other tools: the gate's samples, the paired comparison's
+RUNS, TURNS = "two runs: ", "interleaved: "  # other tools on the gate's samples, on the paired comparison's
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One trial of a case and size: what each method said, and the GPU seconds that it took.
+    """One trial of a case and size: what each method reported, and the GPU seconds it took.
 
-    ``planted`` and ``measured`` are relative changes of the time: by the counter of the planted cycles, and
-    by the mean over the first look's blocks, since whether there is another depends on what was seen.
-    ``against_stored`` are those of the gate's measurements against the stored baseline, ``mhz``
-    the SM clock over the launches with the planted cycles.
-    ``found`` is True where a method calls it slower, ``open`` where the paired comparison decides nothing;
+    ``planted`` and ``measured`` are relative changes of the time: from the counter of the planted cycles, and
+    from the mean over the blocks of the first interim analysis (whether there is another one depends on the
+    data). ``against_stored`` are the changes of the gate's measurements relative to the stored baseline,
+    ``mhz`` the SM clock during the launches with the planted cycles.
+    ``found`` is True if a method calls it slower, ``open`` if the paired comparison is inconclusive;
     ``cost`` the GPU seconds of each method.
     """
 
@@ -50,7 +50,7 @@ class Cell:
 
 
 def cells(head: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> list[Cell]:
-    """A cell of every record that did not fail."""
+    """One cell for every record that did not fail."""
     major, minor = map(int, head["machine_info"]["capability"].split("."))
     return [
         _cell(record, head["baseline"][record["case"]], (major, minor), whole=not head.get("summaries"))
@@ -62,7 +62,7 @@ def cells(head: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> list
 def _cell(
     record: Mapping[str, Any], stored: Mapping[str, Any], capability: tuple[int, int], *, whole: bool
 ) -> Cell:
-    """``whole`` where all samples are there: other tools' rules need them."""
+    """``whole``: all samples are stored, which other tools' rules need."""
     case, runs, looks = case_of(record["case"], capability), record["gate"], judged(record["looks"])
     found = {
         GATE: gate_verdict(case, stored, runs).kind is VerdictKind.REGRESSED,
@@ -110,7 +110,7 @@ def _mhz(numbers: Iterable[int]) -> list[float]:
 
 @dataclass(frozen=True)
 class Rate:
-    """``count`` of ``trials``, with Clopper and Pearson's limits (Biometrika 26, 1934) of CONFIDENCE."""
+    """``count`` out of ``trials``, with Clopper-Pearson confidence limits (Biometrika 26, 1934)."""
 
     count: int
     trials: int
@@ -127,7 +127,7 @@ class Rate:
         return low, high
 
     def text(self, digits: int = 1) -> str:
-        """In percent, with its limits."""
+        """In percent, with its confidence limits."""
         low, high = (100 * end for end in self.limits)
         return f"{100 * self.share:.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
 
@@ -135,7 +135,7 @@ class Rate:
 
 
 def trials_to_show(limit: float, count: int = 0) -> int:
-    """The fewest trials with which ``count`` findings show a rate of at most ``limit``, by Rate's limits."""
+    """The fewest trials for which the upper confidence limit of ``count`` findings is at most ``limit``."""
     enough = range(count + 1, 10**9)
     return enough[bisect_left(enough, True, key=lambda trials: Rate(count, trials).limits[1] <= limit)]
 
@@ -146,13 +146,13 @@ def rate(chosen: Sequence[Cell], method: str) -> Rate | None:
 
 
 def undecided(chosen: Sequence[Cell], method: str) -> Rate | None:
-    """How often it decided nothing; None where the method always decides."""
+    """How often it was inconclusive; None if the method always decides."""
     known = [cell.open[method] for cell in chosen if method in cell.open]
     return Rate(sum(known), len(known)) if known else None
 
 
 def mean(values: Iterable[float]) -> tuple[float, float]:
-    """Mean, and half the width of Student's interval of CONFIDENCE, of independent values; NaN of fewer than
+    """Mean, and half the width of Student's t confidence interval, of independent values; NaN for fewer than
     two."""
     known = [value for value in values if value == value]
     if len(known) < 2:

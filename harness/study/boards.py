@@ -1,4 +1,4 @@
-"""A/A trials on other boards of a GPU model, in words and tables, and how much its boards differ."""
+"""A/A trials on other boards of a GPU model, as text and tables, and how much its boards differ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.study.studies import LONG, Model, Study, same
 
 
 def section(model: Model) -> list[str]:
-    """What the page says of the boards beside those of the whole studies; nothing where there are none."""
+    """The page's section on boards other than those of the full studies; empty if there are none."""
     boards = model.boards
     if not boards:
         return []
@@ -21,12 +21,12 @@ def section(model: Model) -> list[str]:
     where = f"on {others} other {'board' if others == 1 else 'boards'}" if others else "again"
     unnamed = any(s.board == s.name for s in boards)
     parts = [
-        f"## {boards[0].gpu}, A/A alone, {where}",
-        "Nothing was planted here, and no other tool asked. Each file is judged against its own five fresh "
-        "workers. "
-        + ("A file that does not name its board is taken for a board of its own. " if unnamed else "")
+        f"## {boards[0].gpu}, A/A trials only, {where}",
+        "Nothing was planted here, and no other tool was evaluated. Each file is judged against its own five "
+        "processes. "
+        + ("A file that does not name its board counts as a board of its own. " if unnamed else "")
         + "; ".join(dict.fromkeys(map(machine, boards)))
-        + f". {len(same(boards))} A/A trials of a case:",
+        + f". {len(same(boards))} A/A trials:",
         _files(boards),
         _rates(boards),
         *alarms(boards),
@@ -59,7 +59,7 @@ def _files(boards: Sequence[Study]) -> str:
 
 
 def _rates(boards: Sequence[Study]) -> str:
-    """False alarms of each method, how often it decides nothing, and what it costs."""
+    """False alarms of each method, how often it is inconclusive, and what it costs."""
     groups = {
         title: [cell for s in boards for cell in s.of(0.0, s.groups[title])] for title in boards[0].groups
     }
@@ -83,8 +83,8 @@ def _rates(boards: Sequence[Study]) -> str:
 
 @dataclass(frozen=True)
 class Difference:
-    """A case on several boards: its time in seconds, how much the boards' medians differ, and how much at
-    most the fresh workers of one board, each as greatest over least, less 1."""
+    """A case on several boards: its time in ``seconds``, how much the medians of the ``boards`` differ, and
+    how much at most those of the ``workers`` (processes) of one board; each as maximum / minimum − 1."""
 
     case: str
     seconds: float
@@ -93,7 +93,7 @@ class Difference:
 
 
 def differences(studies: Sequence[Study]) -> list[Difference]:
-    """Of every case that is the same binary in all the files, by the heads alone, the shortest first."""
+    """For every case with the same binary in all files, from the headers alone, the shortest first."""
     found = []
     for case in studies[0].head["baseline"]:
         stored = [s.head["baseline"].get(case, {}) for s in studies]
@@ -111,12 +111,12 @@ def _spread(values: Collection[float]) -> float:
 
 
 def _differences(studies: Sequence[Study]) -> Iterator[str]:
-    """``studies``, one of each board."""
+    """``studies``: one per board."""
     found = differences(studies) if len(studies) > 1 else []
     if not found:
         return
     said = [
-        f"of cases {words} by {spread_text([100 * d.boards for d in chosen], 2)} %"
+        f"for cases {words} by {spread_text([100 * d.boards for d in chosen], 2)} %"
         for words, chosen in (
             (f"over {1e6 * LONG:.0f} µs", [d for d in found if d.seconds > LONG]),
             (f"of {1e6 * LONG:.0f} µs and less", [d for d in found if d.seconds <= LONG]),
@@ -124,17 +124,18 @@ def _differences(studies: Sequence[Study]) -> Iterator[str]:
         if chosen
     ]
     text = (
-        "Each board's median of a case is the middle one of its five fresh workers, at size 0. Between the "
-        f"boards, greatest over least, the medians differ {', '.join(said)}."
+        "A board's value for a case is the median of its five processes' medians, at size 0. The boards "
+        "differ "
+        f"(maximum / minimum − 1) {', '.join(said)}."
     )
     if left := len(studies[0].head["baseline"]) - len(found):
-        text += f" {left} more {'is' if left == 1 else 'are'} not the same binary in all files."
+        text += f" {left} more {'is not' if left == 1 else 'are not'} the same binary in all files."
     text += "".join(f" `{s.name}`:{s.note}" for s in studies if s.note)
     rows = [
         [d.case, f"{1e6 * d.seconds:.1f}", f"{100 * d.boards:.2f} %", f"{100 * d.workers:.2f} %"]
         for d in found
     ]
-    heads = ["case", "µs", "between boards", "workers of one board, at most"]
+    heads = ["case", "µs", "between boards", "between processes on one board, at most"]
     yield f"### The same binaries on {len(studies)} boards"
     yield text
     yield table_text(heads, "lrrr", rows)

@@ -20,10 +20,10 @@ _TEXT, _PLOT, _FOLDER = "detection.md", "detection.svg", "detection"
 
 
 def report(files: Sequence[Path], docs: Path, check: bool) -> int:
-    """Writes both, or with ``check`` says whether they are stale: then 1. Raises StudyError."""
+    """Writes both; with ``check`` only reports whether they are out of date, with 1. Raises StudyError."""
     chosen = list(files) or list((docs / _FOLDER).glob("*.jsonl.gz"))
     if not chosen:
-        raise StudyError(f"{docs / _FOLDER}: no samples in it; measure them with `nox -s study -- measure`")
+        raise StudyError(f"{docs / _FOLDER} contains no samples; measure them with `nox -s study -- measure`")
     studies = load(chosen)
     made = text(studies)
     mark = hashlib.sha256(made.encode()).hexdigest()
@@ -37,7 +37,7 @@ def report(files: Sequence[Path], docs: Path, check: bool) -> int:
             if not fits(_now(docs / name))
         ]
         for name in stale:
-            print(f"{docs / name} is stale: `nox -s study -- report` makes it anew", file=sys.stderr)
+            print(f"{docs / name} is out of date: `nox -s study -- report` regenerates it", file=sys.stderr)
         return int(bool(stale))
     write_whole(docs / _TEXT, made)
     first = next((study for study in studies if not study.alone), studies[0])
@@ -73,40 +73,42 @@ _HEAD = """# Detection power
 
 <!-- Made by `nox -s study -- report` from docs/detection/: do not edit. -->
 
-How small a slowdown does each method find, and how often does it raise one that is not there? Slowdowns of
-known size were planted in kernels of {least:.0f} µs to {most:.0f} ms, and every method judged the same
-samples. Shares are in percent, with Clopper and Pearson's {confidence:g} % limits; the unit is a trial of one
+How small a slowdown does each method detect, and how often does it raise a false alarm? Slowdowns of known
+size were planted in kernels of {least:.0f} µs to {most:.0f} ms, and every method judged the same samples.
+Rates are in percent, with {confidence:g} % Clopper-Pearson confidence limits; the unit is one trial of one
 case.
 
-**What is planted.** Behind the kernel, within the timed stretch, one thread counts SM cycles and adds up how
-many it took. It is there in the A/A pairs, too, with nothing to count: the sides differ by the counted cycles
-alone. The true size is those cycles over the SM clock and over the time of the other side. It is checked
-against what the interleaved blocks show: the mean over all trials of the first look, with its limits
-(the column *measured*).
+**What is planted.** After the kernel, within the timed interval, one thread spins for a number of SM cycles
+and counts how many it took. It also runs in the A/A pairs, with zero cycles to spin: the two sides differ
+only by the counted cycles. The true size is those cycles divided by the SM clock and by the time of the other
+side. It is checked against the interleaved blocks: the mean over all trials of the first interim analysis,
+with its confidence limits (the column *measured*).
 
-**The methods.** *Gate*: the median against the stored one of five fresh workers, beyond 1 % or three noise
-floors, and again in another fresh worker; what it would then do beside the baseline's own commit is not in
-it. *Paired comparison*: blocks ABBA and BAAB, at most three looks, an error of {error:g} % shared by the
-cases of a run. *Two runs*: what other tools say of the very samples that the gate had, a stored run and a new
-one. *In turn*: what they say of the very samples that the paired comparison had, all its blocks thrown
-together. pytest-benchmark's check and NVBench's robust comparison are their own code (NVBench's with its
-default thresholds, on files of its own format; clocks are stored to 1 MHz); asv's rule is Mann and Whitney's
-test at p < 0.002 and a median above 1.1 times the old one.
+**The methods.** *Gate*: the median is compared with the stored one of five processes; slower by more than 1 %
+or three noise floors, and confirmed in another process. The comparison with the baseline's commit, which the
+gate would run next, is not included. *Paired comparison*: blocks ABBA and BAAB, at most three interim
+analyses, an error probability of {error:g} % divided among the cases of a run. *Two runs*: other tools
+applied to the samples that the gate had, a stored run and a new one. *Interleaved*: other tools applied to
+the samples that the paired comparison had, all its blocks pooled. pytest-benchmark's check and NVBench's
+robust comparison are computed by their own code (NVBench's with its default thresholds, on files of its own
+format; clocks are stored to 1 MHz); asv's rule is a Mann-Whitney test at p < 0.002 and a median above 1.1
+times the old one.
 
-A size on the margin of the paired comparison (0.25 % by ±0.25 %, 0.5 % by ±0.5 %) is neither beyond it nor
-within; it took no further look for that margin's sake, and what is found there is no fault and no merit.
+A size equal to the margin of the paired comparison (0.25 % with ±0.25 %, 0.5 % with ±0.5 %) is neither
+outside nor inside it. No further interim analysis was made for that margin, and detecting such a size or not
+is neither an error nor a success.
 
-![Detection against size](detection.svg)"""
+![Detection rate over size](detection.svg)"""
 
 
 def _section(study: Study, files: Sequence[Study]) -> list[str]:
-    """``files`` are all of its GPU model: the A/A trials of all count."""
+    """``files`` are all of its GPU model: the A/A trials of all of them count."""
     cases = study.cases
     least = min(len(study.of(size, [case])) for size in study.sizes for case in cases)
     parts = [
         f"## {study.gpu}, {study.date}",
-        f"{boards.machine(study)}. {len(cases)} cases, {len(study.cells)} trials of a case and size, at "
-        f"least {least} of each; {study.failed} failed. Samples: `{study.name}`, SHA-256 "
+        f"{boards.machine(study)}. {len(cases)} cases, {len(study.cells)} trials, at least {least} of each "
+        f"case and size; {study.failed} failed. Samples: `{study.name}`, SHA-256 "
         f"`{study.digest[:16]}`.{study.note}",
     ]
     for title, group in study.groups.items():
@@ -115,13 +117,13 @@ def _section(study: Study, files: Sequence[Study]) -> list[str]:
     parts += ["### Targets"]
     if len(files) > 1:
         parts.append(
-            f"The A/A trials are those of all {len(files)} files of this GPU model: {len(same(files))}, "
-            f"{len(same([study]))} of them of this file."
+            f"The A/A trials of all {len(files)} files of this GPU model count: {len(same(files))}, "
+            f"{len(same([study]))} of them in this file."
         )
     parts += ["\n".join(_targets(study, files))]
     if why := paragraphs(study, files):
-        parts += ["### What falls short, and why", *why]
-    parts += ["### GPU seconds of a trial", _costs(study)]
+        parts += ["### Missed targets, and why", *why]
+    parts += ["### GPU seconds per trial", _costs(study)]
     return [*parts, "### Case by case", _by_case(study)]
 
 
@@ -140,15 +142,16 @@ def _rates(study: Study, cases: Collection[str]) -> str:
 
 
 def _targets(study: Study, files: Sequence[Study]) -> Iterator[str]:
-    """What was aimed at, and what came of it."""
+    """Each target, and the result."""
     long = next(iter(study.groups.values()))
     fine, usual = PAIRED[min(PAIRED)], PAIRED[max(PAIRED)]
     for size, aim, method in ((0.01, 0.99, usual), (0.01, 0.99, GATE), (0.005, 0.95, fine)):
         if found := rate(study.of(size, long), method):
             short = 100 * (aim - found.share)
             yield (
-                f"- {100 * size:g} % found in ≥ {100 * aim:g} % of trials, cases over {1e6 * LONG:.0f} µs: "
-                f"{method}: {found}: {'met' if short <= 0 else f'missed by {short:.1f} points'}"
+                f"- {100 * size:g} % detected in ≥ {100 * aim:g} % of trials, cases over {1e6 * LONG:.0f} "
+                "µs: "
+                f"{method}: {found}: {'met' if short <= 0 else f'missed by {short:.1f} percentage points'}"
             )
     everything = same(files)
     for method in (GATE, fine, usual):
@@ -161,19 +164,19 @@ def _targets(study: Study, files: Sequence[Study]) -> Iterator[str]:
         if spent := [cell.cost[method] for cell in everything]:
             share = sum(s <= SECONDS for s in spent) / len(spent)
             yield (
-                f"- ≤ {SECONDS:g} s of GPU a case, A/A: {method}: {statistics.fmean(spent):.2f} s on "
+                f"- ≤ {SECONDS:g} s of GPU per case, A/A: {method}: {statistics.fmean(spent):.2f} s on "
                 f"average, {100 * share:.0f} % of trials within {SECONDS:g} s, at most {max(spent):.2f} s"
             )
 
 
 def outcome(alarms: Rate) -> str:
-    """What came of the target for false alarms."""
+    """Whether the target for false alarms is met."""
     shown = 100 * alarms.limits[1]
     if alarms.limits[1] <= FALSE_ALARMS:
-        return f"met, at most {shown:.2f} % shown"
+        return f"met, shown: at most {shown:.2f} %"
     if alarms.share > FALSE_ALARMS:
-        return f"missed by {100 * (alarms.share - FALSE_ALARMS):.2f} points"
-    return f"at most {shown:.2f} % shown; {100 * FALSE_ALARMS:g} % needs {needed(alarms.count)}"
+        return f"missed by {100 * (alarms.share - FALSE_ALARMS):.2f} percentage points"
+    return f"shown: at most {shown:.2f} %; {100 * FALSE_ALARMS:g} % needs {needed(alarms.count)}"
 
 
 def _costs(study: Study) -> str:

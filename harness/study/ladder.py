@@ -1,4 +1,4 @@
-"""The project whose cases are studied: that of the working folder."""
+"""The project whose cases are studied: that of the working directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.project.selection import find_case
 
 @functools.cache
 def project() -> Project:
-    """Raises ProjectError where there is none."""
+    """Raises ProjectError if there is none."""
     return load(find(Path.cwd()))
 
 

@@ -1,6 +1,6 @@
-"""What other tools say of the same samples, by their own code or their published rule.
+"""Other tools' decisions on the same samples, by their own code or their published rule.
 
-Each takes the samples of the old build and of the new one, in seconds, and says whether it raises an alarm.
+Each function takes the samples of the old build and of the new one, in seconds, and returns its decision.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def pytest_benchmark(rule: str) -> Callable[[Samples, Samples], str]:
 
 
 def mann_whitney(factor: float) -> Callable[[Samples, Samples], str]:
-    """asv's rule: another distribution by Mann and Whitney at p < 0.002, and a median above ``factor`` times
-    the old one."""
+    """asv's rule: different distributions by the Mann-Whitney test at p < 0.002, and a median above
+    ``factor`` times the old one."""
 
     def method(old: Samples, new: Samples) -> str:
         differs = stats.mannwhitneyu(old, new, alternative="two-sided").pvalue < ASV_P
@@ -45,8 +45,8 @@ def mann_whitney(factor: float) -> Callable[[Samples, Samples], str]:
 def nvbench(old: Samples, new: Samples, old_mhz: Samples, new_mhz: Samples) -> str:
     """NVBench's robust comparison with its default thresholds: SLOW, FAST, SAME, UNDECIDED or UNKNOWN.
 
-    By the code of ``cuda-bench``, on the samples and clocks in files of its own format. Raises ImportError
-    where that is not installed.
+    Computed by the code of ``cuda-bench``, on samples and clocks in files of its own format. Raises
+    ImportError if that is not installed.
     """
     robust: Any = importlib.import_module("cuda.bench.scripts.nvbench_compare_robust")
     robust.load_nvbench_compare_tooling(load_color=False)
@@ -59,7 +59,7 @@ def nvbench(old: Samples, new: Samples, old_mhz: Samples, new_mhz: Samples) -> s
 
 
 def _summaries(robust: Any, path: Path, seconds: Samples, mhz: Samples) -> list[dict[str, Any]]:
-    """A state's summaries as NVBench writes them, its samples in binary files beside it."""
+    """A state's summaries as NVBench writes them, with its samples in separate binary files."""
     times, clocks = np.array(seconds), np.array(mhz, dtype=float)
     clocks[np.isnan(clocks)] = np.nanmedian(clocks)
     times.astype("<f4").tofile(path.with_suffix(".bin"))
@@ -107,6 +107,6 @@ NVBENCH = "NVBench robust"
 
 
 def others(old: Samples, new: Samples, old_mhz: Samples, new_mhz: Samples) -> dict[str, str]:
-    """What each of them says."""
+    """The decision of each of them."""
     said = {name: method(old, new) for name, method in BY_SAMPLES.items()}
     return said | {NVBENCH: nvbench(old, new, old_mhz, new_mhz)}

@@ -1,4 +1,4 @@
-"""Detection against size, as SVG."""
+"""Detection rate over size of the slowdown, as SVG."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from harness.study.analysis import GATE, PAIRED, RUNS, Cell, rate
 from harness.study.methods import BY_SAMPLES, NVBENCH
 from harness.study.raw import StudyError
 
-_LEAST = 0.001  # where A/A stands on the logarithmic axis
+_LEAST = 0.001  # position of A/A on the logarithmic axis
 
 
 def draw(groups: Mapping[str, Sequence[Cell]], path: Path, mark: str) -> None:
-    """A panel for each group, by its title; ``mark`` is written into the file."""
+    """One panel per group, by title; ``mark`` is written into the file. Raises StudyError without
+    matplotlib."""
     try:
         import matplotlib
     except ImportError as error:

@@ -1,9 +1,9 @@
-"""The samples of a study in one small file that only grows, so that a killed run keeps its trials.
+"""The samples of a study in one small append-only file, so that a killed run keeps its trials.
 
-Lines of JSON in gzip members, one member for each write: a file that ends within one is whole up to there.
-The first line is the head: what was studied, on what, and the stored baseline. Durations are in tenths of a
-nanosecond, clocks in MHz. Where the head says ``summaries``, what is kept of the samples gives their medians,
-which are all that our own verdicts look at.
+JSON lines in gzip members, one member per write: a truncated file is valid up to its last complete member.
+The first line is the header: what was studied, on what, and the stored baseline. Durations are in tenths of a
+nanosecond, clocks in MHz. If the header says ``summaries``, only summaries of the samples are stored; they
+preserve the medians, on which our own verdicts are based.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from harness.files import fault
 
 SCHEMA = 1
 _UNIT = 1e-10  # seconds
-_GZIP = 31  # zlib's word for a gzip member
+_GZIP = 31  # zlib's wbits for a gzip member
 
 
 class StudyError(Exception):
-    """A study that cannot go on or be read; one line: what is wrong, and what to do."""
+    """A study cannot be continued or read; one line: what is wrong, and what to do."""
 
 
 def ticks(seconds: Iterable[float]) -> list[int]:
@@ -39,13 +39,13 @@ def seconds(numbers: Iterable[int]) -> tuple[float, ...]:
 
 
 def clocks(mhz: Iterable[float]) -> list[int]:
-    """Rounded to 1 MHz, 0.05 %; 0 where it is not known."""
+    """Rounded to 1 MHz, about 0.05 %; 0 for an unknown clock."""
     return [round(f) if f == f else 0 for f in mhz]
 
 
 def summary(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record with the samples of a gate's measurement as least, quartiles and greatest (Tukey's five
-    numbers), those of a block and the clocks as their medians: every median stays."""
+    """The record with the samples of a gate's measurement as minimum, quartiles and maximum (Tukey's five
+    numbers), those of a block and the clocks as their medians: every median is preserved."""
     told = dict(record)
     if "gate" in record:
         told["gate"] = [
@@ -61,7 +61,7 @@ def summary(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def five_numbers(numbers: Sequence[int]) -> list[int]:
-    """Least, lower quartile, median, upper quartile and greatest; as they are where they are that few."""
+    """Minimum, lower quartile, median, upper quartile, maximum; unchanged if there are five or fewer."""
     if len(numbers) <= 5:
         return list(numbers)
     low, middle, high = statistics.quantiles(numbers, n=4, method="inclusive")
@@ -73,7 +73,7 @@ def _median(numbers: Sequence[int]) -> list[int]:
 
 
 def append(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
-    """Writes the records behind what is there, whole."""
+    """Appends the records in one write."""
     lines = "".join(json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n" for record in records)
     with path.open("ab") as file:
         file.write(gzip.compress(lines.encode(), mtime=0))
@@ -82,12 +82,12 @@ def append(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The head and the records of a study; a write that was cut short is left out. Raises StudyError."""
+    """The header and the records of a study; an incomplete last write is ignored. Raises StudyError."""
     return _parsed(path, _whole(path)[0])
 
 
 def resume(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """As `read`; the file loses what was cut short, so that more can be appended."""
+    """As `read`, and truncates an incomplete last write, so that more can be appended."""
     text, end = _whole(path)
     found = _parsed(path, text)
     with path.open("r+b") as file:
@@ -96,7 +96,7 @@ def resume(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def _whole(path: Path) -> tuple[bytes, int]:
-    """The text of the whole gzip members of a file, and where the last of them ends."""
+    """The text of the complete gzip members of a file, and where the last of them ends."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -116,7 +116,7 @@ def _whole(path: Path) -> tuple[bytes, int]:
 
 
 class _Run(BaseModel):
-    """A measurement of the gate's: tenths of a nanosecond, MHz."""
+    """One measurement of the gate: tenths of a nanosecond, MHz."""
 
     samples: list[int]
     clocks: list[int]
@@ -148,7 +148,7 @@ class _Head(BaseModel):
 
 
 class _Look(BaseModel):
-    """Of each block the seconds of either arm, and its clocks."""
+    """One interim analysis: for each block the times of both sides, and the clocks."""
 
     blocks: list[Annotated[list[list[int]], Field(min_length=2, max_length=4)]]
     resolution: float
@@ -156,7 +156,7 @@ class _Look(BaseModel):
 
 
 class _Cell(BaseModel):
-    """One trial of a case and size; one that failed says so in ``error``."""
+    """One trial of a case and size; ``error`` if it failed."""
 
     trial: int
     case: str
@@ -183,7 +183,7 @@ def _parsed(path: Path, text: bytes) -> tuple[dict[str, Any], list[dict[str, Any
         head, *records = [json.loads(line) for line in text.splitlines()]
         _Study.model_validate({"head": head, "records": records})
     except ValidationError as error:
-        raise StudyError(f"{path}: no samples of a study ({fault(error)}); measure them again") from None
+        raise StudyError(f"{path} is not a study's file ({fault(error)}); measure again") from None
     except ValueError as error:
-        raise StudyError(f"{path}: no samples of a study ({error}); measure them again") from None
+        raise StudyError(f"{path} is not a study's file ({error}); measure again") from None
     return head, records

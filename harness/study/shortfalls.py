@@ -1,4 +1,4 @@
-"""Where a study falls short, by how much and why, in words; each number from the samples."""
+"""Which targets a study misses, by how much and why, as text; each number from the samples."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from harness.study.analysis import GATE, GATE_FIRST, PAIRED, Rate, rate, trials_
 from harness.study.ladder import case_of
 from harness.study.studies import Study, same
 
-FALSE_ALARMS = 0.001  # of A/A trials, at most
-SECONDS = 1.0  # of GPU a case, at most
+FALSE_ALARMS = 0.001  # share of A/A trials, at most
+SECONDS = 1.0  # GPU seconds per case, at most
 _FINE, _USUAL = PAIRED[min(PAIRED)], PAIRED[max(PAIRED)]
 
 
 def paragraphs(study: Study, files: Sequence[Study]) -> list[str]:
-    """Only those that there is reason for. ``files`` are all of its GPU model: their A/A trials count."""
+    """Only those that apply. ``files`` are all of its GPU model: their A/A trials count."""
     long, short = study.groups.values()
     found = (
         _measured(study),
@@ -39,13 +39,13 @@ def _floor_and_threshold(study: Study, case_id: str) -> tuple[float, float]:
 
 
 def spread_text(values: Collection[float], digits: int = 1) -> str:
-    """``1.5 to 4.6``, or one number where they read alike."""
+    """``1.5 to 4.6``, or one number if both round to the same."""
     ends = [f"{end:.{digits}f}" for end in (min(values), max(values))]
     return ends[0] if ends[0] == ends[1] else " to ".join(ends)
 
 
 def _ratios(study: Study, cases: Collection[str]) -> list[float]:
-    """Measured slowdown over the planted one, of each case and size of 1 % and more."""
+    """Measured slowdown divided by the planted one, for each case and size of 1 % and more."""
     found = []
     for case in cases:
         for size in study.sizes:
@@ -62,9 +62,9 @@ def _measured(study: Study) -> str:
     if not plain or not slow:
         return ""
     text = (
-        "**Measured against planted.** Of sizes of 1 % and more, the measured slowdown is "
-        f"{spread_text(plain, 2)} of the planted one on CUDA cores, and {spread_text(slow, 2)} on tensor "
-        "cores."
+        "**Measured and planted.** For sizes of 1 % and more, the measured slowdown is "
+        f"{spread_text(plain, 2)} times the planted one on CUDA cores, and {spread_text(slow, 2)} times on "
+        "tensor cores."
     )
     if min(slow) >= 0.99:
         return text
@@ -72,36 +72,40 @@ def _measured(study: Study) -> str:
     top = study.head["machine_info"].get("max_sm_clock_mhz")
     if top and max(clocks) < 0.99 * top:
         text += (
-            f" The SM clock over these launches is {spread_text([mhz / top for mhz in clocks], 2)} of the "
-            f"maximal {top} MHz, which fits: by all appearance the tensor cores pull the clock down, and the "
-            "cycles counted behind them take less time than at that clock."
+            f" The SM clock during these launches is {spread_text([mhz / top for mhz in clocks], 2)} times "
+            "the "
+            f"maximum of {top} MHz, which is consistent: the tensor cores apparently pull the clock down, "
+            "and "
+            "the cycles counted after them take less time than they would at that clock."
         )
     return text + (
-        f" There a column stands for slowdowns up to {100 * (1 - min(slow)):.0f} % smaller than its head "
-        "says; what was measured is what counts."
+        f" For tensor cores, a column therefore stands for slowdowns up to {100 * (1 - min(slow)):.0f} % "
+        "smaller than its heading; the measured size is what counts."
     )
 
 
 def _gate(study: Study, cases: Sequence[str]) -> str:
-    """Why the gate misses 1 %."""
+    """Why the gate does not detect 1 %."""
     cells, two = study.of(0.01, cases), study.of(0.02, cases)
     confirmed, first = rate(cells, GATE), rate(cells, GATE_FIRST)
     if confirmed is None or first is None or confirmed.share >= 0.99:
         return ""
     limits = [100 * _floor_and_threshold(study, case)[1] for case in cases]
     text = (
-        f"**The gate and 1 %.** Of the {len(cases)} cases that the target speaks of, the gate's threshold is "
-        f"{spread_text(limits)} % of the GFLOPS, and 1 % of the GFLOPS is 1.01 % of the time: it lies on the "
-        f"very size or above. So a first look finds 1 % in {first} % of the trials, and as a fresh worker "
-        f"has to find it again, {confirmed} % are left. That is the price of few false alarms."
+        f"**The gate and 1 %.** For the {len(cases)} cases of the target, the gate's threshold is "
+        f"{spread_text(limits)} % of the GFLOPS, and 1 % of the GFLOPS is 1.01 % of the time: the threshold "
+        f"equals the planted size or exceeds it. So the first measurement detects 1 % in {first} % of the "
+        f"trials, and since a new process has to confirm it, {confirmed} % remain. That is the price of few "
+        "false alarms."
     )
     if found := rate(two, GATE):
-        text += f" It finds 2 % in {found} %."
+        text += f" It detects 2 % in {found} %."
     half = rate(study.of(0.005, cases), _FINE)
     if (one := rate(cells, _USUAL)) and half:
         text += (
-            f" Half a per cent and one per cent are for the paired comparison, which finds 1 % in {one} % by "
-            f"{_USUAL.split(', ')[1]}, and 0.5 % in {half} % by {_FINE.split(', ')[1]}."
+            f" Half a per cent and one per cent need the paired comparison, which detects 1 % in {one} % "
+            "with "
+            f"{_USUAL.split(', ')[1]}, and 0.5 % in {half} % with {_FINE.split(', ')[1]}."
         )
     return text
 
@@ -111,29 +115,31 @@ def _short(study: Study, cases: Sequence[str]) -> str:
         return ""
     limits = [100 * _floor_and_threshold(study, case)[1] for case in cases]
     said = [
-        f"{name} finds {100 * size:g} % in {found} %"
+        f"{name} detects {100 * size:g} % in {found} %"
         for name, size, method in (
             ("the gate", 0.05, GATE),
-            ("the paired comparison by " + _USUAL.split(", ")[1], 0.01, _USUAL),
+            ("the paired comparison with " + _USUAL.split(", ")[1], 0.01, _USUAL),
         )
         if (found := rate(study.of(size, cases), method))
     ]
     return (
-        "**Short cases.** No target speaks of cases of 100 µs and less. Their noise floors make the gate's "
-        f"thresholds {spread_text(limits)} %{': ' if said else ''}{'; '.join(said)}."
+        "**Short cases.** There is no target for cases of 100 µs and less. With their noise floors the "
+        "gate's "
+        f"thresholds are {spread_text(limits)} %{': ' if said else ''}{'; '.join(said)}."
     )
 
 
 def alarms(studies: Sequence[Study]) -> Iterator[str]:
-    """The gate's false alarms, and what would have become of them elsewhere."""
+    """The gate's false alarms, and what else would decide in a real run."""
     found = [text for study in studies for text in _alarms(study)]
     yield from found
     if found:
         yield (
-            "The study judges by two measurements alone, as if the builds were two. `nox -s gpu` has two "
-            "more rules, which are not in these rates: a binary that is the baseline's own is DRIFTED, which "
-            "is red unless allowed, but no regression; and another binary is REGRESSED only if it is slower "
-            "beside its baseline's commit, too, where that commit can be had."
+            "The study judges from two measurements only, as if the builds were different. `nox -s gpu` has "
+            "two "
+            "more rules, which these rates do not include: a binary identical to the baseline's is DRIFTED, "
+            "which fails unless allowed, but is not a regression; and another binary is REGRESSED only if it "
+            "is also slower side by side with its baseline's commit, if that commit is available."
         )
 
 
@@ -143,28 +149,29 @@ def _alarms(study: Study) -> Iterator[str]:
     for case in dict.fromkeys(cell.case for cell in raised):
         floor, threshold = _floor_and_threshold(study, case)
         first = [100 * cell.against_stored[0] for cell in pairs if cell.case == case]
-        told = "; ".join(
-            f"in trial {c.trial} two workers were slower than the stored median by "
+        raised_text = "; ".join(
+            f"in trial {c.trial} two processes were slower than the stored median by "
             + " and ".join(f"{100 * change:.1f} %" for change in c.against_stored)
             for c in raised
             if c.case == case
         )
         yield (
-            f"**A false alarm of the gate** (`{study.name}`): {case}, {told}, its threshold being "
-            f"{100 * threshold:.1f} % of the GFLOPS. The {len(first)} workers of its A/A trials lay between "
+            f"**A false alarm of the gate** (`{study.name}`): {case}, {raised_text}; its threshold is "
+            f"{100 * threshold:.1f} % of the GFLOPS. The {len(first)} processes of its A/A trials were "
+            "between "
             f"{min(first):+.1f} % and {max(first):+.1f} % of that median; the five of its baseline within "
-            f"{100 * floor:.1f} %, the noise floor that the threshold rests on."
+            f"{100 * floor:.1f} %, the noise floor that the threshold is based on."
         )
 
 
 def needed(count: int) -> str:
-    """How many trials the target takes, where ``count`` have raised a false alarm."""
+    """How many trials the target needs if ``count`` of them raised a false alarm."""
     least = trials_to_show(FALSE_ALARMS, count)
-    return f"{least} trials {f'with no more than {count}' if count else 'without an alarm'}"
+    return f"{least} trials {f'with no more than {count}' if count else 'without a false alarm'}"
 
 
 def _trials(files: Sequence[Study]) -> str:
-    """How many A/A trials a rate as low as the target would take."""
+    """How many A/A trials it would need to show a rate as low as the target."""
     seen = {name: rate(same(files), name) for name in (_FINE, _USUAL, GATE)}
     by_rate: dict[Rate, list[str]] = {}
     for name, found in seen.items():
@@ -172,10 +179,11 @@ def _trials(files: Sequence[Study]) -> str:
             by_rate.setdefault(found, []).append(name)
     if not by_rate:
         return ""
-    whole = f", those of all {len(files)} files of this GPU model" if len(files) > 1 else ""
+    whole = f" in all {len(files)} files of this GPU model" if len(files) > 1 else ""
     said = [
-        f"{' and '.join(names)}: {found.count or 'no'} false {'alarm' if found.count == 1 else 'alarms'} in "
-        f"them, so the rate is at most {100 * found.limits[1]:.2f} %, and to show at most "
+        f"{' and '.join(names)}: {found.count or 'no'} false {'alarm' if found.count == 1 else 'alarms'} "
+        "among "
+        f"them, so the rate is at most {100 * found.limits[1]:.2f} %; showing at most "
         f"{100 * FALSE_ALARMS:g} % takes {needed(found.count)}"
         for found, names in by_rate.items()
     ]
@@ -183,15 +191,15 @@ def _trials(files: Sequence[Study]) -> str:
 
 
 def _seconds(files: Sequence[Study]) -> str:
-    """Which cases' A/A trials take more than the GPU seconds that are aimed at."""
+    """Which cases' A/A trials exceed the target of GPU seconds."""
     pairs = same(files)
     said = []
     for case in dict.fromkeys(cell.case for cell in sorted(pairs, key=lambda cell: cell.seconds)):
         spent = {name: [c.cost[name] for c in pairs if c.case == case] for name in (GATE, _FINE, _USUAL)}
         over = {name: sum(s > SECONDS for s in costs) for name, costs in spent.items()}
         if any(over.values()):
-            told = ", ".join(f"{count} ({name})" for name, count in over.items() if count)
-            said.append(f"{case}, {len(spent[GATE])} trials: {told}")
+            counts = ", ".join(f"{count} ({name})" for name, count in over.items() if count)
+            said.append(f"{case}, {len(spent[GATE])} trials: {counts}")
     if not said:
         return ""
-    return f"**Over {SECONDS:g} s of GPU.** A/A trials that take more: {'; '.join(said)}."
+    return f"**Over {SECONDS:g} s of GPU.** A/A trials that take longer: {'; '.join(said)}."

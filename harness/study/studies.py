@@ -1,4 +1,4 @@
-"""Files of samples, judged, and which of them tell of the same GPU model."""
+"""Files of samples, judged, and grouped by GPU model."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from typing import Any
 from harness.study.analysis import Cell, cells
 from harness.study.raw import StudyError, read
 
-LONG = 100e-6  # seconds: what the targets speak of
-# What a reader has to know of a file and its samples do not say, by the beginning of its digest.
+LONG = 100e-6  # seconds; the targets are about cases longer than this
+# Remarks on a file that its samples do not contain, by the first digits of its digest.
 NOTES = {
     "22c1e91bbb42c853": "Measured before kernels declared a duty cycle: launches on tensor cores are back to "
-    "back here, and in later files have rests between, which count as GPU seconds.",
+    "back here; in "
+    "later files there are rests between them, which count as GPU seconds.",
 }
 
 
 @dataclass(frozen=True)
 class Study:
-    """One file of samples, judged: its ``name``, its ``head`` as stored, the ``cells`` of its trials, how
-    many ``failed``, and the ``digest`` of the file."""
+    """One file of samples, judged: its ``name``, its ``head`` (header) as stored, the ``cells`` of its
+    trials, how many ``failed``, and the ``digest`` of the file."""
 
     name: str
     head: Mapping[str, Any]
@@ -38,7 +39,7 @@ class Study:
 
     @property
     def board(self) -> str:
-        """Which board it was; a file that does not say is taken for a board of its own, by its name."""
+        """The board it was measured on; a file without that counts as a board of its own, by its name."""
         return str(self.head["machine_info"].get("board") or self.name)
 
     @property
@@ -51,7 +52,7 @@ class Study:
 
     @property
     def alone(self) -> bool:
-        """Whether it is of A/A trials alone, and of summaries: nothing planted, no other tool asked."""
+        """Whether it contains only summaries of A/A trials: nothing planted, no other tool evaluated."""
         return self.sizes == [0.0] and bool(self.head.get("summaries"))
 
     @property
@@ -60,7 +61,7 @@ class Study:
 
     @property
     def cases(self) -> list[str]:
-        """Their ids, the shortest first."""
+        """Case ids, the shortest run time first."""
         return list(dict.fromkeys(cell.case for cell in sorted(self.cells, key=lambda cell: cell.seconds)))
 
     @property
@@ -69,7 +70,7 @@ class Study:
 
     @property
     def groups(self) -> dict[str, list[str]]:
-        """The cases over LONG, and the others, by what they are called."""
+        """The cases over LONG and the others, by the title of the group."""
         times = {
             case: statistics.median(c.seconds for c in self.cells if c.case == case) for case in self.cases
         }
@@ -88,12 +89,14 @@ def same(studies: Iterable[Study]) -> list[Cell]:
 
 
 def load(files: Iterable[Path]) -> list[Study]:
-    """The files, judged, in the order of their names. Raises StudyError, also of two that share trials."""
+    """The files, judged, in the order of their names. Raises StudyError, also if two contain the same
+    trials."""
     studies = [_study(file) for file in sorted(files, key=lambda file: (file.name, file))]
     for one, other in combinations(studies, 2):
         if one.head == other.head:
             raise StudyError(
-                f"{one.name} and {other.name} are of one measurement, and would count twice; remove one"
+                f"{one.name} and {other.name} contain the same measurement, which would count twice; remove "
+                "one"
             )
     return studies
 
@@ -107,16 +110,16 @@ def _study(file: Path) -> Study:
             f"the other tools' own code is not installed ({error}); `pip install --group study`"
         ) from None
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise StudyError(f"{file}: not what `measure` writes ({type(error).__name__}: {error})") from None
+        raise StudyError(f"{file}: not written by `measure` ({type(error).__name__}: {error})") from None
     if not judged:
-        raise StudyError(f"{file}: no trial in it; `nox -s study -- measure {file}` adds them")
+        raise StudyError(f"{file} contains no trial; add some with `nox -s study -- measure {file}`")
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     return Study(file.name, head, judged, len(records) - len(judged), digest)
 
 
 @dataclass(frozen=True)
 class Model:
-    """A GPU model: the studies told in whole, and those of A/A trials alone, on other boards of it."""
+    """A GPU model: ``studies`` are reported in full, ``boards`` are A/A trials on other boards of it."""
 
     studies: Sequence[Study]
     boards: Sequence[Study]
@@ -127,7 +130,7 @@ class Model:
 
 
 def models(studies: Sequence[Study]) -> list[Model]:
-    """In the order of their first files. Where all is A/A alone, the first file is told in whole."""
+    """In the order of their first files. If all files are A/A trials, the first one is reported in full."""
     found = []
     for gpu in dict.fromkeys(study.gpu for study in studies):
         files = [study for study in studies if study.gpu == gpu]

@@ -1,8 +1,8 @@
 """Planted slowdowns of known size, timed as the gate times and as the paired comparison does.
 
-The slowdown is a kernel that counts SM cycles (``spin`` in probe.cu), behind the kernel in the same timed
-stretch. It is there at size 0, too, with nothing to count, so that the two sides differ by cycles alone. Its
-true size is what the counter says it took, over the SM clock and the time without it.
+The slowdown is a kernel that counts SM cycles (``spin`` in probe.cu), launched after the kernel within the
+same timed interval. At size 0 it is launched too, with nothing to count, so that both sides differ by the
+cycles only. Its true size is the cycles counted, divided by the SM clock and by the time without it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from harness.verdicts.vocabulary import Observation, Policy, Reference, Verdict,
 
 SIZES = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.05)
 MARGINS = (0.0025, 0.005)  # of the paired comparison, on the same blocks
-ERROR = 0.01  # of a run of the paired comparison, shared by the cases below
+ERROR = 0.01  # error probability of a run of the paired comparison, divided among the cases below
 BASELINE_RUNS = 5
-# 9 µs to 20 ms, on CUDA cores and tensor cores. Few K among them: each costs a worker a pool of numbers.
+# 9 µs to 20 ms, on CUDA cores and tensor cores. Few different K, since each needs a pool of random numbers.
 CASES = (
     "tiled-f32-tile32-pad0-256x256x128",
     "naive-f32-block32x32-256x256x256",
@@ -50,23 +50,24 @@ Record = dict[str, Any]
 
 
 def rule(margin: float) -> Rule:
-    """The paired comparison's rule for one case of such a run: the error is shared beforehand."""
+    """The paired comparison's rule for one case of such a run, with its share of the error probability."""
     return Rule(delta=margin, error=ERROR / len(CASES))
 
 
 def reference(case: Case, stored: Mapping[str, Any]) -> Reference:
-    """What a case is held to, as of another build: a slowdown is to be a regression, not drift."""
+    """What a case is compared with, as if from another build, so that a slowdown is a regression, not
+    drift."""
     median = statistics.median_low(stored["medians"])
     return Reference(median, case.gflops(median), noise_floor(stored["medians"]))
 
 
 def policy(case: Case) -> Policy:
-    """The gate's for a case, where the run asks for nothing."""
+    """The gate's policy for a case, without command-line options."""
     return Policy().of_kernel(case.kernel.threshold)
 
 
 def gate_verdict(case: Case, stored: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> Verdict:
-    """The gate's word on one measurement, or on one and that of a fresh worker."""
+    """The gate's verdict on one measurement, or on one and its repetition in a new process."""
     base, rules = reference(case, stored), policy(case)
     verdict = judge(_observation(case, runs[0]), base, rules)
     if len(runs) == 1:
@@ -75,7 +76,7 @@ def gate_verdict(case: Case, stored: Mapping[str, Any], runs: Sequence[Mapping[s
 
 
 def pair_finding(looks: Sequence[Mapping[str, Any]], margin: float) -> Finding | None:
-    """What the paired comparison finds in these looks; None where they hold too few whole blocks."""
+    """What the paired comparison concludes from these interim analyses; None if there are too few blocks."""
 
     def more(case: str, look: int) -> tuple[Sequence[float], float]:
         return looks[look]["log_ratios"], looks[look]["resolution"]
@@ -105,8 +106,8 @@ def _observation(case: Case, run: Mapping[str, Any]) -> Observation:
 
 
 def head(device: Gpu, ids: Sequence[str], about: Mapping[str, Any]) -> Record:
-    """What a study begins with: of each case five fresh processes' medians at size 0, and the samples of the
-    middle one, in place of a stored baseline."""
+    """The header of a study. In place of a stored baseline: for each case the medians of five processes at
+    size 0, and the samples of the middle one."""
     found = [case_of(text, device.info.capability) for text in ids]
     runs: list[list[Measurement]] = []
     for _ in range(BASELINE_RUNS):
@@ -136,10 +137,10 @@ def _run(m: Measurement) -> Record:
 def trial(
     device: Gpu, baseline: Mapping[str, Mapping[str, Any]], number: int, cells: Sequence[tuple[str, float]]
 ) -> list[Record]:
-    """One trial of each (case id, size), cases and sizes in an order drawn by lot.
+    """One trial of each (case id, size), in randomised order.
 
-    All in the worker that is there, suspicions again in a fresh one, which is left for the next trial: no two
-    measurements of a case and size share a worker.
+    All in the current worker; suspected regressions again in a new one, which is kept for the next trial. So
+    no two measurements of the same case and size share a worker.
     """
     lot = Random(f"order/{number}")
     ids = list(dict.fromkeys(case for case, _ in cells))
@@ -173,18 +174,18 @@ def _cell(device: Gpu, case: Case, stored: Mapping[str, Any], size: float, numbe
         m: Measurement = device.time(case, Plan(spin=cycles))
         if m.resources and m.resources.cubin_sha256 != stored["cubin_sha256"]:
             raise StudyError(
-                f"{case.id} compiles to another binary than when the study was begun; begin anew"
+                f"{case.id} compiles to another binary than at the start of the study; start a new file"
             )
         looks = list(_looks(device, case, cycles, size, number))
     except DeviceError as error:
         return record | {"error": f"{error.code}: {error}"}
-    return record | {"true": _true(looks[0], stored), "gate": [_run(m)], "looks": _told(looks)}
+    return record | {"true": _true(looks[0], stored), "gate": [_run(m)], "looks": _records(looks)}
 
 
 def _looks(device: Gpu, case: Case, cycles: int, size: float, number: int) -> Iterator[PairedSamples]:
-    """Looks until every margin is decided, as many as the rule has at most.
+    """Interim analyses until every margin is decided, at most as many as the rule has.
 
-    A size on the very margin is neither beyond it nor within: of that one no decision is waited for.
+    A size equal to a margin is neither outside nor inside it, so that margin need not be decided.
     """
     seen: list[PairedSamples] = []
     most = rule(MARGINS[0])
@@ -192,11 +193,11 @@ def _looks(device: Gpu, case: Case, cycles: int, size: float, number: int) -> It
         orders = stretch(number, f"{case.id}/{size}", *most.blocks_of(look)).orders
         seen.append(device.pair(case, case, PairPlan(orders, spin=(0, cycles))))
         yield seen[-1]
-        if all(_decided(judged(_told(seen)), margin) for margin in MARGINS if margin != size):
+        if all(_decided(judged(_records(seen)), margin) for margin in MARGINS if margin != size):
             return
 
 
-def _told(looks: Sequence[PairedSamples]) -> list[Record]:
+def _records(looks: Sequence[PairedSamples]) -> list[Record]:
     return [
         {
             "blocks": [[ticks(b.a), ticks(b.b), clocks(b.a_mhz), clocks(b.b_mhz)] for b in look.blocks],
@@ -209,7 +210,7 @@ def _told(looks: Sequence[PairedSamples]) -> list[Record]:
 
 
 def judged(looks: Sequence[Mapping[str, Any]]) -> list[Record]:
-    """Looks as stored, with the log-ratio of each block."""
+    """Interim analyses as stored, with the log-ratio of each block."""
     return [
         {
             **look,
@@ -220,7 +221,7 @@ def judged(looks: Sequence[Mapping[str, Any]]) -> list[Record]:
 
 
 def _true(look: PairedSamples, stored: Mapping[str, Any]) -> float | None:
-    """The planted share of the time: the cycles that the spin counted beyond those of the other side."""
+    """The planted relative slowdown: the cycles counted in excess of the other side, over the time of A."""
     if look.spun is None or not look.blocks:
         return None
     known = [f for block in look.blocks for f in block.b_mhz if f == f]

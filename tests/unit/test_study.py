@@ -80,7 +80,7 @@ def test_a_write_cut_short_costs_that_write_alone(lost: int, file: Path) -> None
 @pytest.mark.parametrize("content", [b"", b"no gzip", b'{"study": 1}\n'])
 def test_a_file_that_is_no_study_is_refused_in_one_line(content: bytes, file: Path) -> None:
     file.write_bytes(content)
-    with pytest.raises(StudyError, match=r"s\.jsonl\.gz: no samples of a study"):
+    with pytest.raises(StudyError, match=r"s\.jsonl\.gz is not a study.s file"):
         read(file)
 
 
@@ -94,7 +94,7 @@ def test_a_file_that_is_no_study_is_refused_in_one_line(content: bytes, file: Pa
 )
 def test_a_trial_without_samples_is_refused(record: dict[str, Any], said: str, file: Path) -> None:
     append(file, [HEAD, record])
-    with pytest.raises(StudyError, match=rf"s\.jsonl\.gz: no samples of a study \({said}"):
+    with pytest.raises(StudyError, match=rf"s\.jsonl\.gz is not a study.s file \({said}"):
         read(file)
 
 
@@ -131,7 +131,7 @@ def test_a_run_again_adds_what_is_lacking(measure: Any, file: Path) -> None:
 def test_the_budget_ends_it_before_a_trial_that_would_last_longer(measure: Any, file: Path) -> None:
     status, said = measure("--trials", "3", "-k", SHORT, "--budget", "0")
     assert status == 1
-    assert "the budget of 0 s is used up: 3 trials are lacking" in said
+    assert "the budget of 0 s is used up: 3 trials are missing" in said
     assert read(file)[1] == []  # but the baseline is there
 
 
@@ -171,7 +171,7 @@ def test_a_case_that_fails_is_told_and_left_out(measure: Any, file: Path) -> Non
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["-k", "nothing"], "leaves no case"),
+        (["-k", "nothing"], "matches no case"),
         (["--trials", "0"], "--trials"),
     ],
 )
@@ -329,12 +329,12 @@ def test_the_page_is_made_of_the_samples_and_goes_stale_with_them(
     assert main(report) == 0
     assert main([*report, "--check"]) == 0
     page = (tmp_path / "detection.md").read_text()
-    assert "at least 1 of each; 0 failed" in page
+    assert "at least 1 of each case and size; 0 failed" in page
     assert all(case in page for case in trials.CASES)
     capsys.readouterr()
     (tmp_path / "detection.md").write_text(page.replace("100.0", "99.0", 1))
     assert main([*report, "--check"]) == 1
-    assert "detection.md is stale" in capsys.readouterr().err
+    assert "detection.md is out of date" in capsys.readouterr().err
     main(report)
     append(stored, [dict(read(stored)[1][0], trial=7)])
     assert main([*report, "--check"]) == 1
@@ -356,21 +356,21 @@ def test_the_page_says_where_a_study_falls_short(judged: Any) -> None:
         return dataclasses.replace(cell, measured=cell.planted / 2) if "wmma" in cell.case else cell
 
     said = told(alarm)
-    assert f"{SHORT}, in trial 1 two workers were slower than the stored median by 8.0 % and 7.0 %" in said
+    assert f"{SHORT}, in trial 1 two processes were slower than the stored median by 8.0 % and 7.0 %" in said
     assert "DRIFTED" in said
     assert "false alarm of the gate" not in told(lambda cell: cell)
     assert "**The gate and 1 %.**" in told(lambda cell: gate(cell, False))
     assert "**The gate and 1 %.**" not in told(lambda cell: gate(cell, cell.size > 0))
-    assert "0.50 on tensor cores" in told(on_tensor_cores_half)
+    assert "0.50 times on tensor cores" in told(on_tensor_cores_half)
     assert "up to 50 % smaller" in told(on_tensor_cores_half)
 
 
 def test_a_report_of_nothing_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "--docs", str(tmp_path)]) == 2
-    assert "no samples in it" in capsys.readouterr().err
+    assert "contains no samples" in capsys.readouterr().err
     append(tmp_path / "s.gz", [HEAD])
     assert main(["report", str(tmp_path / "s.gz"), "--docs", str(tmp_path)]) == 2
-    assert "no trial in it" in capsys.readouterr().err
+    assert "contains no trial" in capsys.readouterr().err
 
 
 def test_a_plot_is_drawn(judged: Any, tmp_path: Path) -> None:

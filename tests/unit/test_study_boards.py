@@ -84,15 +84,15 @@ def target(text: str, method: str) -> list[str]:
 @pytest.mark.parametrize("method", [GATE, *PAIRED.values()])
 def test_the_trials_of_all_boards_count_together(method: str, docs: Path) -> None:
     text = page(docs)
-    assert "The A/A trials are those of all 3 files of this GPU model: 24, 8 of them of this file." in text
+    assert "The A/A trials of all 3 files of this GPU model count: 24, 8 of them in this file." in text
     (line,) = target(text, method)
-    assert f"{method}: 0 of 24, 0.00 (0.00–14.25): at most 14.25 % shown; 0.1 % needs 3688 trials" in line
+    assert f"{method}: 0 of 24, 0.00 (0.00–14.25): shown: at most 14.25 %; 0.1 % needs 3688 trials" in line
     alter(docs, BOARDS[1], false_alarm)
     text = page(docs)
     (line,) = target(text, method)
-    assert f"{method}: 1 of 24, 4.17 (0.11–21.12): missed by 4.07 points" in line
+    assert f"{method}: 1 of 24, 4.17 (0.11–21.12): missed by 4.07 percentage points" in line
     row = next(
-        line for line in text[text.index("A/A alone") :].splitlines() if line.startswith(f"| {method}")
+        line for line in text[text.index("A/A trials only") :].splitlines() if line.startswith(f"| {method}")
     )
     assert "| 1 of 10: 10.00 (0.25–44.50) |" in row
     assert "| 0 of 6: 0.00 (0.00–45.93) |" in row
@@ -106,7 +106,7 @@ def test_what_falls_short_is_told_of_all_boards(docs: Path) -> None:
     assert "Over 1 s of GPU" not in page(docs)
     alter(docs, BOARDS[1], slow)
     text = page(docs)
-    assert "**Too few A/A trials.** There are 24, those of all 3 files of this GPU model" in text
+    assert "**Too few A/A trials.** There are 24 in all 3 files of this GPU model" in text
     assert f", 3 trials: 1 ({GATE})." in text[text.index("**Over 1 s of GPU.**") :]
     assert "96 % of trials within 1 s, at most 1.50 s" in text
 
@@ -124,7 +124,7 @@ def test_boards_get_one_section_and_the_plot_is_of_the_full_study(
     text = page(docs)
     assert text.count("\n## ") == 2
     assert text.count("### Case by case") == 1
-    assert "## NVIDIA H200, A/A alone, on 2 other boards" in text
+    assert "## NVIDIA H200, A/A trials only, on 2 other boards" in text
     rows = [line for line in text.splitlines() if line.startswith("| `nvidia-h200-board")]
     assert [row.split(" | ")[0] for row in rows] == [f"| `{name}.jsonl.gz`" for name in BOARDS]
     assert len({row.split(" | ")[-1] for row in rows}) == 2  # digests
@@ -138,14 +138,14 @@ def test_a_board_that_is_named_counts_once(docs: Path) -> None:
     alter(docs, FULL, name("0a1b2c3d"))
     alter(docs, BOARDS[0], name("0a1b2c3d"))
     text = page(docs)
-    assert "A/A alone, on 1 other board\n" in text
+    assert "A/A trials only, on 1 other board\n" in text
     assert f"| `{BOARDS[0]}.jsonl.gz` | 0a1b2c3d |" in text
     assert "A file that does not name its board" in text
     assert "### The same binaries on 2 boards" in text
     assert ": 0 of 24, " in target(text, GATE)[0]
     alter(docs, BOARDS[1], name("0a1b2c3d"))
     text = page(docs)
-    assert "A/A alone, again\n" in text
+    assert "A/A trials only, again\n" in text
     assert "does not name its board" not in text
     assert "The same binaries" not in text
 
@@ -170,10 +170,10 @@ def test_another_gpu_model_is_told_apart(docs: Path) -> None:
     heads = [line for line in text.splitlines() if line.startswith(("## ", "### The same"))]
     assert [re.sub(r"\d{4}-\d\d-\d\d", "DATE", line) for line in heads] == [
         "## NVIDIA A100, DATE",
-        "## NVIDIA A100, A/A alone, on 1 other board",
+        "## NVIDIA A100, A/A trials only, on 1 other board",
         "### The same binaries on 2 boards",
         "## NVIDIA H200, DATE",
-        "## NVIDIA H200, A/A alone, on 2 other boards",
+        "## NVIDIA H200, A/A trials only, on 2 other boards",
         "### The same binaries on 3 boards",
     ]
     others, own = target(text, GATE)
@@ -195,7 +195,7 @@ def test_one_measurement_does_not_count_twice(docs: Path, capsys: pytest.Capture
     shutil.copy(docs / "detection" / f"{BOARDS[0]}.jsonl.gz", copy)
     append(copy, [dict(read(copy)[1][0], trial=1)])  # it has gone on since
     assert main(["report", "--docs", str(docs)]) == 2
-    assert f"copy.jsonl.gz and {BOARDS[0]}.jsonl.gz are of one measurement" in capsys.readouterr().err
+    assert f"copy.jsonl.gz and {BOARDS[0]}.jsonl.gz contain the same measurement" in capsys.readouterr().err
 
 
 def test_the_order_of_the_files_does_not_matter(docs: Path) -> None:
@@ -222,7 +222,7 @@ def test_boards_differ_by_the_medians_of_their_heads(docs: Path) -> None:
     assert f"| {LONG} | 3015.0 | 1.00 % | 2.00 % |" in table
     assert f"| {SHORT} |" not in table
     assert "1 more is not the same binary in all files" in table
-    assert " to 1.00 %, of cases of 100 µs and less" in table
+    assert " to 1.00 %, for cases of 100 µs and less" in table
 
 
 @pytest.mark.parametrize("binary", [None, "b" * 64])
@@ -241,11 +241,11 @@ def test_only_a_binary_that_is_known_to_be_the_same_is_compared(binary: str | No
 @pytest.mark.parametrize(
     ("count", "trials_", "words"),
     [
-        (0, 4000, "met, at most 0.09 % shown"),
-        (0, 1312, "at most 0.28 % shown; 0.1 % needs 3688 trials without an alarm"),
-        (1, 1312, "at most 0.42 % shown; 0.1 % needs 5570 trials with no more than 1"),
-        (1, 5570, "met, at most 0.10 % shown"),
-        (1, 320, "missed by 0.21 points"),
+        (0, 4000, "met, shown: at most 0.09 %"),
+        (0, 1312, "shown: at most 0.28 %; 0.1 % needs 3688 trials without a false alarm"),
+        (1, 1312, "shown: at most 0.42 %; 0.1 % needs 5570 trials with no more than 1"),
+        (1, 5570, "met, shown: at most 0.10 %"),
+        (1, 320, "missed by 0.21 percentage points"),
     ],
 )
 def test_the_three_outcomes_of_the_target_for_false_alarms(count: int, trials_: int, words: str) -> None:
