@@ -12,7 +12,8 @@ from typing import Any
 from harness.project.loader import Project, ProjectError, find, load
 
 KERNELS, PERFORMANCE, STATIC = "test_kernels.py", "test_performance.py", "test_static.py"
-PLUGIN = ("-p", "harness.commands.entry")  # where the harness is not installed, but only on the path
+# Where the harness is not installed, but only on the path; and no word that pytest did not import it first.
+PLUGIN = ("-p", "harness.commands.entry", "-W", "ignore:Module already:pytest.PytestAssertRewriteWarning")
 
 
 def project_of(given: argparse.Namespace) -> Project:

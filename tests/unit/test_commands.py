@@ -12,12 +12,12 @@ import pytest
 
 import harness
 from harness.commands import baseline, check, cli, gpu
+from harness.commands.common import PLUGIN
 from tests.ladder import PROJECT
 
 CHECKED = ["tests/test_kernels.py", "tests/test_static.py"]
 TIMED = ["tests/test_kernels.py", "tests/test_performance.py"]
 SPREAD = ["-n", "auto", "--dist", "loadgroup"]
-PLUGIN = ["-p", "harness.commands.entry"]
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from harness.gate.pairs import Pair, pairs_of
-from harness.model import Case, Config
+from harness.model import F32, Case, Config
 from harness.project.commit import CommitError, checked_out, find, working_tree
-from harness.project.loader import Project
+from harness.project.loader import Project, load
 from harness.verdicts.paired import BASE_UNUSABLE, COMPILE_ERROR, NOT_IN_BASE, SAME_BINARY
 from tests.ladder import LADDER
-from tests.unit.repo import PARAMETERS, Repo, declarations, source
+from tests.unit.repo import PARAMETERS, PROBLEM, Repo, declarations, source
 
 GPU = (9, 0)
 
@@ -186,6 +186,32 @@ def test_declarations_run_in_a_namespace_of_their_own(repo: Repo) -> None:
     import kernels
 
     assert len(kernels.KERNELS) == len(LADDER)
+
+
+def test_a_project_below_the_repository_has_its_own_folder_and_what_it_includes(tmp_path: Path) -> None:
+    repo = Repo(tmp_path / "repo")
+    home, shared = repo.root / "gemm", repo.root / "shared" / "include"
+    shared.mkdir(parents=True)
+    (home / "kernels").mkdir(parents=True)
+    (home / "pyproject.toml").write_text("[tool.gemm-regression]\n")
+    (shared / "scale.h").write_text("#define SCALE 2\n")
+    (home / "kernels" / "one.cu").write_text('#include "scale.h"\n' + source("C[0] = SCALE;"))
+    included = declarations().replace("shape=shape,", 'shape=shape, include=("../../shared/include",),')
+    (home / "kernels" / "__init__.py").write_text(included)
+    repo.git("add", "--all")
+    repo.git("commit", "--quiet", "-m", "below")
+    (shared / "scale.h").write_text("#define SCALE 3\n")
+    project = load(home)
+    case = Case(project.kernels[0], F32, project.kernels[0].configs[0], PROBLEM)
+    with checked_out("HEAD", project) as commit:
+        (kernel,) = commit.kernels
+        (folder,) = kernel.include
+        assert (Path(folder) / "scale.h").read_text() == "#define SCALE 2\n"
+        assert kernel.source is not None
+        assert not kernel.source.is_relative_to(repo.root)
+        (pair,) = pairs_of([case], commit, GPU)
+        assert pair.outcome is None, "a header that changed is a change"
+    assert repo.git("worktree", "list").count("\n") == 0
 
 
 # Matching and compiling

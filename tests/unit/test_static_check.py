@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.commands import static as __main__
+from harness.commands.common import PLUGIN
 from harness.compiler import static, tools
 from harness.compiler.errors import CompileError, ToolchainError
 from harness.compiler.nvcc import Variant
@@ -215,7 +216,7 @@ class TestTheCommand:
 
     def test_takes_pytests_options(self, pinned: None, pytest_runs: list[list[str]]) -> None:
         assert __main__.main(["-k", "vectorized"]) == 0
-        assert pytest_runs == [[*TESTS, "-p", "harness.commands.entry", "-k", "vectorized"]]
+        assert pytest_runs == [[*TESTS, *PLUGIN, "-k", "vectorized"]]
 
     @pytest.mark.parametrize("options", [[], ["--refresh"]])
     def test_another_compiler_is_one_line_and_red(
