@@ -6,7 +6,19 @@ Nothing here touches CUDA, a file or a clock; every other module speaks in these
 from harness.model.activation import GELU, GELU_ERF, RELU, Activation
 from harness.model.case import Case
 from harness.model.config import Config
-from harness.model.dtype import BF16, DTYPES, F16, F32, S8, TF32, Array, DType, find_dtype, with_output
+from harness.model.dtype import (
+    BF16,
+    DTYPES,
+    F16,
+    F16_ACC16,
+    F32,
+    S8,
+    TF32,
+    Array,
+    DType,
+    find_dtype,
+    with_output,
+)
 from harness.model.kernel import BlockShape, Kernel, Launch, Resources, Workspace, variant_name
 from harness.model.operation import (
     GEMM,
@@ -28,6 +40,7 @@ __all__ = [
     "BF16",
     "DTYPES",
     "F16",
+    "F16_ACC16",
     "F32",
     "GELU",
     "GELU_ERF",

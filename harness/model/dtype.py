@@ -40,6 +40,11 @@ class DType:
         return self.storage.kind == "i"
 
     @property
+    def adds_in_f16(self) -> bool:
+        """Whether each addition of a product rounds to FP16."""
+        return self.accumulate_roundoff >= 2.0**-11
+
+    @property
     def macros(self) -> tuple[str, ...]:
         """The macros that tell the ``.cu`` file what it is compiled for: ``DTYPE_F16``, and ``OUTPUT_F16``
         where the output is not the usual one, FP32 (or INT32 of integers)."""
@@ -83,10 +88,13 @@ def with_output(dtype: DType, output: DType) -> DType:
     )
 
 
+# FP16 through and through: each addition rounds to FP16.
+F16_ACC16 = replace(with_output(F16, F16), name="f16acc16_f16", accumulate_roundoff=2.0**-11)
+
 DTYPES = {
     dtype.name: dtype
     for dtype in (
-        *(F32, F16, BF16, TF32, S8),
+        *(F32, F16, BF16, TF32, S8, F16_ACC16),
         *(with_output(dtype, output) for dtype in (F32, F16, BF16, TF32) for output in (F16, BF16)),
     )
 }

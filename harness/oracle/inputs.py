@@ -14,6 +14,7 @@ from harness.devices.probes import odd, sparse
 from harness.model import Array, DType, Operation, Problem
 
 _FLOAT32_INTEGERS = 2**24  # integers below are exact in FP32, and so is every partial sum
+_FLOAT16_INTEGERS = 2**11
 _FLOAT16_MAX = 65504
 _ADDEND = 15  # the largest integer in what is added and in the result
 PAST_ROW = 77.0  # what the result's buffer holds beside its elements
@@ -76,8 +77,9 @@ def _multiplied(
     if kind == "normal":
         return rng.standard_normal(shape, np.float32)
     if number == 0:
+        held = _FLOAT16_INTEGERS if dtype.adds_in_f16 else _FLOAT16_MAX
         narrow = dtype.output == np.float16
-        return odd(rng, shape, dtype, max(1, _FLOAT16_MAX // (2 * depth)) if narrow else 1 << 12)
+        return odd(rng, shape, dtype, max(1, held // (2 * depth)) if narrow else 1 << 12)
     return sparse(rng, shape, min(0.9, 1024 / depth))
 
 
@@ -96,4 +98,6 @@ def _integer_limit(depth: int, dtype: DType) -> int:
     room = (_FLOAT32_INTEGERS // 4 - 64) // depth
     if dtype.output == np.float16:
         room = min(room, (_FLOAT16_MAX // 3 - 64) // depth)
+    if dtype.adds_in_f16:
+        room = min(room, (_FLOAT16_INTEGERS // 3 - 64) // depth)
     return int(max(1, min(15, room**0.5, 2**dtype.integer_bits - 1)))

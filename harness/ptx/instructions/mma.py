@@ -71,12 +71,13 @@ def _mma(b: Builder, i: Instruction, site: Site) -> Run:
     if words[1:3] != ["sync", "aligned"] or words[4:6] != ["row", "col"] or not words[3].startswith("m16n8k"):
         raise PtxError("only mma.sync.aligned.m16n8k*.row.col is supported")
     shape, (d_kind, a_kind, _, c_kind) = words[3], words[6:10]
-    if (d_kind, c_kind) != ("f32", "f32") or a_kind not in ("f16", "bf16", "tf32"):
-        raise PtxError("only f16, bf16 and tf32 with accumulation in f32 are supported")
+    sums = {"f16": ("f32", "f16"), "bf16": ("f32",), "tf32": ("f32",)}
+    if d_kind != c_kind or d_kind not in sums.get(a_kind, ()):
+        raise PtxError("only f16, bf16 and tf32 with accumulation in f32, or f16 in f16, are supported")
     k = int(shape.split("k")[1])
     sizes = {"a": (16, k), "b": (k, 8), "c": (16, 8)}
     places = {which: _places(shape, which, a_kind if which != "c" else "f32") for which in sizes}
-    dtype = SEEN["f32" if a_kind == "tf32" else a_kind]
+    dtype, sum_dtype = SEEN["f32" if a_kind == "tf32" else a_kind], SEEN[d_kind]
     out, *sources = (Words(b, operand) for operand in i.operands)
 
     def matrix(which: str, words_of: Array, kind: Any) -> Array:
@@ -88,7 +89,7 @@ def _mma(b: Builder, i: Instruction, site: Site) -> Run:
     def run(mask: Mask | None) -> None:
         whole_warps(mask, site)
         x, y = (matrix(w, cut(s.get(), a_kind), dtype) for w, s in zip("ab", sources[:2], strict=True))
-        total = rounded(x @ y + matrix("c", sources[2].get(), np.float32), np.dtype(np.float32))
+        total = rounded(x @ y + matrix("c", sources[2].get(), sum_dtype), sum_dtype)
         held = total[:, places["c"][0], places["c"][1]].reshape(-1, 4)
         out.set(np.ascontiguousarray(held).view(np.uint32), mask)
 

@@ -55,6 +55,29 @@ def test_assertions_and_printf_of_a_kernel(tmp_path: Path, text: str, said: str)
     assert all(said in finding.message for finding in findings)
 
 
+@pytest.mark.parametrize(("dtype", "checks"), [("f16acc16_f16", []), ("f16_f16", ["exact"])])
+def test_sums_in_half_are_found_unless_the_dtype_says_so(
+    tmp_path: Path, dtype: str, checks: list[str]
+) -> None:
+    parameters = "const __half *A, const __half *B, __half *C, int M, int N, int K"
+    file = tmp_path / "half.cu"
+    file.write_text(
+        f"""#include <cuda_fp16.h>
+__global__ void gemm({parameters}) {{
+    int row = blockIdx.y * 8 + threadIdx.y, column = blockIdx.x * 8 + threadIdx.x;
+    if (row >= M || column >= N) return;
+    __half sum = 0;
+    for (int k = 0; k < K; ++k) sum += A[row * K + k] * B[k * N + column];
+    C[row * N + column] = sum;
+}}
+"""
+    )
+    shape = BlockShape((8, 8), (8, 8))
+    kernel = Kernel("half", file, "gemm", shape, "", (find_dtype(dtype),), parameters=parameters)
+    case = Case(kernel, kernel.dtypes[0], Config(), Problem(61, 53, 137))
+    assert [finding.check for finding in verify(EmulatedDevice(), case)] == checks
+
+
 def test_scalars_that_are_half(tmp_path: Path) -> None:
     parameters = PARAMETERS.replace("float", "__half")
     file = tmp_path / "half.cu"

@@ -164,6 +164,28 @@ def test_mma(kind: str, k: int) -> None:
     assert np.array_equal(found, fragment(want, "c", places["c"], 2))
 
 
+def test_mma_that_adds_in_f16_rounds_to_it() -> None:
+    a, b = np.full((16, 8), 1, np.float16), np.full((8, 8), 1, np.float16)
+    a[:, 1:] = 0  # 2048 + 1 is 2048 in FP16
+    c = np.tile(np.array([2048, 1], np.float16), (16, 4))
+    places = mma_places("f16", 8)
+    held = [fragment(m, w, places[w], 2).view(np.uint32) for m, w in ((a, "a"), (b, "b"), (c, "c"))]
+    body = ""
+    for i, words in enumerate(held):
+        count, first = words.shape[1], 10 * (i + 1)
+        body += f"mul.wide.u32 %rd20, %r1, {4 * count};\nadd.s64 %rd20, %rd20, %rd1{i + 1};\n"
+        body += "".join(f"ld.global.b32 %r{first + j}, [%rd20+{4 * j}];\n" for j in range(count))
+    total = "{%r30, %r31}"
+    body += f"mma.sync.aligned.m16n8k8.row.col.f16.f16.f16.f16 {total}, {{%r10, %r11}}, {{%r20}}, {total};\n"
+    body += (
+        "mul.wide.u32 %rd20, %r1, 8;\nadd.s64 %rd20, %rd20, %rd10;\nst.global.v2.b32 [%rd20], " + total + ";"
+    )
+    found, report = launch(body, held, np.zeros((32, 2), np.float32))
+    assert report.hazards == []
+    want = np.tile(np.array([2048, 2], np.float16), (16, 4))
+    assert np.array_equal(found.view(np.float16), fragment(want, "c", places["c"], 2))
+
+
 def test_tf32_ignores_the_lower_bits_of_a_multiplicand() -> None:
     more = np.full((1, 1), 1 + 2.0**-11, np.float32)
     body = "ld.global.b32 %r10, [%rd11];\n"
@@ -172,7 +194,7 @@ def test_tf32_ignores_the_lower_bits_of_a_multiplicand() -> None:
     assert (found == 4).all()
 
 
-@pytest.mark.parametrize("op", ["m16n8k16.row.row.f32.f16.f16.f32", "m16n8k16.row.col.f16.f16.f16.f16"])
+@pytest.mark.parametrize("op", ["m16n8k16.row.row.f32.f16.f16.f32", "m16n8k16.row.col.f16.f16.f16.f32"])
 def test_an_mma_that_is_not_supported_is_told(op: str) -> None:
     body = f"mma.sync.aligned.{op} {SUM}, {registers('r', 4)}, {{%r8, %r9}}, {SUM};"
     with pytest.raises(PtxError, match=r"unknown form of mma, .* \(only .*\): PTX line \d+: mma.sync"):
