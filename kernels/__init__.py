@@ -5,12 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from harness.model import BF16, F16, F32, TF32, BlockShape, Config, DType, Kernel
+from harness.model import (
+    BF16,
+    F16,
+    F32,
+    GEMM_BATCHED,
+    TF32,
+    BlockShape,
+    Config,
+    DType,
+    Kernel,
+    Problem,
+    Workspace,
+)
 from harness.project.suites import SMOKE
 
 __all__ = ["KERNELS", "SUITES"]
 
 FLOP_4096 = 2.0 * 4096**3
+FLOP_64_BATCH = 2.0 * 64**3 * 16384
 TENSOR_DUTY = 0.25  # tensor cores kept busy would reach the board's power cap
 
 
@@ -110,20 +123,63 @@ def _fragments(config: Config, dtype: DType) -> BlockShape:
     )
 
 
+def _small_matrices(config: Config, dtype: DType) -> BlockShape:
+    """MATRICES matrices a block, an element of C a thread; a tile of A and of B for each."""
+    tile, matrices = config["TILE"], config["MATRICES"]
+    return BlockShape(
+        threads=(tile, tile * matrices),
+        tile=(tile, tile),
+        thread_tile=(1, 1),
+        shared_bytes=2 * tile * tile * matrices * 4,
+        batch=matrices,
+    )
+
+
+def _matrices_first(shape: BlockShape, problem: Problem) -> tuple[int, int, int]:
+    """x counts the matrices, of which there may be many; y and z the tiles along N and M."""
+    rows, columns = shape.tile
+    return -(-problem.batch // shape.batch), -(-problem.n // columns), -(-problem.m // rows)
+
+
+def _split_tile(config: Config, dtype: DType) -> BlockShape:
+    """A tile as register makes it, by SPLIT blocks; and a word that says how many came before."""
+    m, n, k = config["TILE_M"], config["TILE_N"], config["TILE_K"]
+    thread_m, thread_n = config["THREAD_TILE_M"], config["THREAD_TILE_N"]
+    return BlockShape(
+        threads=(n // thread_n, m // thread_m),
+        tile=(m, n),
+        thread_tile=(thread_m, thread_n),
+        shared_bytes=4 * k * (m + n) + 4,
+        split=config["SPLIT"],
+    )
+
+
+def _tiles(config: Config, problem: Problem) -> int:
+    return -(-problem.m // config["TILE_M"]) * -(-problem.n // config["TILE_N"])
+
+
+def _counters(config: Config, problem: Problem) -> int:
+    """Bytes: a counter a tile of C."""
+    return 4 * _tiles(config, problem)
+
+
+def _counters_and_slabs(config: Config, problem: Problem) -> int:
+    """Bytes: the counters, and SPLIT slabs a tile."""
+    slab = 4 * config["TILE_M"] * config["TILE_N"]
+    return _counters(config, problem) + _tiles(config, problem) * config["SPLIT"] * slab
+
+
 def _library(config: Config, dtype: DType) -> BlockShape:
     return BlockShape((1, 1), (1, 1), shared_bytes=0)
 
 
-def _register(tile: int, tile_k: int, thread_m: int, thread_n: int, padding: int = 0) -> Config:
+def _tile(tile: int, tile_k: int, thread_m: int, thread_n: int) -> Config:
     """A square tile of C and the part of it that a thread holds."""
-    return Config(
-        TILE_M=tile,
-        TILE_N=tile,
-        TILE_K=tile_k,
-        THREAD_TILE_M=thread_m,
-        THREAD_TILE_N=thread_n,
-        PADDING=padding,
-    )
+    return Config(TILE_M=tile, TILE_N=tile, TILE_K=tile_k, THREAD_TILE_M=thread_m, THREAD_TILE_N=thread_n)
+
+
+def _register(tile: int, tile_k: int, thread_m: int, thread_n: int, padding: int = 0) -> Config:
+    return Config(**_tile(tile, tile_k, thread_m, thread_n), PADDING=padding)
 
 
 def _warp(tile: tuple[int, int, int], warp: tuple[int, int], thread: tuple[int, int], stages: int) -> Config:
@@ -296,6 +352,34 @@ KERNELS: tuple[Kernel, ...] = (
         shape=_fragments,
         min_capability=(8, 0),
         duty=TENSOR_DUTY,
+    ),
+    Kernel(
+        name="batched_small",
+        idea="small matrices, several of them a block",
+        source=Path("s12_batched_small.cu"),
+        entry="gemm_batched_small",
+        operation=GEMM_BATCHED,
+        dtypes=(F32,),
+        configs=tuple(
+            Config(TILE=tile, MATRICES=matrices)
+            for tile, matrices in ((8, 8), (8, 4), (8, 16), (16, 4), (16, 1), (32, 1))
+        ),
+        shape=_small_matrices,
+        grid=_matrices_first,
+        largest_timed=FLOP_64_BATCH,
+    ),
+    Kernel(
+        name="split_k",
+        idea="K shared by several blocks, added up in a fixed order",
+        source=Path("s13_split_k.cu"),
+        entry="gemm_split_k",
+        dtypes=(F32,),
+        configs=(
+            *(Config(**_tile(64, 16, 4, 4), SPLIT=split) for split in (4, 2, 8)),
+            Config(**_tile(32, 32, 2, 4), SPLIT=8),
+        ),
+        shape=_split_tile,
+        workspace=Workspace(_counters_and_slabs, _counters),
     ),
     Kernel(
         name="cublas",

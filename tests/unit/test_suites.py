@@ -11,7 +11,7 @@ from harness.model import Config, Problem, find_problem
 from harness.model.legality import GpuLimits, legal_variants, refusals
 from harness.project.names import find_config, find_suite
 from harness.project.selection import illegal
-from harness.project.suites import TIMED, VERIFIED, VERIFIED_SMOKE
+from harness.project.suites import TIMED, TIMED_BATCHED, VERIFIED, VERIFIED_BATCHED, VERIFIED_SMOKE
 from tests.ladder import LADDER, PROJECT, find_kernel, select
 
 H200 = GpuLimits.of((9, 0))
@@ -63,18 +63,24 @@ def test_every_config_meets_whole_tiles_and_four_of_them_along_k(kernel: object)
 
 def test_full_verifies_every_legal_variant_on_every_problem() -> None:
     cases = select().verify
-    variants = sum(len(legal_variants(kernel, H200)) for kernel in LADDER)
-    assert len(set(cases)) == len(cases) == variants * len(VERIFIED)
+    expected = sum(
+        len(legal_variants(kernel, H200)) * len((*VERIFIED, *VERIFIED_BATCHED * kernel.operation.batched))
+        for kernel in LADDER
+    )
+    assert len(set(cases)) == len(cases) == expected
 
 
-def test_full_times_defaults_everywhere_and_the_others_on_two_squares() -> None:
+def test_full_times_defaults_everywhere_and_the_others_on_two_problems() -> None:
     cases = select().timed
     for kernel in LADDER:
-        fitting = {p for p in TIMED if p.flops <= kernel.largest_timed}
+        problems = TIMED_BATCHED if kernel.operation.batched else TIMED
+        squares = {Problem(1024, 1024, 1024), Problem(4096, 4096, 4096)}
+        few = set(TIMED_BATCHED[2:4]) if kernel.operation.batched else squares
+        fitting = {p for p in problems if p.flops <= kernel.largest_timed}
         for config, dtype in legal_variants(kernel, H200):
             timed = {c.problem for c in cases if (c.kernel, c.config, c.dtype) == (kernel, config, dtype)}
             default = config == kernel.configs[0]
-            assert timed == (fitting if default else {Problem(1024, 1024, 1024), Problem(4096, 4096, 4096)})
+            assert timed == (fitting if default else few)
     assert len({case.id for case in cases}) == len(cases)
 
 
