@@ -9,6 +9,8 @@
 //             does not, and 1 makes every other row of float4s misaligned: it cannot run.
 // Next        prefetch reads the next tiles while these are multiplied.
 
+#include "vectors.cuh"
+
 #if !defined(TILE_M) || !defined(TILE_N) || !defined(TILE_K) || !defined(PADDING)
 #error "vectorized needs -D TILE_M, TILE_N, TILE_K and PADDING"
 #endif
@@ -27,42 +29,6 @@ static_assert(PADDING >= 0 && (TILE_M + PADDING) % 4 == 0, "TILE_M + PADDING: a 
 static_assert(THREADS % 32 == 0 && THREADS <= 1024, "thread tile: whole warps, at most 1024 threads");
 // 512 threads on an SM, so that one block multiplies while another waits: at most 128 registers each.
 #define BLOCKS_PER_SM (THREADS < 512 ? 512 / THREADS : 1)
-
-// Elements col … col + 3 of a row, with 0 for those from `width` on. `aligned`: the row is 16-byte aligned.
-__device__ __forceinline__ float4 load4(const float* row, int col, int width, bool aligned)
-{
-    if (aligned && col + 4 <= width) return *reinterpret_cast<const float4*>(row + col);
-    float4 v;
-    v.x = col < width ? row[col] : 0.0f;
-    v.y = col + 1 < width ? row[col + 1] : 0.0f;
-    v.z = col + 2 < width ? row[col + 2] : 0.0f;
-    v.w = col + 3 < width ? row[col + 3] : 0.0f;
-    return v;
-}
-
-// c[0 … 3] = alpha · sum + beta · c, of which only the first `count` exist. beta = 0 does not read c.
-__device__ __forceinline__ void store4(float* c, int count, bool aligned, float alpha, const float* sum,
-                                       float beta)
-{
-    float v[4];
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-        v[n] = alpha * sum[n];
-        if (beta != 0.0f && n < count) v[n] += beta * c[n];
-    }
-    if (aligned && count >= 4) {
-        *reinterpret_cast<float4*>(c) = make_float4(v[0], v[1], v[2], v[3]);
-        return;
-    }
-#pragma unroll
-    for (int n = 0; n < 4; ++n)
-        if (n < count) c[n] = v[n];
-}
-
-__device__ __forceinline__ bool rows_aligned(const float* p, int ld)
-{
-    return reinterpret_cast<size_t>(p) % 16 == 0 && ld % 4 == 0;
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 gemm_vectorized(int M, int N, int K, float alpha, const float* __restrict__ A, int lda,

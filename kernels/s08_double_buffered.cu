@@ -7,6 +7,8 @@
 // PADDING     As in vectorized.
 // Next        async_copy lets the hardware copy straight to shared memory, as many tiles ahead as fit.
 
+#include "vectors.cuh"
+
 #if !defined(TILE_M) || !defined(TILE_N) || !defined(TILE_K) || !defined(PADDING)
 #error "double_buffered needs -D TILE_M, TILE_N, TILE_K and PADDING"
 #endif
@@ -37,42 +39,6 @@ static_assert(THREADS % 32 == 0 && THREADS <= 1024, "thread tile: whole warps, a
 #define B_ROW_STEP (THREADS / (TILE_N / 4))
 static_assert(A_LOADS * A_ROW_STEP == TILE_M, "TILE_M: the threads must cover it in whole steps");
 static_assert(B_LOADS * B_ROW_STEP == TILE_K, "TILE_K: the threads must cover it in whole steps");
-
-// Elements col … col + 3 of a row, with 0 for those from `width` on. `aligned`: the row is 16-byte aligned.
-__device__ __forceinline__ float4 load4(const float* row, int col, int width, bool aligned)
-{
-    if (aligned && col + 4 <= width) return *reinterpret_cast<const float4*>(row + col);
-    float4 v;
-    v.x = col < width ? row[col] : 0.0f;
-    v.y = col + 1 < width ? row[col + 1] : 0.0f;
-    v.z = col + 2 < width ? row[col + 2] : 0.0f;
-    v.w = col + 3 < width ? row[col + 3] : 0.0f;
-    return v;
-}
-
-// c[0 … 3] = alpha · sum + beta · c, of which only the first `count` exist. beta = 0 does not read c.
-__device__ __forceinline__ void store4(float* c, int count, bool aligned, float alpha, const float* sum,
-                                       float beta)
-{
-    float v[4];
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-        v[n] = alpha * sum[n];
-        if (beta != 0.0f && n < count) v[n] += beta * c[n];
-    }
-    if (aligned && count >= 4) {
-        *reinterpret_cast<float4*>(c) = make_float4(v[0], v[1], v[2], v[3]);
-        return;
-    }
-#pragma unroll
-    for (int n = 0; n < 4; ++n)
-        if (n < count) c[n] = v[n];
-}
-
-__device__ __forceinline__ bool rows_aligned(const float* p, int ld)
-{
-    return reinterpret_cast<size_t>(p) % 16 == 0 && ld % 4 == 0;
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 gemm_double_buffered(int M, int N, int K, float alpha, const float* __restrict__ A, int lda,

@@ -8,6 +8,8 @@
 // Next        warp_tiled arranges the threads of a warp so that they share what they load, which leaves
 //             room for larger thread tiles.
 
+#include "vectors.cuh"
+
 #if !defined(TILE_M) || !defined(TILE_N) || !defined(TILE_K) || !defined(STAGES)
 #error "async_copy needs -D TILE_M, TILE_N, TILE_K and STAGES"
 #endif
@@ -27,31 +29,6 @@ static_assert(THREADS % 32 == 0 && THREADS <= 1024, "thread tile: whole warps, a
 // 512 threads on an SM, so that one block multiplies while another waits: at most 128 registers each.
 #define BLOCKS_PER_SM (THREADS < 512 ? 512 / THREADS : 1)
 
-__device__ __forceinline__ void cp_async_4(float* shared, const float* global)
-{
-    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(global) : "memory");
-}
-
-__device__ __forceinline__ void cp_async_16(float* shared, const float* global)
-{
-    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
-}
-
-// Closes a group of copies; groups complete in order.
-__device__ __forceinline__ void cp_async_commit()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-// Waits until at most PENDING of this thread's groups are in flight.
-template <int PENDING>
-__device__ __forceinline__ void cp_async_wait()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
-
 // Four neighbours of a row into shared memory, of which only the first `count` exist; 0 for the others.
 __device__ __forceinline__ void copy4(float* shared, const float* global, int count, bool aligned)
 {
@@ -63,30 +40,6 @@ __device__ __forceinline__ void copy4(float* shared, const float* global, int co
         else
             shared[i] = 0.0f;
     }
-}
-
-// c[0 … 3] = alpha · sum + beta · c, of which only the first `count` exist. beta = 0 does not read c.
-__device__ __forceinline__ void store4(float* c, int count, bool aligned, float alpha, const float* sum,
-                                       float beta)
-{
-    float v[4];
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-        v[n] = alpha * sum[n];
-        if (beta != 0.0f && n < count) v[n] += beta * c[n];
-    }
-    if (aligned && count >= 4) {
-        *reinterpret_cast<float4*>(c) = make_float4(v[0], v[1], v[2], v[3]);
-        return;
-    }
-#pragma unroll
-    for (int n = 0; n < 4; ++n)
-        if (n < count) c[n] = v[n];
-}
-
-__device__ __forceinline__ bool rows_aligned(const float* p, int ld)
-{
-    return reinterpret_cast<size_t>(p) % 16 == 0 && ld % 4 == 0;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)

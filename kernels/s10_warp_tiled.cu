@@ -8,6 +8,8 @@
 // The limit   The FP32 units themselves: nine of ten instructions are multiply-adds.
 // Next        wmma leaves the FP32 units for the tensor cores.
 
+#include "vectors.cuh"
+
 #if !defined(TILE_M) || !defined(TILE_N) || !defined(TILE_K) || !defined(STAGES)
 #error "warp_tiled needs -D TILE_M, TILE_N, TILE_K and STAGES"
 #endif
@@ -38,55 +40,6 @@ static_assert(TILE_K * TILE_N % (THREADS * 4) == 0, "TILE_K * TILE_N: the same n
 #define A_COPIES (TILE_M * TILE_K / THREADS)
 #define B_COPIES (TILE_K * TILE_N / 4 / THREADS)
 #define A_ROW_STEP (THREADS / TILE_K)
-
-__device__ __forceinline__ void cp_async_4(float* shared, const float* global)
-{
-    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(global) : "memory");
-}
-
-__device__ __forceinline__ void cp_async_16(float* shared, const float* global)
-{
-    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
-}
-
-// Closes a group of copies; groups complete in order.
-__device__ __forceinline__ void cp_async_commit()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-// Waits until at most PENDING of this thread's groups are in flight.
-template <int PENDING>
-__device__ __forceinline__ void cp_async_wait()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
-
-// c[0 … 3] = alpha · sum + beta · c, of which only the first `count` exist. beta = 0 does not read c.
-__device__ __forceinline__ void store4(float* c, int count, bool aligned, float alpha, const float* sum,
-                                       float beta)
-{
-    float v[4];
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-        v[n] = alpha * sum[n];
-        if (beta != 0.0f && n < count) v[n] += beta * c[n];
-    }
-    if (aligned && count >= 4) {
-        *reinterpret_cast<float4*>(c) = make_float4(v[0], v[1], v[2], v[3]);
-        return;
-    }
-#pragma unroll
-    for (int n = 0; n < 4; ++n)
-        if (n < count) c[n] = v[n];
-}
-
-__device__ __forceinline__ bool rows_aligned(const float* p, int ld)
-{
-    return reinterpret_cast<size_t>(p) % 16 == 0 && ld % 4 == 0;
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 gemm_warp_tiled(int M, int N, int K, float alpha, const float* __restrict__ A, int lda,

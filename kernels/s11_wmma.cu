@@ -14,6 +14,8 @@
 #endif
 #include <mma.h>
 
+#include "vectors.cuh"
+
 using namespace nvcuda;
 
 #if defined(DTYPE_F16)
@@ -52,11 +54,6 @@ static_assert(THREADS <= 1024, "warp tile: a block has at most 1024 threads");
 using FragmentA = wmma::fragment<wmma::matrix_a, FRAGMENT, FRAGMENT, FRAGMENT_K, Operand, wmma::row_major>;
 using FragmentB = wmma::fragment<wmma::matrix_b, FRAGMENT, FRAGMENT, FRAGMENT_K, Operand, wmma::row_major>;
 using FragmentC = wmma::fragment<wmma::accumulator, FRAGMENT, FRAGMENT, FRAGMENT_K, float>;
-
-__device__ __forceinline__ bool rows_aligned(const Element* p, int ld)
-{
-    return reinterpret_cast<size_t>(p) % 16 == 0 && ld % VECTOR == 0;
-}
 
 // VECTOR neighbours of a row into shared memory, of which only the first `count` exist; 0 for the others.
 __device__ __forceinline__ void copy(Element* shared, const Element* global, int count, bool aligned)

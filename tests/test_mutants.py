@@ -18,8 +18,7 @@ from harness.model import Case, Problem
 from harness.oracle import verify
 from harness.project.suites import VERIFIED
 from harness.timing.plan import Plan
-from tests.ladder import find_kernel
-from tests.mutants import MUTANTS, SLOW, WRONG, Mutant, Rotten, build, cases, gpu, matrix
+from tests.mutants import MUTANTS, SLOW, WRONG, Mutant, Rotten, build, cases, gpu, matrix, real
 from tests.mutants.examine import emulate, examine, open_device
 
 pytestmark = pytest.mark.mutants
@@ -47,9 +46,8 @@ def test_an_edit_that_no_longer_fits_is_told(tmp_path: Path) -> None:
 def test_a_mutant_compiles_to_another_binary(mutant: Mutant, tmp_path: Path) -> None:
     """A mutant that the compiler makes the same code of would prove nothing."""
     case = cases(mutant, build(mutant, tmp_path))[0]
-    mutated = compile_cubin(case.kernel, case.config, case.dtype, "sm_90a")
-    real = compile_cubin(find_kernel(mutant.kernel), case.config, case.dtype, "sm_90a")
-    assert mutated.cubin != real.cubin
+    variant = case.config, case.dtype, "sm_90a"
+    assert compile_cubin(case.kernel, *variant).cubin != compile_cubin(real(mutant), *variant).cubin
 
 
 # Without a GPU

@@ -122,7 +122,7 @@ FRAGMENTS = (
     ),
 )
 
-_ALIGNED = "return reinterpret_cast<size_t>(p) % 16 == 0 && ld % 4 == 0;"
+_ALIGNED = "return reinterpret_cast<size_t>(p) % 16 == 0 && ld % vector == 0;"
 _MISALIGNED = "misaligned vector"
 ALIGNMENT = (
     Mutant(
@@ -153,7 +153,7 @@ ALIGNMENT = (
         "four_halves",
         "wmma",
         _MISALIGNED,
-        (("ld % VECTOR == 0;", "ld % 4 == 0;"),),
+        (("ld % vector == 0;", "ld % 4 == 0;"),),
         "16 bytes at once for rows of multiples of 4, whatever the type",
         problems=(Problem(37, 29, 45, lda=46, ldb=36, ldc=36),),
     ),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from harness.compiler.sources import closure
 from harness.model import DTYPES, SPARSE, Case, Kernel, Problem
+from harness.project.loader import load
 from harness.project.names import find_config
 from harness.project.suites import VERIFIED
-from tests.ladder import find_kernel
+from tests.ladder import LADDER
 
+OPERATIONS = load(Path(__file__).parents[1] / "operations").kernels
+_REAL = {kernel.name: kernel for kernel in (*LADDER, *OPERATIONS)}
 Edits = tuple[tuple[str, str], ...]
 # Little ones first: most mistakes show in a moment.
 BY_SIZE = tuple(sorted(VERIFIED, key=lambda p: p.m * p.n * p.k))
@@ -17,10 +22,11 @@ BY_SIZE = tuple(sorted(VERIFIED, key=lambda p: p.m * p.n * p.k))
 
 @dataclass(frozen=True)
 class Mutant:
-    """``edits``: (old, new) texts, each old one exactly once in the kernel's file. ``kind`` is the class of
-    mistake, ``about`` what was done in one line. ``wrong`` false: the result is right, and only figures,
-    counters or time tell. ``by_luck``: why values do not surely show it on a GPU. ``config`` and ``dtype``
-    are labels, empty for the first; ``problems`` where it is looked for without a GPU, empty for VERIFIED.
+    """``edits``: (old, new) texts, each old one exactly once in the kernel's file and what it includes.
+    ``kind`` is the class of mistake, ``about`` what was done in one line. ``wrong`` false: the result is
+    right, and only figures, counters or time tell. ``by_luck``: why values do not surely show it on a GPU.
+    ``config`` and ``dtype`` are labels, empty for the first; ``problems`` where it is looked for without a
+    GPU, empty for VERIFIED.
     """
 
     name: str
@@ -44,22 +50,33 @@ class Rotten(Exception):
     """An edit that no longer matches its kernel exactly once."""
 
 
+def real(mutant: Mutant) -> Kernel:
+    """The kernel that is edited, of the ladder or of the tests' own."""
+    return _REAL[mutant.kernel]
+
+
 def build(mutant: Mutant, folder: Path) -> Kernel:
-    """The declaration of the mutated kernel, whose file is written into ``folder``. Raises Rotten."""
-    kernel = find_kernel(mutant.kernel)
-    assert kernel.source is not None
-    text = kernel.source.read_text(encoding="utf-8")
+    """The declaration of the mutated kernel, whose own files are written into ``folder``. Raises Rotten."""
+    kernel = real(mutant)
+    texts = {path.name: path.read_text(encoding="utf-8") for path in closure(kernel)}
+    source = next(iter(texts))
     for old, new in mutant.edits:
-        if text.count(old) != 1:
-            raise Rotten(f"{mutant.name}: occurs {text.count(old)} times in {kernel.source.name}: {old!r}")
-        text = text.replace(old, new)
-    path = folder / f"{mutant.name}.cu"
-    path.write_text(text, encoding="utf-8")
-    return replace(kernel, source=path)
+        found = [name for name, text in texts.items() for _ in range(text.count(old))]
+        if len(found) != 1:
+            where = ", ".join(texts)
+            raise Rotten(f"{mutant.name}: occurs {len(found)} times in {where}: {old!r}")
+        texts[found[0]] = texts[found[0]].replace(old, new)
+    for name, text in texts.items():
+        path = folder / (f"{mutant.name}.cu" if name == source else name)
+        path.write_text(text, encoding="utf-8")
+    return replace(kernel, source=folder / f"{mutant.name}.cu")
 
 
-def cases(mutant: Mutant, kernel: Kernel) -> list[Case]:
-    """A kernel, the mutated or the real one, in the mutant's config and dtype on the mutant's problems."""
+def cases(mutant: Mutant, kernel: Kernel, problems: Iterable[Problem] = ()) -> list[Case]:
+    """A kernel, the mutated or the real one, in the mutant's config and dtype on the mutant's problems or
+    others, brought into what the kernel takes."""
     config = find_config(kernel, mutant.config) if mutant.config else kernel.configs[0]
     dtype = DTYPES[mutant.dtype] if mutant.dtype else kernel.dtypes[0]
-    return [Case(kernel, dtype, config, problem) for problem in mutant.problems or BY_SIZE]
+    asked = problems or mutant.problems or BY_SIZE
+    taken = dict.fromkeys(kernel.takes.near(kernel.narrowed(problem), config) for problem in asked)
+    return [Case(kernel, dtype, config, problem) for problem in taken]

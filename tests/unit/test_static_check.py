@@ -20,7 +20,7 @@ from harness.compiler.static.check import Check, Entry, entries
 from harness.compiler.tools import Disassembler, Nvcc
 from harness.model import F32, Config, Kernel
 from harness.project.table import Table
-from tests.ladder import LADDER, PROJECT, find_kernel
+from tests.ladder import KERNELS_DIR, LADDER, PROJECT, find_kernel
 from tests.unit.test_static_diff import BEFORE
 
 VERSIONS = tools.pins()
@@ -266,7 +266,7 @@ class TestPlantedFaults:
         source, count = re.subn(pattern, lambda _: text, kernel.source.read_text())
         assert count == 1
         (folder / kernel.source.name).write_text(source)
-        return replace(kernel, source=folder / kernel.source.name)
+        return replace(kernel, source=folder / kernel.source.name, include=(KERNELS_DIR,))
 
     def test_a_comment_changes_nothing(self, tmp_path: Path) -> None:
         kernel = find_kernel("naive")
@@ -293,7 +293,7 @@ class TestPlantedFaults:
         assert len(re.findall(pattern, text)) == 2
         scalar = r"for (int i = 0; i < 4; ++i) \1[\2 + i] = ((const volatile float*)\3)[i];"
         (tmp_path / "s06_vectorized.cu").write_text(re.sub(pattern, scalar, text))
-        planted = replace(kernel, source=tmp_path / "s06_vectorized.cu")
+        planted = replace(kernel, source=tmp_path / "s06_vectorized.cu", include=(KERNELS_DIR,))
         said = self.changed(kernel, planted, kernel.configs[0])
         assert said.startswith("LDS.128 32 -> 0, LDS.32 0 -> 128: vectorised shared loads lost")
 
