@@ -89,7 +89,8 @@ def open_device() -> EmulatedDevice:
 
 
 def emulate(mutant: Mutant, folder: Path, device: EmulatedDevice) -> Seen:
-    """Runs a mutant on its problems until hazards or values show it, and on until values alone do.
+    """Runs a mutant on its problems until hazards or values show it, and on until values alone do; one whose
+    compiled parameters are others than those of a launch is not run.
 
     Raises DeviceError for one that does not compile or that the emulated device cannot run.
     """
@@ -97,7 +98,12 @@ def emulate(mutant: Mutant, folder: Path, device: EmulatedDevice) -> Seen:
     value, stopped = "", False
     for case in cases(mutant, build(mutant, folder)):
         remembering = _Remembering(device)
-        found = [finding.check for finding in verify(remembering, case)]
+        try:
+            found = [finding.check for finding in verify(remembering, case)]
+        except DeviceError as error:
+            if error.code != "SIGNATURE":
+                raise
+            return Seen(value=error.code, stopped=True)
         alone = [finding.check for finding in verify(_Blind(remembering.outputs), case)]
         stopped = stopped or not all(output.complete for output in remembering.outputs)
         hazards = hazards or [check for check in found if check in HAZARDS]
@@ -109,9 +115,12 @@ def emulate(mutant: Mutant, folder: Path, device: EmulatedDevice) -> Seen:
 
 
 def caught_by_figures(mutant: Mutant, folder: Path) -> str:
-    """What of the compiler's stored figures changed. Raises ToolchainError without the pinned compiler."""
+    """What of the compiler's figures changed, of a kernel whose figures are stored. Raises ToolchainError
+    without the pinned compiler."""
     case = cases(mutant, build(mutant, folder))[0]
-    stored = store.load(ARCH, *pins(), PROJECT.static)[case.variant]
+    stored = store.load(ARCH, *pins(), PROJECT.static).get(case.variant)
+    if stored is None:
+        return ""
     return "; ".join(compare(stored, figures(case.kernel, case.config, case.dtype, ARCH)))
 
 
@@ -123,6 +132,8 @@ def caught_by_counters(mutant: Mutant, folder: Path, device: EmulatedDevice) -> 
         CounterEntry(case.variant, (case.kernel, case.config, case.dtype)),
         CounterCheck(PROJECT.static),
     )
+    if entry.name not in check.stored:
+        return ""
     if mutant.wrong:
         check.device = device  # it has the kernel ready
     try:

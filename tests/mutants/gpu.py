@@ -22,10 +22,9 @@ from harness.compiler.errors import ToolchainError
 from harness.compiler.tools import find_tool
 from harness.devices import Device, DeviceError, NoDevice, open_cuda
 from harness.devices.cuda.environment import GpuInfo
-from harness.model import Case
 from harness.oracle import make_inputs, verify
 from harness.project.suites import VERIFIED
-from tests.mutants import WRONG, Mutant, build, cases
+from tests.mutants import WRONG, Mutant, build, cases, real
 
 FILE = Path(__file__).with_name("gpu.json")
 STORE = "GEMM_MUTANTS_ON_GPU"  # set in the environment of a run on a GPU, to store what it sees
@@ -42,9 +41,6 @@ class Results:
     values: Mapping[str, str] = field(default_factory=dict)
     sanitizer: Mapping[str, str] = field(default_factory=dict)
     commits: Mapping[str, str] = field(default_factory=dict)
-
-
-NAMES = ("gemm_",)  # of what the sanitizer is to look at
 
 
 def load(path: Path = FILE) -> Results:
@@ -68,11 +64,9 @@ def describe(info: GpuInfo) -> str:
 
 def caught_by_values(mutant: Mutant, folder: Path, device: Device) -> str:
     """The first check that fails on a device, or the code of its error; empty where all is right."""
-    kernel = build(mutant, folder)
-    first = cases(mutant, kernel)[0]
-    for problem in VERIFIED:
+    for case in cases(mutant, build(mutant, folder), (*VERIFIED, *mutant.problems)):
         try:
-            findings = verify(device, Case(kernel, first.dtype, first.config, problem))
+            findings = verify(device, case)
         except DeviceError as error:
             return error.code
         if findings:
@@ -82,10 +76,11 @@ def caught_by_values(mutant: Mutant, folder: Path, device: Device) -> str:
 
 def caught_by_sanitizer(name: str, sanitizer: str) -> str:
     """The first of compute-sanitizer's tools that reports anything. Raises ToolchainError where one fails."""
+    watched = sanitize.watched(real(mutant) for mutant in WRONG if mutant.name == name)
     for tool in sanitize.TOOLS:
         program = [sys.executable, "-m", "tests.mutants.gpu", "--launch", name]
-        said = sanitize.watch(sanitizer, tool, NAMES, program)
-        why = sanitize.verdict(tool, said.returncode, said.stdout, NAMES)
+        said = sanitize.watch(sanitizer, tool, watched, program)
+        why = sanitize.verdict(tool, said.returncode, said.stdout, watched)
         if why.endswith(" found"):
             return tool
         if why:
@@ -118,7 +113,9 @@ def main(args: list[str]) -> int:
     except (NoDevice, ToolchainError) as error:
         print(f"mutants: {error}", file=sys.stderr)
         return 2
-    names = [mutant.name for mutant in WRONG if not mutant.sparse]
+    # One of another signature is not launched.
+    never = [name for name, check in load().values.items() if check == "SIGNATURE"]
+    names = [mutant.name for mutant in WRONG if not mutant.sparse and mutant.name not in never]
     found: dict[str, str] = {}
     with ThreadPoolExecutor(AT_ONCE) as pool:
         runs = {pool.submit(caught_by_sanitizer, name, sanitizer): name for name in names}

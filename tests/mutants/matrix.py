@@ -26,11 +26,13 @@ COLUMNS = ("value", *dict.fromkeys(HAZARDS.values()), "static", "counter")
 
 _HEAD = """# Kill matrix
 
-Which check catches which planted bug. Each mutant is a small edit of a real kernel (`tests/mutants/`), and
-all are caught without a GPU. Written by `{renew}`; do not edit.
+Which check catches which planted bug. Each mutant is a small edit of a real kernel (`tests/mutants/`), of the
+ladder or of the tests' own project (`tests/operations/`), and all are caught without a GPU. Written by
+`{renew}`; do not edit.
 
 - **value**: the first check of values that fails for somebody who sees nothing else of the emulated device.
   A launch that had to be stopped has no values; and lanes run in lockstep, so a race seldom shows in them.
+  SIGNATURE: there was no launch, for the compiled parameters are others than those it would hand over.
 - **bounds**, **race**, **uninit**, **barrier, hang**: what the emulated device reports, on the first problem
   that shows any of it.
 - **static**, **counter**: the compiler's figures, or the counts of the emulated device, are no longer the
@@ -100,7 +102,7 @@ def _on_gpu(mutant: Mutant, on_gpu: Results) -> list[str]:
 
 def _summary(seen: Mapping[str, Seen], on_gpu: Results) -> Iterator[str]:
     """How many of each class each column catches."""
-    columns = ["class", "mutants", "stages", *COLUMNS, "H200 values", "compute-sanitizer"]
+    columns = ["class", "mutants", "kernels", *COLUMNS, "H200 values", "compute-sanitizer"]
     yield from (_line(columns), _line(["---"] + ["---:"] * (len(columns) - 1)))
     for kind in [*dict.fromkeys(mutant.kind for mutant in MUTANTS), "all"]:
         of_kind = [mutant for mutant in MUTANTS if kind in (mutant.kind, "all")]
