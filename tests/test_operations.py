@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.devices import NoDevice, open_emulated
 from harness.devices.emulated.device import EmulatedDevice
+from harness.gate.checked import NOT_EMULATED, RIGHT, check
 from harness.model import Case, DType, Kernel, Problem
 from harness.oracle import verify
 from harness.project.loader import load
-
-pytestmark = pytest.mark.compile
+from harness.timing.plan import Plan
 
 KERNELS = load(Path(__file__).with_name("operations")).kernels
 BY_NAME = {kernel.name: kernel for kernel in KERNELS}
@@ -52,8 +53,25 @@ def emulated() -> Iterator[EmulatedDevice]:
     ("kernel", "dtype"), VARIANTS, ids=[f"{kernel.name}-{dtype}" for kernel, dtype in VARIANTS]
 )
 def test_a_kernel_is_right(kernel: Kernel, dtype: DType, emulated: EmulatedDevice) -> None:
+    wanted = NOT_EMULATED if kernel.features else RIGHT
     for problem in problems(kernel):
-        assert verify(emulated, Case(kernel, dtype, kernel.configs[0], problem)) == []
+        checked = check(emulated, Case(kernel, dtype, kernel.configs[0], problem))
+        assert checked.outcome == wanted, checked
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("kernel", "dtype"), VARIANTS, ids=[f"{kernel.name}-{dtype}" for kernel, dtype in VARIANTS]
+)
+def test_a_kernel_is_right_on_a_gpu_and_timed(kernel: Kernel, dtype: DType, device: Any) -> None:
+    for problem in problems(kernel):
+        assert verify(device, Case(kernel, dtype, kernel.configs[0], problem)) == []
+    asked = Problem(260, 132, 516, batch=7, gap=4) if kernel.operation.batched else Problem(260, 132, 516)
+    problem = kernel.takes.near(kernel.narrowed(asked), kernel.configs[0])
+    measured = device.time(Case(kernel, dtype, kernel.configs[0], problem), Plan(target_seconds=0.01))
+    assert measured.median > 0
+    beside = kernel.operation.library is not None and dtype.name not in ("f32_f16", "f32_bf16", "s16")
+    assert bool(measured.reference_seconds) is beside
 
 
 def _refused(name: str, problem: Problem) -> tuple[str, ...]:

@@ -105,7 +105,8 @@ def narrow(parameters: tuple[Parameter, ...], operation: Operation, problem: Pro
     if "beta" not in means:
         problem = replace(problem, beta=0.0)
     matrices = [operand.name for operand in operation.operands if operand.like]
-    without = [operand.like for operand in operation.operands if f"ld{operand.name}" not in means]
+    # A tensor map holds the leading dimension, too.
+    without = [o.like for o in operation.operands if not {f"ld{o.name}", f"map{o.name}"} & means]
     problem = problem.with_leading({f"ld{like.lower()}": 0 for like in without if like})
     if problem.gap and not all(f"stride{name}" in means for name in matrices):
         problem = replace(problem, gap=0)

@@ -29,6 +29,7 @@ from harness.model import (
     Operation,
     Problem,
     Takes,
+    TensorMap,
     Workspace,
     gemm,
 )
@@ -101,6 +102,19 @@ KERNELS: tuple[Kernel, ...] = (
         entry="matrix_mul",
         parameters="float *C, float *A, float *B, int wA=K, int wB=N",
         takes=Takes(multiples={"m": TILE, "n": TILE, "k": TILE}),
+    ),
+    _Kernel(
+        name="tma",
+        source=Path("tma.cu"),
+        entry="gemm_tma",
+        parameters="int M, int N, int K, float alpha, const CUtensorMap A=mapA, const CUtensorMap B=mapB, "
+        "float beta, float* C, int ldc",
+        configs=(Config(TILE=32),),
+        shape=BlockShape((32, 32), (32, 32), (1, 1)),
+        takes=Takes(multiples={"lda": 4, "ldb": 4}, at_least={"m": 1, "n": 1, "k": 1}),
+        min_capability=(9, 0),
+        features=("tma",),
+        maps=lambda config: {"A": TensorMap((32, 32)), "B": TensorMap((32, 32))},
     ),
     _Kernel(name="residual", source=Path("residual.cu"), entry="gemm_residual", operation=RESIDUAL),
 )

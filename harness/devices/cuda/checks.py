@@ -15,7 +15,8 @@ from harness.model import Array, Storage
 
 _OLD = 77  # what the result holds before the exact check, in its own type
 _ROUNDING_MARGIN = 8.0  # λ of the probabilistic bound, in standard deviations
-_KINDS = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3, "int32": 4}  # as probe.cu numbers them
+# As probe.cu numbers them.
+_KINDS = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3, "int32": 4, "int16": 5}
 
 Enqueue = Callable[[Any], None]
 

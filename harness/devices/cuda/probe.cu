@@ -57,12 +57,14 @@ extern "C" __global__ void busy(unsigned long long nanoseconds, float* sink)
     if (y == 12345.0f) *sink = y;
 }
 
-// value of element i of a matrix of the given kind (0 float, 1 half, 2 bfloat16, 3 int8, 4 int32), in double
+// value of element i of a matrix of the given kind (0 float, 1 half, 2 bfloat16, 3 int8, 4 int32, 5 int16),
+// in double
 __device__ double value(const void* p, int kind, long long i)
 {
     if (kind == 0) return static_cast<const float*>(p)[i];
     if (kind == 3) return static_cast<const signed char*>(p)[i];
     if (kind == 4) return static_cast<const int*>(p)[i];
+    if (kind == 5) return static_cast<const short*>(p)[i];
     const unsigned short bits = static_cast<const unsigned short*>(p)[i];
     float f;
     if (kind == 1) asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(bits));
