@@ -1,6 +1,6 @@
-"""What a launch asks of the hardware: requests, sectors, wavefronts, FLOP; needs nvcc and no GPU.
+"""Memory counters of a launch: requests, sectors, wavefronts, FLOP; needs nvcc and no GPU.
 
-How it is counted: harness/devices/emulated/counters.py.
+How they are counted: harness/ptx/counters.py.
 """
 
 from harness.counters.counts import PROBLEMS, Bytes, Counts, count, counted, expected_bytes

@@ -1,4 +1,4 @@
-"""The counts of a run's variants against the stored ones, and the refresh of those."""
+"""Compares the memory counters of a run's variants with the stored ones, and updates those."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from harness.devices import DeviceError
 from harness.devices.emulated.device import EmulatedDevice
 from harness.model import Case, Kernel
 
-# Loads of shared memory that nvcc's PTX has now more, now fewer of, of the same cubin.
+# The number of loads from shared memory varies between the PTX versions nvcc generates for the same cubin.
 _VARIES = "shared_loads_wavefronts"
 
 
 class CounterEntry(NamedTuple):
-    """A variant; ``variant`` None where counts are stored and no kernel has it."""
+    """A variant ``name``; ``variant`` is None if counters are stored for a variant that no longer exists."""
 
     name: str
     variant: Variant | None
@@ -38,8 +38,8 @@ class CounterEntry(NamedTuple):
 
 
 def entries(kernels: Sequence[Kernel], root: Path) -> list[CounterEntry]:
-    """Every variant of these kernels, and every one whose counts are stored in ``root``. A file that
-    cannot be read adds none."""
+    """Every variant of these kernels, and every one with counters stored in ``root``. A file that cannot be
+    read adds none."""
     live = variants_of(ARCH, kernels)
     try:
         stored = store.load(tools.pins()[0], root)
@@ -50,10 +50,10 @@ def entries(kernels: Sequence[Kernel], root: Path) -> list[CounterEntry]:
 
 
 class CounterCheck:
-    """Counts the variants of a run, each when it is asked for.
+    """Counts the variants of a run, each when it is requested.
 
-    Raises ToolchainError where the pinned compiler is not there, and, when asked for an entry, StoreError
-    where the stored counts cannot be trusted.
+    Raises ToolchainError if the pinned compiler is missing, and, for an entry, StoreError if the stored
+    counters cannot be trusted.
     """
 
     def __init__(self, root: Path) -> None:
@@ -64,7 +64,7 @@ class CounterCheck:
         self._made: dict[str, dict[str, Counts]] = {}
 
     def made(self, entry: CounterEntry) -> dict[str, Counts]:
-        """The counts of a variant by problem, none where it has left the ladder. Raises DeviceError."""
+        """The counters of a variant by problem; empty if it no longer exists. Raises DeviceError."""
         if entry.name not in self._made:
             self._made[entry.name] = {
                 case.problem.id: count(case, device=self.device, by_source=False) for case in _cases(entry)
@@ -81,25 +81,25 @@ class CounterCheck:
         return self._stored
 
     def finding(self, entry: CounterEntry) -> str:
-        """Why an entry is red: what and where in one line, then what to do; empty if all is as stored."""
+        """Why an entry fails: what and where in one line, then what to do; empty if all is as stored."""
         stored = self.stored.get(entry.name)
         if entry.variant is None:
             return (
-                f"{entry.name}: counts are stored, but there is no such variant; "
-                f"drop them with `{entry.accept}`"
+                f"{entry.name}: counters are stored for a variant that no longer exists; "
+                f"remove them with `{entry.accept}`"
             )
         try:
             changes = self._changes(entry, stored or {})
         except DeviceError as error:
             return str(error)
         if stored is None:
-            return f"{entry.name}: no counts are stored; accept these with `{entry.accept}`"
+            return f"{entry.name}: no counters are stored; store them with `{entry.accept}`"
         return f"{entry.name}: {'; '.join(changes)}\nto accept it: {entry.accept}" if changes else ""
 
     def _same_but_for_the_ptx(self, entry: CounterEntry, stored: store.Variant) -> bool:
-        """Whether there are only other shared loads, all as free of conflicts as the stored ones, and the
-        compiler's figures, among them every LDS by width, are the stored ones: then ptxas made the same code
-        of another PTX, as nvcc 13.0 makes of some kernels by where its own memory happens to lie."""
+        """Whether only the number of shared loads differs, with as few conflicts as stored, and the compiler
+        metrics, including every LDS by width, are the stored ones. Then ptxas made the same code of another
+        PTX: nvcc 13.0 generates one of two PTX versions of some kernels, at random."""
         made = self._figures(entry)
         if made == stored:
             return True
@@ -122,16 +122,19 @@ class CounterCheck:
             if now == stored.get(problem):
                 continue
             if problem not in stored:
-                changes.append(f"on {problem} nothing is stored")
+                changes.append(f"nothing is stored for {problem}")
                 continue
-            # Lines of the source cost a compilation, so they are looked for only here.
-            again = count(case, device=self.device)
-            changes.append(f"on {problem} {', '.join(store.compare(stored[problem], now, again.worst_line))}")
+            # Source lines cost another compilation, so they are determined only here.
+            by_line = count(case, device=self.device)
+            changes.append(
+                f"on {problem} {', '.join(store.compare(stored[problem], now, by_line.worst_line))}"
+            )
         gone = [problem for problem in stored if problem not in made]
         return changes + [f"{problem} is stored, but no longer counted" for problem in gone]
 
     def refresh(self, chosen: Iterable[CounterEntry], before: dict[str, store.Variant]) -> Iterator[str]:
-        """What storing the counts of the chosen entries changes, a line a variant, in ``before`` itself.
+        """Updates the counters of the chosen entries in ``before``, and yields what changed, a line per
+        variant.
 
         Raises DeviceError for a variant that cannot be counted.
         """
@@ -139,7 +142,7 @@ class CounterCheck:
             was = before.get(entry.name)
             if entry.variant is None:
                 del before[entry.name]
-                yield f"{entry.name} counters: dropped"
+                yield f"{entry.name} counters: removed"
                 continue
             changes = self._changes(entry, was or {})
             if was is None or changes:
@@ -151,7 +154,7 @@ class CounterCheck:
 
 
 def _without(variant: store.Variant) -> dict[str, dict[str, int]]:
-    """The figures but those that vary from one PTX to another."""
+    """The counters without those that vary from one PTX version to another."""
     return {p: {n: value for n, value in of.items() if n != _VARIES} for p, of in variant.items()}
 
 

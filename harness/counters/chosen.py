@@ -1,4 +1,4 @@
-"""Which cases are counted: those of ids, or what a choice of kernels, configs and problems leaves."""
+"""Which cases are counted: those given by id, or those selected by kernel, config and problem."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from harness.project.selection import Choice, find_case, fitting, select, varian
 def chosen(
     project: Project, choice: Choice, capability: tuple[int, int], ids: Sequence[str] = ()
 ) -> list[Case]:
-    """The cases of these ids; else of the chosen variants, on the chosen problems or those that are always
-    counted, what fits the expression. Where neither an expression nor configs are given, only the default
-    config of each kernel. Raises ValueError for an id that names none, and where nothing is left."""
+    """The cases with these ids; without ids those of the selected variants that match the expression, for the
+    selected problems or the ones that are counted by default. Without an expression or configs, only the
+    default config of each kernel. Raises ValueError for an unknown id, and if nothing is selected."""
     if ids:
         found = [find_case(project, text, capability) for text in ids]
     else:
@@ -36,5 +36,5 @@ def chosen(
     if library := next((case for case in found if case.kernel.library), None):
         raise ValueError(f"{library.id}: a library has no PTX to count")
     if not found:
-        raise ValueError(f"no case fits -k {choice.expression!r}")
+        raise ValueError(f"no case matches -k {choice.expression!r}")
     return found

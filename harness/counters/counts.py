@@ -1,4 +1,4 @@
-"""The counts of a case, in all, by line of the source and by buffer; and the formulas of its reads."""
+"""The memory counters of a case: in total, by source line and by matrix; and the expected bytes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from harness.model import Case, Problem
 from harness.project.fitting import fitted
 from harness.ptx import Counters, GlobalAccess, Tally, mnemonic
 
-# Whole vectors and, for most stages, whole tiles; and a problem of which every edge is odd.
+# One problem of whole vectors and, for most stages, whole tiles; and one where every edge is odd.
 PROBLEMS = (Problem(96, 160, 64), Problem(67, 45, 33))
 
 
 class Bytes(NamedTuple):
-    """Bytes that the lanes asked to read and to write, each for itself."""
+    """Bytes ``read`` and ``written``, counted per lane."""
 
     read: int
     written: int
@@ -30,9 +30,9 @@ class Bytes(NamedTuple):
 
 @dataclass(frozen=True)
 class Counts:
-    """``total`` of a launch of the case; ``lines`` by line of the source, such as s01_naive.cu:27, or
-    PTX line 57 where nothing names one; ``buffers`` by matrix, A, B and C; ``mix`` executions by warps of
-    each kind of instruction; ``blocks`` and ``warps`` launched; ``shared_bytes`` a block."""
+    """The counters of one launch of a ``case``, compiled for ``arch``: ``total``; ``lines`` by source line,
+    such as s01_naive.cu:27, or PTX line 57 if it is unknown; ``buffers`` by matrix, A, B and C; ``mix`` warp
+    executions of each kind of instruction; ``blocks`` and ``warps`` launched; ``shared_bytes`` per block."""
 
     case: Case
     arch: str
@@ -45,32 +45,33 @@ class Counts:
     shared_bytes: int
 
     def sectors_per_request(self, what: str = "reads") -> float:
-        """Of ``reads`` (loads and cp.async), ``loads``, ``copies`` or ``stores``; 0 where there are none."""
+        """Of ``reads`` (loads and cp.async), ``loads``, ``copies`` or ``stores``; 0 if there are none."""
         access: GlobalAccess = getattr(self.total, what)
         return access.sectors_per_request
 
     @property
     def conflicts(self) -> int:
-        """Wavefronts of shared memory beyond those without a bank conflict."""
+        """Shared-memory wavefronts caused by bank conflicts."""
         return self.total.shared.conflicts
 
     @property
     def barriers(self) -> float:
-        """Barriers that a warp meets, on average."""
+        """Average number of barriers per warp."""
         return self.total.barriers / self.warps if self.warps else 0.0
 
     @cached_property
     def intensity(self) -> float:
-        """FLOP for each byte of global memory that a lane asks for."""
+        """FLOP per byte of global memory, counted per lane."""
         return self.total.flop / self.total.accesses.bytes if self.total.accesses.bytes else 0.0
 
     @cached_property
     def sector_intensity(self) -> float:
-        """FLOP for each byte of the sectors that requests touch."""
+        """FLOP per byte of the sectors that the requests touch."""
         return self.total.flop / (32 * self.total.accesses.sectors) if self.total.accesses.sectors else 0.0
 
     def worst_line(self, what: str) -> str:
-        """Where most sectors or wavefronts are lost, of ``loads``, ``shared_stores`` …; empty if nowhere."""
+        """The line with the most excess sectors or conflicts of ``loads``, ``shared_stores`` …; empty if
+        none."""
         lost = {line: _lost(tally, what) for line, tally in self.lines.items()}
         worst = max(lost, key=lambda line: lost[line], default="")
         return worst if worst and lost[worst] else ""
@@ -84,11 +85,11 @@ def _lost(tally: Tally, what: str) -> int:
 def count(
     case: Case, arch: str = "sm_90a", device: EmulatedDevice | None = None, by_source: bool = True
 ) -> Counts:
-    """The counts of a launch of the case; ``device`` one for that architecture where several are counted.
+    """The counters of one launch of the case; pass a ``device`` for that architecture to count several cases.
     Without ``by_source`` lines are those of the PTX, which saves a compilation.
 
-    Raises DeviceError for a kernel that does not compile, that uses an instruction the emulated device does
-    not know, or that it had to stop.
+    Raises DeviceError for a kernel that does not compile, that uses an unsupported instruction, or that the
+    emulated device had to stop.
     """
     device = device or EmulatedDevice(arch)
     counters = Counters()
@@ -97,7 +98,7 @@ def count(
     )
     if not output.complete:
         said = "; ".join(violation.message for violation in output.violations[:1])
-        raise DeviceError("STOPPED", f"{case.id}: nothing can be counted: {said}")
+        raise DeviceError("STOPPED", f"{case.id}: cannot be counted: {said}")
     return _counted(case, device, counters, by_source)
 
 
@@ -134,7 +135,7 @@ def _number(place: str) -> int:
 
 
 def expected_bytes(case: Case) -> dict[str, Bytes]:
-    """What a kernel that reads each element once a block asks for, by matrix.
+    """The bytes that a kernel accesses which reads each element once per block, by matrix.
 
     A block of TILE_M × TILE_N elements of C reads its rows of A and its columns of B: M·K·⌈N/TILE_N⌉ and
     K·N·⌈M/TILE_M⌉ elements, which for square tiles are 2·M·N·K/TILE_SIZE in all; without shared memory each
@@ -151,8 +152,8 @@ def expected_bytes(case: Case) -> dict[str, Bytes]:
 
 
 def counted(variant: Variant) -> list[Case]:
-    """A variant on the problems that it is counted on, or on those near them that it takes; of a batched
-    operation, a batch of each."""
+    """A variant with the problems it is counted on, or similar ones that it accepts; for a batched operation,
+    a batch of each."""
     kernel, config, dtype = variant
     batch = 3 if kernel.operation.batched else 1
     problems = [replace(problem, batch=batch) for problem in PROBLEMS]

@@ -1,7 +1,7 @@
-"""The counts of the emulated device beside those of a GPU, as Nsight Compute reads them.
+"""The emulated device's counts compared with Nsight Compute's on a GPU.
 
-LDGSTS, which cp.async becomes, is to Nsight Compute a global load that has metrics of its own as well, apart
-for copies through L1 (cp.async.ca: cache_access) and past it (cp.async.cg: cache_bypass).
+Nsight Compute counts LDGSTS, which cp.async compiles to, as a global load, and also in metrics of its own,
+separately for copies through L1 (cp.async.ca: cache_access) and past it (cp.async.cg: cache_bypass).
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from rich.table import Table
 
 from harness.counters.counts import Counts
 
-EXACT = "global memory: equal, or the model is wrong"
+EXACT = "global memory: must be equal"
 MERGED = "PTX count; ptxas merges loads"
 OTHER = "PTX count; ptxas optimises further"
 
 
 class Quantity(NamedTuple):
-    """What is compared: the group it is shown in, its name, the metrics whose sum it is (one named twice
-    counts twice), the first of several that the GPU offers; and the same of the emulated device."""
+    """What is compared: the ``group`` it is shown in, its ``name``, the ncu ``metrics`` to add up (one named
+    twice counts twice), as alternatives of which the first that the GPU offers is used; and ``emulated``, the
+    same quantity from the emulated device."""
 
     group: str
     name: str
@@ -34,7 +35,7 @@ def _lsu(what: str) -> tuple[tuple[str, ...], ...]:
 
 
 def _ldgsts(what: str) -> tuple[tuple[str, ...], ...]:
-    """By SASS, and where that is not offered by the cache's own counter."""
+    """From SASS, or if that is not available from the cache's own counter."""
     ways = ("cache_access", "cache_bypass")
     return tuple(
         tuple(f"{unit}{what}_pipe_lsu_mem_global_op_ldgsts_{way}.sum" for way in ways)
@@ -143,7 +144,7 @@ QUANTITIES = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """A quantity of a case; ``ncu`` None where the GPU does not offer the metric."""
+    """A ``quantity`` of a ``case``: ``emulated``, and ``ncu``, None if the GPU does not offer the metric."""
 
     case: str
     quantity: Quantity
@@ -156,7 +157,7 @@ class Comparison:
 
     @property
     def difference(self) -> str:
-        """As a number, and in percent of what the GPU counted."""
+        """As a number, and in percent of the GPU's count."""
         if self.ncu is None:
             return "not measured"
         if self.equal:
@@ -166,8 +167,8 @@ class Comparison:
 
 
 def metrics(offered: Collection[str] = ()) -> dict[str, tuple[str, ...]]:
-    """The metrics of each quantity, none for a quantity that the GPU does not have. ``offered`` names those
-    that it has, without .sum; where nothing is known of it, the first of each are taken."""
+    """The metrics of each quantity, empty for a quantity that the GPU does not offer. ``offered`` names the
+    metrics it has, without .sum; if that is unknown, the first alternative of each is used."""
     return {
         q.name: next((ways for ways in q.metrics if not offered or _bases(ways) <= {*offered}), ())
         for q in QUANTITIES
@@ -181,7 +182,7 @@ def _bases(ways: Iterable[str]) -> set[str]:
 def compare(
     found: Sequence[Counts], measured: Sequence[Mapping[str, float]], chosen: Mapping[str, Sequence[str]]
 ) -> list[Comparison]:
-    """Each quantity of each case that either side has; ``measured`` are metrics of the same cases."""
+    """Each quantity of each case that is nonzero on either side; ``measured``: metrics of the same cases."""
     made = []
     for counts, row in zip(found, measured, strict=True):
         for quantity in QUANTITIES:
@@ -195,7 +196,7 @@ def compare(
 
 
 def table(rows: Sequence[Comparison]) -> Table:
-    """A line a quantity of a case, groups apart."""
+    """One row per quantity and case, by group."""
     made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     made.add_column("case", no_wrap=True)
     made.add_column("count", no_wrap=True)
@@ -221,17 +222,17 @@ def cells(row: Comparison) -> tuple[str, str, str, str]:
 
 
 def summary(rows: Sequence[Comparison]) -> str:
-    """How many of the counts that must be equal are."""
+    """How many of the counts that must be equal are equal."""
     exact = [row for row in rows if row.quantity.group == EXACT]
     equal = sum(row.equal for row in exact)
     missing = sum(row.ncu is None for row in exact)
     cases = len({row.case for row in rows})
-    said = f"{equal} of {len(exact)} counts of global memory over {cases} cases are equal"
+    said = f"{equal} of {len(exact)} global-memory counts of {cases} cases are equal"
     return said + (f"; {missing} were not measured" if missing else "")
 
 
 def reason(row: Comparison, copies: bool) -> str:
-    """Why a count of a case, which has cp.async or not, is not equal; empty where nothing is known."""
+    """Why a count differs, with ``copies`` for a case with cp.async; empty if the reason is not known."""
     if row.ncu is None:
         return "this GPU does not offer the metric"
     if row.quantity.group == MERGED and "load" in row.quantity.name:
@@ -241,18 +242,16 @@ def reason(row: Comparison, copies: bool) -> str:
     return _BUSY_BANKS if copies and "store" in row.quantity.name else ""
 
 
-_VECTORS = "ptxas makes one wide load of several narrow ones that lie together"
-_DUMMIES = "before an LDGSTS that may follow a store ptxas puts three LDS that no lane runs: no wavefronts"
-_PREDICATED = (
-    "ptxas made a predicate of a branch: warps of which no lane stores execute the store all the same"
+_VECTORS = "ptxas merges adjacent narrow loads into one wide load"
+_DUMMIES = (
+    "ptxas inserts three LDS without active lanes before an LDGSTS that may follow a store: no wavefronts"
 )
-_BUSY_BANKS = (
-    "stores that wait for banks which LDGSTS write to count as conflicts: another number in each run"
-)
+_PREDICATED = "ptxas replaced a branch by a predicate: warps without an active lane execute the store as well"
+_BUSY_BANKS = "stores waiting for banks that LDGSTS writes are counted as conflicts: varies from run to run"
 
 
 def agrees(rows: Sequence[Comparison]) -> bool:
-    """Whether every count of global memory was measured and is equal; false where there is none."""
+    """Whether every global-memory count was measured and is equal; False if there are none."""
     exact = [row for row in rows if row.quantity.group == EXACT]
     return bool(exact) and all(row.equal for row in exact)
 
@@ -260,7 +259,7 @@ def agrees(rows: Sequence[Comparison]) -> bool:
 def markdown(rows: Sequence[Comparison], versions: str) -> str:
     """The comparison as a document."""
     copying = {row.case for row in rows if row.quantity.name.startswith("cp.async")}
-    lines = ["# Counts without a GPU, and on one", "", versions, "", f"{summary(rows)}.", ""]
+    lines = ["# Memory counters: emulated and ncu", "", versions, "", f"{summary(rows)}.", ""]
     for group, of_group in grouped(rows):
         title, _, rest = group.partition(": ")
         lines += [f"## {title[0].upper()}{title[1:]}", ""] + (
@@ -269,7 +268,7 @@ def markdown(rows: Sequence[Comparison], versions: str) -> str:
         lines += ["| case | count | emulated | ncu | difference | why |"]
         lines += ["| --- | --- | ---: | ---: | ---: | --- |"]
         for row in of_group:
-            why = "" if row.equal else reason(row, row.case in copying) or "not known"
+            why = "" if row.equal else reason(row, row.case in copying) or "unknown"
             lines.append(f"| {' | '.join((row.case, *cells(row), why))} |")
         lines.append("")
     return "\n".join(lines)

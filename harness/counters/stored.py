@@ -1,4 +1,4 @@
-"""The counts of every variant as they are stored, and what a change of them means in words."""
+"""The memory counters of every variant as stored, and what a change of them means, as text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REST = {
     "barriers": "barriers of all warps {} -> {}",
     "divergent": "divergent branches {} -> {}",
     "flop": "FLOP {} -> {}",
-    "shared_bytes": "shared memory {} -> {} bytes a block",
+    "shared_bytes": "shared memory {} -> {} bytes per block",
     "a_read": "bytes read of A {} -> {}",
     "b_read": "bytes read of B {} -> {}",
     "c_read": "bytes read of C {} -> {}",
@@ -53,12 +53,12 @@ def path_of(root: Path) -> Path:
 
 
 def load(nvcc: str, root: Path) -> dict[str, Variant]:
-    """The stored figures, by variant and problem; none where there is no file. Raises StoreError."""
+    """The stored counters, by variant and problem; empty if there is no file. Raises StoreError."""
     return files.read(path_of(root), head(nvcc), _variant)
 
 
 def write(stored: Mapping[str, Variant], nvcc: str, root: Path) -> Path:
-    """Writes the figures of all variants, whole or not at all. Raises StoreError."""
+    """Writes the counters of all variants atomically. Raises StoreError."""
     return files.write(path_of(root), head(nvcc), stored)
 
 
@@ -73,7 +73,7 @@ def _variant(groups: Groups) -> Variant:
 
 
 def compare(stored: Figures, made: Figures, worst_line: Callable[[str], str]) -> list[str]:
-    """What changed, a phrase each; empty where nothing did. ``worst_line`` as in Counts, of what was made."""
+    """The changes, one phrase each; empty if there are none. ``worst_line``: that of the current Counts."""
     return [*_accesses(stored, made, worst_line), *_rest(stored, made)]
 
 

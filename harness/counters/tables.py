@@ -1,4 +1,4 @@
-"""Counts as tables and as JSON."""
+"""Memory counters as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from harness.counters.counts import Counts, expected_bytes
 from harness.ptx import GlobalAccess, Tally
 
 LEGEND = """\
-loads, stores: requests to global memory, one a warp with an active lane; loads include cp.async
-s/r: sectors of 32 bytes a request; 4 where a warp asks for 128 bytes in one piece, 16 for float4
-wavefronts: of shared memory as 32 banks of 4 bytes, which serve 32, 16 or 8 lanes at a time for accesses
-  of up to 4, 8 and 16 bytes; conflicts: those beyond one a group. PTX is counted: ptxas merges some accesses
-barriers: that each warp meets; divergent: branches that split a warp
-bytes: asked for, by each lane for itself; ×: other than M·K·⌈N/TILE_N⌉ of A, K·N·⌈M/TILE_M⌉ of B, M·N of C
-FLOP: executed, also on the zeros past an edge; by byte asked for, and by byte of the sectors"""
+loads, stores: requests to global memory, one per warp with an active lane; loads include cp.async
+s/r: 32-byte sectors per request; 4 if a warp accesses 128 contiguous bytes, 16 for a float4 per lane
+wavefronts: shared memory modelled as 32 banks of 4 bytes that serve 32, 16 or 8 lanes at a time for accesses
+  of up to 4, 8 and 16 bytes; conflicts: more than one per such group. PTX is counted; ptxas merges some
+  accesses
+barriers: per warp; divergent: branches that split a warp
+bytes: counted per lane; ×: if other than M·K·⌈N/TILE_N⌉ of A, K·N·⌈M/TILE_M⌉ of B, M·N of C
+FLOP: executed, including those on zeros past an edge; per byte accessed, and per byte of the sectors"""
 
 
 def table(found: Iterable[Counts]) -> Table:
-    """A row a case."""
+    """One row per case."""
     made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for head in ("stage", "dtype", "config", "problem"):
         made.add_column(head, no_wrap=True)
@@ -55,13 +56,13 @@ def _access(access: GlobalAccess) -> tuple[str, str, str]:
 
 
 def _bytes(counts: Counts, name: str) -> str:
-    """Bytes of a matrix, and how many times those of its formula where they are not the same."""
+    """Bytes of a matrix, and their ratio to the expected bytes if they differ."""
     asked, expected = sum(counts.buffers[name]), sum(expected_bytes(counts.case)[name])
     return f"{asked:,}" + ("" if asked == expected else f" ×{asked / expected:.2f}" if expected else " ×∞")
 
 
 def lines_table(counts: Counts) -> Table:
-    """A row a line of the source that does more than integer arithmetic."""
+    """One row per source line that does more than integer arithmetic."""
     title = f"{counts.case.id} ({counts.arch})"
     made = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
     made.add_column("line", no_wrap=True)
@@ -88,7 +89,7 @@ def _line(tally: Tally) -> tuple[int | str, ...]:
 
 
 def document(found: Sequence[Counts]) -> list[dict[str, Any]]:
-    """What json can write, a record a case."""
+    """JSON-compatible, one record per case."""
     return [
         {
             "case": c.case.id,

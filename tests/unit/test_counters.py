@@ -357,7 +357,7 @@ def test_a_kernel_that_is_stopped_counts_nothing(tmp_path: Path) -> None:
     edit = ("lda + k]", "lda + k + 9999999]")
     kernel = build(Mutant("wild", "naive", "", (edit,)), tmp_path)
     with pytest.raises(
-        DeviceError, match=r"naive-f32-block32x32-4x4x4: nothing can be counted: .*past the end of A"
+        DeviceError, match=r"naive-f32-block32x32-4x4x4: cannot be counted: .*past the end of A"
     ):
         count(Case(kernel, F32, kernel.configs[0], Problem(4, 4, 4)))
 
@@ -415,7 +415,7 @@ def test_the_command_shows_a_row_a_case(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        (["-k", "nothing-like-it"], "no case fits -k 'nothing-like-it'"),
+        (["-k", "nothing-like-it"], "no case matches -k 'nothing-like-it'"),
         (["-k", "tiled and"], "-k 'tiled and': expected not OR left parenthesis OR identifier"),
         (["tiled-4x4x4"], "unknown case 'tiled-4x4x4'"),
         (["cublas-f32-4x4x4"], "a library has no PTX to count"),

@@ -66,7 +66,7 @@ def test_as_stored_is_no_change() -> None:
         ({"shared_loads_wavefronts": 31}, "shared loads: 0 -> 31 wavefronts"),
         ({"barriers": 4}, "barriers of all warps 8 -> 4"),
         ({"a_read": 8192}, "bytes read of A 4096 -> 8192"),
-        ({"shared_bytes": 1056}, "shared memory 1024 -> 1056 bytes a block"),
+        ({"shared_bytes": 1056}, "shared memory 1024 -> 1056 bytes per block"),
         ({"something": 1}, "something: None -> 1"),
     ],
 )
@@ -109,9 +109,9 @@ def test_the_file_of_the_checkout_is_written_as_it_stands() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ('"barriers": 0', '"barriers": 1', "its figures do not fit their checksum"),
+        ('"barriers": 0', '"barriers": 1', "its metrics do not match their checksum"),
         (f'"nvcc": "{NVCC}"', '"nvcc": "12.9.41"', "its nvcc is '12.9.41'"),
-        ('"variants"', '"others"', "holds no stored figures"),
+        ('"variants"', '"others"', "contains no stored metrics"),
     ],
 )
 def test_a_file_that_cannot_be_trusted_is_refused(old: str, new: str, why: str, root: Path) -> None:
@@ -180,14 +180,14 @@ SECOND_BARRIER = "        __syncthreads();  // no thread still reads what the ne
             (("As[TILE_SIZE][TILE_SIZE + PADDING]", "As[TILE_SIZE][TILE_SIZE + PADDING + 1]"),),
             [
                 "shared stores: 0 -> 1920 conflicts at planted.cu:31",
-                "shared memory 2048 -> 2112 bytes a block",
+                "shared memory 2048 -> 2112 bytes per block",
             ],
             id="padding",
         ),
         pytest.param(
             "double_buffered-f32-tile128x128x16-thread8x8-pad4-stages2",
             (("As[STAGES][TILE_K][TILE_M + PADDING]", "As[STAGES][TILE_K][TILE_M + PADDING + 4]"),),
-            ["shared memory 33280 -> 33792 bytes a block"],
+            ["shared memory 33280 -> 33792 bytes per block"],
             id="padding of float4",
         ),
         pytest.param(
@@ -258,7 +258,7 @@ def test_what_cannot_be_compiled_or_is_stopped_is_red(check: CounterCheck, tmp_p
     broken = planted("naive-f32-block32x32", tmp_path, ("float sum = 0.0f;", "float sum = nothing;"))
     assert "does not compile" in check.finding(broken)
     wild = planted("naive-f32-block16x16", tmp_path, ("lda + k]", "lda + k + 9999999]"))
-    assert "nothing can be counted" in check.finding(wild)
+    assert "cannot be counted" in check.finding(wild)
 
 
 @pytest.mark.compile
@@ -266,10 +266,10 @@ def test_a_new_variant_and_one_that_is_gone_are_red(check: CounterCheck, root: P
     stored = store.load(NVCC, root)
     stored["gone-f32"] = stored.pop("naive-f32-block16x16")
     store.write(stored, NVCC, root)
-    assert "no counts are stored; accept" in check.finding(entry("naive-f32-block16x16"))
+    assert "no counters are stored; store" in check.finding(entry("naive-f32-block16x16"))
     (gone,) = [e for e in entries(LADDER, root) if e.variant is None]
     assert check.finding(gone).startswith(
-        "gone-f32: counts are stored, but there is no such variant; drop them"
+        "gone-f32: counters are stored for a variant that no longer exists; remove them"
     )
 
 

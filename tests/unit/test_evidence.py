@@ -188,7 +188,7 @@ def test_pytest_benchmark_compares_such_runs(rig: Rig, tmp_path_factory: pytest.
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("no json", "not JSON, cut short or damaged"),
+        ("no json", "not valid JSON: truncated or damaged"),
         ("[]", "holds no JSON object"),
         ("{}", "benchmarks is missing"),
         ('{"benchmarks": []}', "no judged case in it"),

@@ -140,7 +140,7 @@ def test_command_of_chosen_cases(root: Path, capsys: pytest.CaptureFixture[str])
     assert main([*command, "-k", f"[{NAIVE.id}]"]) == 0
     assert capsys.readouterr().out.startswith("0 of 1 cases moved from 0001")
     assert main([*command, "-k", "nothing"]) == 1
-    assert "no case fits -k 'nothing'" in capsys.readouterr().err
+    assert "no case matches -k 'nothing'" in capsys.readouterr().err
 
 
 def test_bad_input_is_one_line(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -216,4 +216,4 @@ def test_gate_tells_of_an_old_file_that_cannot_be_read(rig: Rig) -> None:
     outcome = rig.run(*OURS, device=ReplayDevice(3))
     assert outcome.status == 0
     assert "history: " in outcome.text
-    assert "not JSON, cut short or damaged" in outcome.text
+    assert "not valid JSON: truncated or damaged" in outcome.text

@@ -112,7 +112,7 @@ def test_figures_once_stored_are_held_to(begun: Path) -> None:
     assert harness(begun, "static", *one).returncode == 0
     done = harness(begun, "static", "--config", "tile32", "-k", "sm_90a")
     assert done.returncode == 1
-    assert "sgemm-f32-tile32 sm_90a: no figures are stored; accept the compiler's with" in done.stdout
+    assert "sgemm-f32-tile32 sm_90a: no metrics are stored; store them with" in done.stdout
 
 
 def test_pytest_without_a_table_is_as_if_nothing_were_installed(tmp_path: Path) -> None:

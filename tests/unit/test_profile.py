@@ -249,7 +249,7 @@ class TestBeside:
     def test_equal_counts_pass(self, ncu: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert beside(ncu) == 0
         said = capsys.readouterr().out
-        assert "4 of 4 counts of global memory over 1 cases are equal; " in said
+        assert "4 of 4 global-memory counts of 1 cases are equal; " in said
         assert "Nsight Compute 2025.3.1.0" in said
         assert "PTX count; ptxas" in said
         document = json.loads(Path(f"{ncu}.json").read_text())
@@ -265,7 +265,7 @@ class TestBeside:
         self, ncu: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert beside(ncu, **{LOAD_REQUESTS: "300"}) == 1
-        assert "3 of 4 counts" in capsys.readouterr().out
+        assert "3 of 4 global-memory counts" in capsys.readouterr().out
         assert f"| {CASE} | load requests | 330 | 300 | +30 (+10.0%) |" in Path(f"{ncu}.md").read_text()
 
     def test_what_only_the_gpu_counted_is_red(self, ncu: Path) -> None:
@@ -279,8 +279,7 @@ class TestBeside:
     def test_what_was_not_measured_is_no_pass(self, ncu: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert beside(ncu, leave_out=STORE_SECTORS) == 1
         assert (
-            "3 of 4 counts of global memory over 1 cases are equal; 1 were not measured"
-            in capsys.readouterr().out
+            "3 of 4 global-memory counts of 1 cases are equal; 1 were not measured" in capsys.readouterr().out
         )
         assert f"| store sectors | {sum(ROWS)} | – | not measured |" in Path(f"{ncu}.md").read_text()
 

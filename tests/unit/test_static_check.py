@@ -85,7 +85,7 @@ def test_a_new_variant_is_red(root: Path) -> None:
     del stored["naive-f32-block16x16"]
     store.write(stored, "sm_90a", *VERSIONS, root)
     (finding,) = findings(root)
-    assert finding.startswith("naive-f32-block16x16 sm_90a: no figures are stored; accept")
+    assert finding.startswith("naive-f32-block16x16 sm_90a: no metrics are stored; store")
     assert '--refresh -k "[naive-f32-block16x16-sm_90a]"' in finding
 
 
@@ -94,7 +94,9 @@ def test_stored_figures_without_a_variant_are_red(root: Path) -> None:
     store.write(stored, "sm_90a", *VERSIONS, root)
     (entry,) = [e for e in entries(LADDER, root) if e.variant is None]
     (finding,) = findings(root, [entry])
-    assert finding.startswith("naive-f32-block64x64 sm_90a: figures are stored, but there is no such variant")
+    assert finding.startswith(
+        "naive-f32-block64x64 sm_90a: metrics are stored for a variant that no longer exists"
+    )
     assert '--refresh -k "[naive-f32-block64x64-sm_90a]"' in finding
 
 
@@ -107,7 +109,7 @@ def test_a_variant_that_does_not_compile_is_red(root: Path, made: Made) -> None:
     ("figures", "why"),
     [
         (replace(BEFORE, shared_bytes=0, blocks=0, occupancy=0.0), "cannot be launched: too many registers"),
-        (replace(BEFORE, shared_bytes=4), "4 bytes of shared memory, but its declaration says 0"),
+        (replace(BEFORE, shared_bytes=4), "uses 4 bytes of shared memory, but its declaration says 0"),
     ],
 )
 def test_what_is_wrong_in_itself_is_red_though_stored(
@@ -178,7 +180,7 @@ class TestRefresh:
         monkeypatch.setattr(__main__, "selected", lambda options: gone)
         assert self.refresh(root) == 0
         assert store.load("sm_90a", *VERSIONS, root) == stored
-        assert capsys.readouterr().out.startswith("gone-f32 sm_90a: dropped\nwrote ")
+        assert capsys.readouterr().out.startswith("gone-f32 sm_90a: removed\nwrote ")
 
     def test_of_some_refuses_a_damaged_file(self, root: Path) -> None:
         file = store.path_of("sm_90a", VERSIONS[0], root)
@@ -242,7 +244,7 @@ class TestTheCommand:
     def test_one_damaged_file_is_one_line_and_red(self, root: Path) -> None:
         __main__.require_stored(root)
         store.path_of("sm_100a", VERSIONS[0], root).write_text("")
-        with pytest.raises(store.StoreError, match=r"sm_100a\.json: not JSON"):
+        with pytest.raises(store.StoreError, match=r"sm_100a\.json: not valid JSON"):
             __main__.require_stored(root)
 
 

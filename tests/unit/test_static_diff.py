@@ -19,21 +19,32 @@ BEFORE = StaticFigures(
     blocks=2,
     occupancy=0.25,
     limited_by="registers",
-    census={"BAR": 2, "FFMA": 512, "LDG.128": 2, "LDS.128": 16, "STG.128": 16, "STS.32": 4, "total": 900},
+    instruction_mix={
+        "BAR": 2,
+        "FFMA": 512,
+        "LDG.128": 2,
+        "LDS.128": 16,
+        "STG.128": 16,
+        "STS.32": 4,
+        "total": 900,
+    },
 )
 
 
-def with_census(**changes: int) -> StaticFigures:
-    made = dict(BEFORE.census) | {name.replace("_", "."): count for name, count in changes.items()}
-    return replace(BEFORE, census={name: count for name, count in made.items() if count})
+def with_mix(**changes: int) -> StaticFigures:
+    made = dict(BEFORE.instruction_mix) | {name.replace("_", "."): count for name, count in changes.items()}
+    return replace(BEFORE, instruction_mix={name: count for name, count in made.items() if count})
 
 
 def test_equal_figures_are_no_change() -> None:
-    assert compare(BEFORE, replace(BEFORE, census=dict(reversed(list(BEFORE.census.items()))))) == []
+    assert (
+        compare(BEFORE, replace(BEFORE, instruction_mix=dict(reversed(list(BEFORE.instruction_mix.items())))))
+        == []
+    )
 
 
 def test_a_lost_vector_load_reads_as_one() -> None:
-    after = replace(with_census(LDS_128=0, LDS_32=64), registers=128, blocks=1, occupancy=0.125)
+    after = replace(with_mix(LDS_128=0, LDS_32=64), registers=128, blocks=1, occupancy=0.125)
     assert "; ".join(compare(BEFORE, after)) == (
         "LDS.128 16 -> 0, LDS.32 0 -> 64: vectorised shared loads lost; registers 96 -> 128; "
         "occupancy 25 % -> 12.5 % (registers)"
@@ -43,26 +54,26 @@ def test_a_lost_vector_load_reads_as_one() -> None:
 @pytest.mark.parametrize(
     ("after", "phrases"),
     [
-        (with_census(LDS_128=8, LDS_32=32), ["LDS.128 16 -> 8, LDS.32 0 -> 32: shared loads narrower"]),
-        (with_census(STS_32=0, STS_128=1), ["STS.128 0 -> 1, STS.32 4 -> 0: shared stores vectorised"]),
-        (with_census(LDG_128=3), ["LDG.128 2 -> 3"]),
-        (with_census(LDG_128=0), ["LDG.128 2 -> 0: global loads gone"]),
+        (with_mix(LDS_128=8, LDS_32=32), ["LDS.128 16 -> 8, LDS.32 0 -> 32: shared loads narrower"]),
+        (with_mix(STS_32=0, STS_128=1), ["STS.128 0 -> 1, STS.32 4 -> 0: shared stores vectorised"]),
+        (with_mix(LDG_128=3), ["LDG.128 2 -> 3"]),
+        (with_mix(LDG_128=0), ["LDG.128 2 -> 0: global loads gone"]),
         (
-            with_census(STG_128=0, STG_64=32),
+            with_mix(STG_128=0, STG_64=32),
             ["STG.128 16 -> 0, STG.64 0 -> 32: global stores narrower"],
         ),
         (
-            with_census(FFMA=0, FADD=512, FMUL=512),
+            with_mix(FFMA=0, FADD=512, FMUL=512),
             ["FADD 0 -> 512", "FFMA 512 -> 0: fused multiply-adds lost", "FMUL 0 -> 512"],
         ),
-        (with_census(BAR=1), ["BAR 2 -> 1"]),
-        (with_census(total=901), ["instructions 900 -> 901"]),
+        (with_mix(BAR=1), ["BAR 2 -> 1"]),
+        (with_mix(total=901), ["instructions 900 -> 901"]),
         (
-            with_census(**{"HMMA.16816.F32": 8}),
-            ["HMMA.16816.F32 0 -> 8: tensor cores used so"],
+            with_mix(**{"HMMA.16816.F32": 8}),
+            ["HMMA.16816.F32 0 -> 8: now used on tensor cores"],
         ),
         (
-            replace(with_census(LDL_32=3), local_bytes=8, spill_store_bytes=8, spill_load_bytes=12),
+            replace(with_mix(LDL_32=3), local_bytes=8, spill_store_bytes=8, spill_load_bytes=12),
             [
                 "LDL.32 0 -> 3: local memory used",
                 "local memory 0 -> 8 bytes",
@@ -78,7 +89,7 @@ def test_a_lost_vector_load_reads_as_one() -> None:
             replace(BEFORE, limited_by="shared memory"),
             ["occupancy 25 % limited by registers -> shared memory"],
         ),
-        (replace(BEFORE, blocks=4), ["blocks an SM 2 -> 4 (registers)"]),
+        (replace(BEFORE, blocks=4), ["blocks per SM 2 -> 4 (registers)"]),
     ],
 )  # fmt: skip
 def test_a_change_reads(after: StaticFigures, phrases: list[str]) -> None:
@@ -87,7 +98,7 @@ def test_a_change_reads(after: StaticFigures, phrases: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [name for name in StaticFigures.__dataclass_fields__ if name != "census"],
+    [name for name in StaticFigures.__dataclass_fields__ if name != "instruction_mix"],
 )
 def test_no_figure_changes_unseen(name: str) -> None:
     value = getattr(BEFORE, name)
@@ -95,8 +106,8 @@ def test_no_figure_changes_unseen(name: str) -> None:
     assert compare(BEFORE, replace(BEFORE, **{name: other}))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", [*BEFORE.census, "LDSM", "SHFL"])
+@pytest.mark.parametrize("name", [*BEFORE.instruction_mix, "LDSM", "SHFL"])
 def test_no_count_changes_unseen(name: str) -> None:
-    census = dict(BEFORE.census) | {name: BEFORE.census.get(name, 0) + 1}
-    (phrase,) = compare(BEFORE, replace(BEFORE, census=census))
-    assert f"{BEFORE.census.get(name, 0)} -> {census[name]}" in phrase
+    mix = dict(BEFORE.instruction_mix) | {name: BEFORE.instruction_mix.get(name, 0) + 1}
+    (phrase,) = compare(BEFORE, replace(BEFORE, instruction_mix=mix))
+    assert f"{BEFORE.instruction_mix.get(name, 0)} -> {mix[name]}" in phrase

@@ -1,4 +1,5 @@
-"""Sections of a cubin, and the census of a listing that nvdisasm wrote (recorded: two kernels in a row)."""
+"""Sections of a cubin, and the instruction mix of a listing that nvdisasm wrote (recorded: two kernels in a
+row)."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ SIZES = [640, 384]
 
 
 def test_the_recorded_kernels_are_told_apart() -> None:
-    first, second = map(sass.census, sass.count_opcodes(LISTING, SIZES))
+    first, second = map(sass.instruction_mix, sass.count_opcodes(LISTING, SIZES))
     assert first == {
         **{"BAR": 1, "BRA": 1, "FFMA": 1, "FMUL": 1, "LDG.128": 1, "LDS.128": 1, "STG.32": 1, "STS.128": 1},
         "total": 26,
@@ -47,7 +48,7 @@ def test_a_predicate_is_no_opcode() -> None:
 def test_a_listing_that_lacks_instructions_is_refused(damage: object) -> None:
     """Counted as fewer, they would be a change of the kernel that nobody made."""
     assert callable(damage)
-    with pytest.raises(ToolchainError, match=r"listed \d+ instructions where the code has 64"):
+    with pytest.raises(ToolchainError, match=r"listed \d+ instructions, but the code has 64"):
         sass.count_opcodes(damage(LISTING), SIZES)
 
 
@@ -73,17 +74,17 @@ def test_a_listing_that_lacks_instructions_is_refused(damage: object) -> None:
     ],
 )
 def test_an_opcode_is_counted_as(opcode: str, counted: str) -> None:
-    assert sass.census({opcode: 3}) == {counted: 3, "total": 3}
+    assert sass.instruction_mix({opcode: 3}) == {counted: 3, "total": 3}
 
 
 @pytest.mark.parametrize("opcode", ["HFMA2.MMA", "LDC.64", "IMAD", "BSSY", "LEA.HI"])
 def test_the_rest_counts_in_the_total_only(opcode: str) -> None:
     """HFMA2.MMA has nothing of tensor cores: it is how a constant reaches a register."""
-    assert sass.census({opcode: 2}) == {"total": 2}
+    assert sass.instruction_mix({opcode: 2}) == {"total": 2}
 
 
 def test_padding_is_no_instruction() -> None:
-    assert sass.census({"FFMA": 1, "NOP": 14}) == {"FFMA": 1, "total": 1}
+    assert sass.instruction_mix({"FFMA": 1, "NOP": 14}) == {"FFMA": 1, "total": 1}
 
 
 def planted(folder: Path, body: str, name: str = "planted") -> Kernel:
@@ -128,7 +129,7 @@ class TestTheDisassembler:
 
     @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
     def test_reads_every_architecture(self, arch: str, tmp_path: Path, nvdisasm: Disassembler) -> None:
-        one, two = map(sass.census, sass.opcodes(self.cubins(tmp_path, arch), arch, nvdisasm))
+        one, two = map(sass.instruction_mix, sass.opcodes(self.cubins(tmp_path, arch), arch, nvdisasm))
         assert (one["STG.32"], two["LDG.128"], two["STG.128"]) == (1, 1, 1)
         assert "LDG.128" not in one
 
@@ -137,7 +138,7 @@ class TestTheDisassembler:
         first = sass.opcodes([two], "sm_80", nvdisasm)
         gone = replace(nvdisasm, path=Path("/nowhere"))
         assert sass.opcodes([two, two], "sm_80", gone) == first * 2
-        with pytest.raises(ToolchainError, match="/nowhere does not run"):
+        with pytest.raises(ToolchainError, match="/nowhere cannot be run"):
             sass.opcodes([one, two], "sm_80", gone)
 
     def test_a_failure_of_it_is_one_line(self, tmp_path: Path, nvdisasm: Disassembler) -> None:

@@ -46,9 +46,12 @@ def test_the_order_of_the_variants_does_not_show(path: Path, tmp_path: Path) -> 
 def test_one_changed_count_changes_two_lines_of_its_own_variant(path: Path, tmp_path: Path) -> None:
     """The figure and its checksum: what git shows, and all that two branches can clash in."""
     first = path.read_text().splitlines()
-    census = {**BEFORE.census, "BAR": 3}
+    mix = {**BEFORE.instruction_mix, "BAR": 3}
     store.write(
-        FIGURES | {"naive-f32-block32x32": replace(BEFORE, census=census)}, "sm_90a", *VERSIONS, tmp_path
+        FIGURES | {"naive-f32-block32x32": replace(BEFORE, instruction_mix=mix)},
+        "sm_90a",
+        *VERSIONS,
+        tmp_path,
     )
     second = path.read_text().splitlines()
     changed = [new for old, new in zip(first, second, strict=True) if old != new]
@@ -67,25 +70,25 @@ def edited(old: str, new: str) -> Callable[[str], str]:
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (lambda text: text[: len(text) // 2], "not JSON, cut short or damaged"),
-        (lambda text: "", "not JSON, cut short or damaged"),
-        (lambda text: "<<<<<<< ours\n" + text, "not JSON, cut short or damaged"),
-        (lambda text: "[]", "holds no stored figures"),
-        (lambda text: "{}", "holds no stored figures"),
+        (lambda text: text[: len(text) // 2], "not valid JSON: truncated or damaged"),
+        (lambda text: "", "not valid JSON: truncated or damaged"),
+        (lambda text: "<<<<<<< ours\n" + text, "not valid JSON: truncated or damaged"),
+        (lambda text: "[]", "contains no stored metrics"),
+        (lambda text: "{}", "contains no stored metrics"),
         (lambda text: "[" * 100000, "recursion"),
         (edited('"schema": 1', '"schema": 2'), "its schema is 2, not 1"),
         (edited("sm_90a", "sm_80"), "its arch is 'sm_80', not 'sm_90a'"),
         (edited("13.0.88", "12.9.41"), "its nvcc is '12.9.41', not '13.0.88'"),
         (edited("13.5.37", "13.2.51"), "its nvdisasm is '13.2.51', not '13.5.37'"),
-        (edited('"registers": 96', '"registers": 95'), "naive-f32-block32x32: its figures do"),
-        (edited('"registers": 96', '"registers": "96"'), "naive-f32-block32x32: its figures do"),
-        (edited('"registers": 96, ', ""), "naive-f32-block32x32: its figures do"),
-        (edited('"registers": 96', '"more": 1, "registers": 96'), "naive-f32-block32x32: its figures do"),
-        (edited('"BAR": 2, ', ""), "naive-f32-block32x32: its figures do"),
-        (edited('"sass": {', '"sass": 5, "mine": {'), "naive-f32-block32x32: its figures do"),
-        (edited("naive-f32-block32x32", "naive-f32-block16x16"), "naive-f32-block16x16: its figures do"),
-        (edited("naive-f32-block32x32", "tiled-f32-tile32-pad0"), "tiled-f32-tile32-pad0 is in it twice"),
-        (edited('"variants": {', '"variants": {"x": null,'), "x: its figures do"),
+        (edited('"registers": 96', '"registers": 95'), "naive-f32-block32x32: its metrics do"),
+        (edited('"registers": 96', '"registers": "96"'), "naive-f32-block32x32: its metrics do"),
+        (edited('"registers": 96, ', ""), "naive-f32-block32x32: its metrics do"),
+        (edited('"registers": 96', '"more": 1, "registers": 96'), "naive-f32-block32x32: its metrics do"),
+        (edited('"BAR": 2, ', ""), "naive-f32-block32x32: its metrics do"),
+        (edited('"sass": {', '"sass": 5, "mine": {'), "naive-f32-block32x32: its metrics do"),
+        (edited("naive-f32-block32x32", "naive-f32-block16x16"), "naive-f32-block16x16: its metrics do"),
+        (edited("naive-f32-block32x32", "tiled-f32-tile32-pad0"), "contains tiled-f32-tile32-pad0 twice"),
+        (edited('"variants": {', '"variants": {"x": null,'), "x: its metrics do"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_trusted_is_refused_in_one_line(
@@ -113,7 +116,7 @@ def test_a_full_disk_leaves_what_was_there(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StoreError, match=r"No space left on device.*untouched"):
+    with pytest.raises(StoreError, match=r"No space left on device.*unchanged"):
         store.write({}, "sm_90a", *VERSIONS, tmp_path)
     monkeypatch.undo()
     assert load(tmp_path) == FIGURES

@@ -1,4 +1,4 @@
-"""The compiler's figures of every kernel variant, held against stored ones; needs no GPU."""
+"""Compiler metrics of every kernel variant, compared with stored ones; needs no GPU."""
 
 from harness.compiler.static.check import Check, Entry, entries
 from harness.compiler.static.compiled import ARCHES, StaticFigures, all_figures, figures

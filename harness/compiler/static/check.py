@@ -1,4 +1,4 @@
-"""The compiler's figures of a run's variants against the stored ones, and the refresh of those."""
+"""Compares the compiler metrics of a run's variants with the stored ones, and updates those."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from harness.model import Kernel
 
 
 class Entry(NamedTuple):
-    """A variant on an architecture; ``variant`` None where figures are stored and no kernel has it."""
+    """A variant ``name`` on architecture ``arch``; ``variant`` is None if metrics are stored for a variant
+    that no longer exists."""
 
     name: str
     arch: str
@@ -36,10 +37,9 @@ class Entry(NamedTuple):
 
 
 def entries(kernels: Sequence[Kernel], root: Path) -> list[Entry]:
-    """Every variant of these kernels, and every one whose figures are stored in ``root``, an architecture
-    after the other.
+    """Every variant of these kernels, and every one with metrics stored in ``root``, ordered by architecture.
 
-    A file that cannot be read adds none of its own; reading it again for a check says why.
+    A file that cannot be read adds none; the check, which reads it again, reports why.
     """
     found = []
     for arch in ARCHES:
@@ -54,10 +54,10 @@ def entries(kernels: Sequence[Kernel], root: Path) -> list[Entry]:
 
 
 class Check:
-    """Compiles the entries of a run, those of an architecture together, when the first of them is asked for.
+    """Compiles the entries of a run, all of an architecture when the first of them is requested.
 
-    Raises ToolchainError where the pinned compiler or disassembler is not there, and, when asked for an
-    entry, StoreError where the stored figures of its architecture cannot be trusted.
+    Raises ToolchainError if the pinned compiler or disassembler is missing, and, for an entry, StoreError if
+    the stored metrics of its architecture cannot be trusted.
     """
 
     def __init__(self, chosen: Iterable[Entry], root: Path) -> None:
@@ -68,7 +68,7 @@ class Check:
         self._stored: dict[str, dict[str, StaticFigures]] = {}
 
     def made(self, arch: str) -> dict[str, StaticFigures | CompileError]:
-        """The compiler's figures of the entries of an architecture, by name of the variant."""
+        """The compiler metrics of the entries of an architecture, by variant name."""
         if arch not in self._made:
             known = {e.name: e.variant for e in self._chosen if e.arch == arch and e.variant}
             figures = all_figures(list(known.values()), arch, self._tools)
@@ -76,7 +76,7 @@ class Check:
         return self._made[arch]
 
     def stored(self, arch: str) -> dict[str, StaticFigures]:
-        """The stored figures of an architecture, by name of the variant."""
+        """The stored metrics of an architecture, by variant name."""
         if arch not in self._stored:
             self._stored[arch] = store.load(arch, *self.versions, self._root)
         return self._stored[arch]
@@ -87,24 +87,24 @@ class Check:
         return nvcc.version, nvdisasm.version
 
     def finding(self, entry: Entry) -> str:
-        """Why an entry is red: what and where in one line, then what to do; empty if all is as stored."""
+        """Why an entry fails: what and where in one line, then what to do; empty if all is as stored."""
         stored = self.stored(entry.arch).get(entry.name)
         if entry.variant is None:
             return (
-                f"{entry.title}: figures are stored, but there is no such variant; "
-                f"drop them with `{entry.accept}`"
+                f"{entry.title}: metrics are stored for a variant that no longer exists; "
+                f"remove them with `{entry.accept}`"
             )
         made = self.made(entry.arch)[entry.name]
         if (fault := self.fault(entry)) or isinstance(made, CompileError):
             return fault
         if stored is None:
-            return f"{entry.title}: no figures are stored; accept the compiler's with `{entry.accept}`"
+            return f"{entry.title}: no metrics are stored; store them with `{entry.accept}`"
         changes = compare(stored, made)
         return f"{entry.title}: {'; '.join(changes)}\nto accept it: {entry.accept}" if changes else ""
 
     def fault(self, entry: Entry) -> str:
-        """What is wrong with a binary whatever is stored: it does not compile, or it cannot be launched as
-        declared; empty if nothing is."""
+        """What is wrong with a binary regardless of what is stored: it does not compile, or cannot be
+        launched as declared; empty if nothing is wrong."""
         made = self.made(entry.arch).get(entry.name)
         if isinstance(made, CompileError):
             return str(made)
@@ -112,7 +112,7 @@ class Check:
         return f"{entry.title}: {fault}" if fault else ""
 
     def changes(self, arch: str, before: dict[str, StaticFigures]) -> Iterator[str]:
-        """What a refresh does to the stored figures of an architecture, a line a variant that changes.
+        """What an update changes in the stored metrics of an architecture, one line per changed variant.
 
         Raises CompileError for a variant that does not compile.
         """
@@ -123,28 +123,28 @@ class Check:
             if isinstance(now, CompileError):
                 raise now
             if now is None:
-                yield f"{entry.title}: dropped"
+                yield f"{entry.title}: removed"
             elif was is None:
                 yield (
                     f"{entry.title}: new: {now.registers} registers, occupancy {percent(now.occupancy)} "
-                    f"({now.limited_by}), {now.census['total']} instructions"
+                    f"({now.limited_by}), {now.instruction_mix['total']} instructions"
                 )
             elif changed := compare(was, now):
                 yield f"{entry.title}: {'; '.join(changed)}"
 
     def after(self, arch: str, before: dict[str, StaticFigures]) -> dict[str, StaticFigures]:
-        """The stored figures of an architecture once the run's entries are refreshed; others stay."""
+        """The stored metrics of an architecture after updating the run's entries; others stay unchanged."""
         chosen = {entry.name for entry in self._chosen if entry.arch == arch}
         fresh = {n: made for n, made in self.made(arch).items() if isinstance(made, StaticFigures)}
         return {name: figures for name, figures in before.items() if name not in chosen} | fresh
 
 
 def _fault(variant: Variant, made: StaticFigures) -> str:
-    """What is wrong with a binary whatever is stored."""
+    """What is wrong with a binary regardless of what is stored."""
     kernel, config, dtype = variant
     if not made.blocks:
         return f"cannot be launched: too many {made.limited_by}"
     declared = kernel.shape_of(config, dtype).shared_bytes
     if declared is not None and declared != made.shared_bytes:
-        return f"{made.shared_bytes} bytes of shared memory, but its declaration says {declared}"
+        return f"uses {made.shared_bytes} bytes of shared memory, but its declaration says {declared}"
     return ""

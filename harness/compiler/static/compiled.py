@@ -1,4 +1,4 @@
-"""The figures of a variant: what ptxas gave it, what that lets an SM hold, what its SASS is made of."""
+"""Compiler metrics of a variant: resources reported by ptxas, occupancy, and the SASS instruction mix."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from harness.compiler.tools import Disassembler, Nvcc
 from harness.model import Config, DType, Kernel, variant_name
 from harness.model.legality import GpuLimits, Occupancy, legal_variants, occupancy
 
-# The architectures whose figures are stored, by nvcc's names.
+# The architectures with stored metrics, by nvcc's names.
 ARCHES = {tools.arch(capability): capability for capability in ((8, 0), (9, 0), (10, 0), (12, 0))}
 Tools = tuple[Nvcc, Disassembler]
 
 
 @dataclass(frozen=True)
 class StaticFigures:
-    """Registers, bytes of local memory (the stack) and of spills a thread; bytes of static and dynamic shared
-    memory and barriers a block; bytes of constant banks; ``blocks`` that an SM holds, ``occupancy`` the share
-    of its warps that these fill (0 to 1), ``limited_by`` what allows no more (``legality.Occupancy``);
-    ``census`` how often each kind of SASS instruction stands in the code (``sass.census``)."""
+    """Compiler metrics of a variant.
+
+    Per thread: ``registers``, ``local_bytes`` of local memory (the stack), ``spill_store_bytes`` and
+    ``spill_load_bytes``. Per block: ``shared_bytes``, static and dynamic, and ``barriers``. Per kernel:
+    ``constant_bytes``. Per SM: resident ``blocks``, ``occupancy`` as a fraction of its warps (0 to 1), and
+    ``limited_by``, the resource that limits it (``legality.Occupancy``). ``instruction_mix``: the number of
+    SASS instructions of each kind (``sass.instruction_mix``).
+    """
 
     registers: int
     shared_bytes: int
@@ -35,18 +39,18 @@ class StaticFigures:
     blocks: int
     occupancy: float
     limited_by: str
-    census: Mapping[str, int]
+    instruction_mix: Mapping[str, int]
 
     @property
     def spill_bytes(self) -> int:
-        """Bytes of spill stores and loads in the code of a thread."""
+        """Bytes of spill stores and loads per thread."""
         return self.spill_store_bytes + self.spill_load_bytes
 
 
 def figures(kernel: Kernel, config: Config, dtype: DType, arch: str) -> StaticFigures:
-    """The figures of one variant for one architecture of ``ARCHES``, compiled with the pinned compiler.
+    """The metrics of one variant for one architecture of ``ARCHES``, compiled with the pinned compiler.
 
-    Raises CompileError with the compiler's lines, ToolchainError without the pinned compiler and
+    Raises CompileError with the compiler's messages, ToolchainError without the pinned compiler and
     disassembler, ValueError for a library kernel or an unknown architecture.
     """
     (made,) = all_figures([(kernel, config, dtype)], arch)
@@ -58,8 +62,8 @@ def figures(kernel: Kernel, config: Config, dtype: DType, arch: str) -> StaticFi
 def all_figures(
     variants: Sequence[Variant], arch: str, pinned: Tools | None = None
 ) -> list[StaticFigures | CompileError]:
-    """The figures of many, in their order, compiled over all cores; a CompileError in place of what does not
-    compile. Raises as ``figures`` does for the rest."""
+    """The metrics of many variants, in the same order, compiled on all cores; a CompileError in place of
+    those that do not compile. Otherwise raises as ``figures`` does."""
     if arch not in ARCHES:
         raise ValueError(f"unknown architecture {arch!r}; known: {', '.join(ARCHES)}")
     nvcc, nvdisasm = pinned or tools.pinned_tools()
@@ -87,19 +91,19 @@ def _figures(variant: Variant, arch: str, binary: Binary, counts: Mapping[str, i
         blocks=held.blocks,
         occupancy=round(held.fraction, 4),
         limited_by=held.limiter,
-        census=sass.census(counts),
+        instruction_mix=sass.instruction_mix(counts),
     )
 
 
 def dynamic_shared(variant: Variant) -> int:
-    """Bytes of shared memory that a launch asks for."""
+    """Bytes of dynamic shared memory of a launch."""
     kernel, config, dtype = variant
     of_block = kernel.shape_of(config, dtype)
     return (of_block.shared_bytes or 0) if of_block.dynamic else 0
 
 
 def occupancy_of(variant: Variant, binary: Binary, limits: GpuLimits) -> Occupancy:
-    """What an SM holds of a compiled variant."""
+    """The occupancy of a compiled variant."""
     kernel, config, dtype = variant
     x, y = kernel.shape_of(config, dtype).threads
     ptxas = read_ptxas(binary.symbol, binary.log)

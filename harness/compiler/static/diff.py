@@ -1,4 +1,4 @@
-"""What a change of figures means, in words."""
+"""What a change of compiler metrics means, as text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from harness.compiler.static.compiled import StaticFigures
 from harness.compiler.static.sass import BY_WIDTH
 
-# Before, after: how a number of StaticFigures reads.
+# How a change of a number of StaticFigures is printed: before, after.
 _NUMBERS = {
     "registers": "registers {} -> {}",
     "shared_bytes": "shared memory {} -> {} bytes",
@@ -27,8 +27,8 @@ _ACCESSES = {
 
 
 def compare(stored: StaticFigures, made: StaticFigures) -> list[str]:
-    """What changed from the stored figures to the compiler's, a phrase each; empty where nothing did."""
-    changes = _census_changes(stored.census, made.census)
+    """The changes from the stored metrics to the current ones, one phrase each; empty if there are none."""
+    changes = _mix_changes(stored.instruction_mix, made.instruction_mix)
     for name, text in _NUMBERS.items():
         before, after = getattr(stored, name), getattr(made, name)
         if before != after:
@@ -46,32 +46,32 @@ def _occupancy_change(stored: StaticFigures, made: StaticFigures) -> str:
     if before != after:
         return f"occupancy {before} -> {after} ({made.limited_by})"
     if stored.blocks != made.blocks:
-        return f"blocks an SM {stored.blocks} -> {made.blocks} ({made.limited_by})"
+        return f"blocks per SM {stored.blocks} -> {made.blocks} ({made.limited_by})"
     return f"occupancy {after} limited by {stored.limited_by} -> {made.limited_by}"
 
 
 def percent(share: float) -> str:
-    """0.125 reads 12.5 %."""
+    """0.125 as ``12.5 %``."""
     return f"{100 * share:.4g} %"
 
 
-def _census_changes(stored: Mapping[str, int], made: Mapping[str, int]) -> list[str]:
-    """Changed counts, those of an access of all widths in one phrase with what it comes to."""
+def _mix_changes(stored: Mapping[str, int], made: Mapping[str, int]) -> list[str]:
+    """Changed counts; all widths of an access in one phrase, with what the change means."""
     changed = [op for op in {**stored, **made} if stored.get(op, 0) != made.get(op, 0)]
     groups: dict[str, list[str]] = {}
     for op in sorted(changed, key=_place):
         word = op.split(".")[0]
         groups.setdefault(word if word in BY_WIDTH else op, []).append(op)
-    return [_census_change(word, ops, stored, made) for word, ops in groups.items()]
+    return [_mix_change(word, ops, stored, made) for word, ops in groups.items()]
 
 
 def _place(op: str) -> tuple[bool, str, int]:
-    """Widths in order of width, the total last."""
+    """Sort key: by name and decreasing width, the total last."""
     word, _, rest = op.partition(".")
     return op == "total", word, -int(rest) if word in BY_WIDTH else 0
 
 
-def _census_change(word: str, ops: list[str], stored: Mapping[str, int], made: Mapping[str, int]) -> str:
+def _mix_change(word: str, ops: list[str], stored: Mapping[str, int], made: Mapping[str, int]) -> str:
     counts = [(op, stored.get(op, 0), made.get(op, 0)) for op in ops]
     names = {"total": "instructions"}
     text = ", ".join(f"{names.get(op, op)} {before} -> {after}" for op, before, after in counts)
@@ -83,7 +83,11 @@ def _meaning(word: str, stored: Mapping[str, int], made: Mapping[str, int]) -> s
     before, after = stored.get(word, 0), made.get(word, 0)
     if word.split(".")[0].endswith("MMA"):
         return (
-            "" if before and after else "tensor cores no longer used so" if before else "tensor cores used so"
+            ""
+            if before and after
+            else "no longer used on tensor cores"
+            if before
+            else "now used on tensor cores"
         )
     if word == "FFMA" and not after:
         return "fused multiply-adds lost"
@@ -103,7 +107,7 @@ def _meaning(word: str, stored: Mapping[str, int], made: Mapping[str, int]) -> s
 
 
 def _bits(word: str, counts: Mapping[str, int]) -> dict[int, int]:
-    """Width of an access in bits to how many there are."""
+    """Number of accesses by width in bits."""
     split = ((op.split("."), count) for op, count in counts.items())
     return {int(op[1]): count for op, count in split if op[0] == word and count}
 

@@ -1,8 +1,7 @@
-"""Files of stored figures: JSON by variant, read, checked and written whole.
+"""Files of stored metrics: JSON by variant, read, validated and written atomically.
 
-A variant's record is groups of figures, a line each, and a checksum of its own: it tells an edited file from
-a changed kernel, and git merges changes of two variants.
-"""
+A variant's record consists of groups of metrics, one line each, and a checksum of its own, which
+distinguishes an edited file from a changed kernel. Git can merge changes to two variants."""
 
 from __future__ import annotations
 
@@ -16,20 +15,20 @@ from typing import Any, TypeVar
 from harness.files import write_whole
 
 ACCEPT = "nox -s static -- --refresh"
-_REMEDY = f"restore it from git, or write it anew with `{ACCEPT}`"
+_REMEDY = f"restore it from git, or regenerate it with `{ACCEPT}`"
 
 Groups = Mapping[str, Any]
 T = TypeVar("T")
 
 
 class StoreError(Exception):
-    """A file that cannot be trusted or written; one line with the file, the reason, what to do."""
+    """A file cannot be trusted or written; one line with the file, the reason, and what to do."""
 
 
 def read(path: Path, head: Mapping[str, object], make: Callable[[Groups], T]) -> dict[str, T]:
-    """What is stored by variant name, each made of its groups; nothing where there is no file.
+    """The stored records by variant name, each converted by ``make``; empty if there is no file.
 
-    Raises StoreError for a file that is malformed, edited by hand, or whose ``head`` is another.
+    Raises StoreError for a file that is malformed, edited by hand, or has another ``head`` (header).
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -48,9 +47,9 @@ def _parse(text: str, head: Mapping[str, object]) -> dict[str, Any]:
     try:
         document = json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON, cut short or damaged ({error})") from None
+        raise ValueError(f"not valid JSON: truncated or damaged ({error})") from None
     if not isinstance(document, dict) or not isinstance(document.get("variants"), dict):
-        raise ValueError("holds no stored figures")
+        raise ValueError("contains no stored metrics")
     for name, wanted in head.items():
         if document.get(name) != wanted:
             raise ValueError(f"its {name} is {document.get(name)!r}, not {wanted!r}")
@@ -61,7 +60,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"{next(n for n in names if names.count(n) > 1)} is in it twice")
+        raise ValueError(f"contains {next(n for n in names if names.count(n) > 1)} twice")
     return made
 
 
@@ -70,7 +69,7 @@ def _genuine(name: str, record: Any, make: Callable[[Groups], T]) -> T:
         groups = {key: value for key, value in record.items() if key != "checksum"}
         if record == _sealed(name, groups):
             return make(groups)
-    raise ValueError(f"{name}: its figures do not fit their checksum: edited by hand or damaged")
+    raise ValueError(f"{name}: its metrics do not match their checksum: edited by hand or damaged")
 
 
 def _sealed(name: str, groups: Groups) -> dict[str, Any]:
@@ -79,19 +78,19 @@ def _sealed(name: str, groups: Groups) -> dict[str, Any]:
 
 
 def write(path: Path, head: Mapping[str, object], records: Mapping[str, Groups]) -> Path:
-    """Writes the groups of every variant, whole or not at all. Raises StoreError."""
+    """Writes the groups of every variant atomically. Raises StoreError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text_of(head, records))
     except OSError as error:
         raise StoreError(
-            f"{shown(path)}: could not be written ({error.strerror}); what was there is untouched"
+            f"{shown(path)}: could not be written ({error.strerror}); the old file is unchanged"
         ) from None
     return path
 
 
 def text_of(head: Mapping[str, object], records: Mapping[str, Groups]) -> str:
-    """JSON with a line for each group of figures: a change shows as one line, under its variant's name."""
+    """JSON with one line per group of metrics, so that a change is one line below its variant's name."""
     lines = [f" {json.dumps(name)}: {json.dumps(value)}," for name, value in head.items()]
     variants = []
     for name in sorted(records):
@@ -101,6 +100,6 @@ def text_of(head: Mapping[str, object], records: Mapping[str, Groups]) -> str:
 
 
 def shown(path: Path) -> str:
-    """Relative to the working folder where it lies in it."""
+    """The path, relative to the working directory if it is inside."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -1,4 +1,4 @@
-"""The instructions of a kernel, counted by nvdisasm."""
+"""The SASS instructions of a kernel, counted with nvdisasm."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ INSTRUCTION_BYTES = 16  # from compute capability 7.0 on
 SECONDS = 120
 _LINE = re.compile(r"^\s*\{?\s*/\*([0-9a-f]+)\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.MULTILINE)
 
-# Counted by their first word; of tensor core instructions the whole name counts: it tells the precision.
+# Counted by their first word; tensor-core instructions by the full name, which includes the precision.
 _BY_WORD = (
     *("FFMA", "FFMA2", "FADD", "FMUL", "LDSM", "STSM", "UTMALDG", "UTMASTG", "BAR", "BRA", "SHFL"),
     *("ATOM", "ATOMS", "ATOMG", "RED", "LDGDEPBAR", "DEPBAR"),
 )
-# Counted by width, LD and ST being accesses through generic addresses, LDL and STL to local memory.
+# Counted by width. LD and ST are accesses through generic addresses, LDL and STL to local memory.
 BY_WIDTH = ("LDG", "STG", "LDS", "STS", "LDGSTS", "LD", "ST", "LDL", "STL")
 _WIDTHS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 256}
 
 
 def opcodes(texts: Sequence[bytes], arch: str, nvdisasm: Disassembler) -> list[Counter[str]]:
-    """How often each opcode, modifiers included, stands in each kernel's code (``elf.code``) for one
+    """The number of instructions by opcode, modifiers included, in each kernel's code (``elf.code``), for one
     architecture.
 
-    What the cache does not hold is disassembled together, since nvdisasm takes longer to start than to read
-    a kernel. Raises ToolchainError where nvdisasm fails or does not account for every instruction.
+    Code that is not cached is disassembled in one call, since nvdisasm takes longer to start than to read a
+    kernel. Raises ToolchainError if nvdisasm fails or does not account for every instruction.
     """
     entries = [
         cache_entry(["opcodes", nvdisasm.version, arch, hashlib.sha256(text).hexdigest()]) for text in texts
@@ -52,28 +52,28 @@ def _disassemble(texts: Sequence[bytes], arch: str, nvdisasm: Disassembler) -> l
     with tempfile.NamedTemporaryFile(prefix="gemm-", suffix=".bin") as file:
         file.write(b"".join(texts))
         file.flush()
-        # The analysis of branches, which -ndf leaves out, needs more than the bare instructions.
+        # -ndf disables the branch analysis, which needs more than the bare instructions.
         command = [str(nvdisasm.path), "-ndf", "-b", arch.upper().replace("SM_", "SM").replace("A", "a")]
         try:
             said = subprocess.run([*command, file.name], capture_output=True, text=True, timeout=SECONDS)
         except (OSError, subprocess.SubprocessError) as error:
-            raise ToolchainError(f"{nvdisasm.path} does not run: {error}") from None
+            raise ToolchainError(f"{nvdisasm.path} cannot be run: {error}") from None
     if said.returncode:
         raise ToolchainError(f"{nvdisasm.path} failed: {(said.stderr or said.stdout).strip()[:200]}")
     return count_opcodes(said.stdout, [len(text) for text in texts])
 
 
 def count_opcodes(listing: str, sizes: Sequence[int]) -> list[Counter[str]]:
-    """Counts the opcodes of a listing of kernels that lie one after the other, ``sizes`` bytes each.
+    """Counts the opcodes in a listing of consecutive kernels of ``sizes`` bytes each.
 
-    Raises ToolchainError where an instruction of them is not in the listing.
+    Raises ToolchainError if an instruction of them is missing from the listing.
     """
     found = [(int(offset, 16), opcode) for offset, opcode in _LINE.findall(listing)]
     expected = list(range(0, sum(sizes), INSTRUCTION_BYTES))
     if [offset for offset, _ in found] != expected:
         raise ToolchainError(
-            f"nvdisasm listed {len(found)} instructions where the code has {len(expected)}: "
-            "this suite cannot read its output"
+            f"nvdisasm listed {len(found)} instructions, but the code has {len(expected)}: "
+            "the output of this version cannot be parsed"
         )
     counts, start = [], 0
     for size in sizes:
@@ -83,15 +83,15 @@ def count_opcodes(listing: str, sizes: Sequence[int]) -> list[Counter[str]]:
     return counts
 
 
-def census(counts: Mapping[str, int]) -> dict[str, int]:
-    """The opcodes that tell how a kernel works, sorted, and ``total``: all instructions but NOPs.
+def instruction_mix(counts: Mapping[str, int]) -> dict[str, int]:
+    """The counts of the opcodes that characterise a kernel, sorted, and ``total``: all but NOPs.
 
-    Loads and stores read ``LDS.128`` for 128 bits a thread, whatever their other modifiers.
+    Loads and stores are named by their width, ``LDS.128`` for 128 bits per thread, without other modifiers.
     """
     made: Counter[str] = Counter()
     for opcode, count in counts.items():
         if opcode == "NOP":
-            continue  # Fills the last cache line.
+            continue  # Pads the last cache line.
         made["total"] += count
         word, *modifiers = opcode.split(".")
         if word in BY_WIDTH:

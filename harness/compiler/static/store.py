@@ -1,4 +1,4 @@
-"""The stored figures of the compiler: a file for each compiler version and architecture."""
+"""The stored compiler metrics: one file per compiler version and architecture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.compiler.static.files import ACCEPT, Groups, StoreError, shown
 __all__ = ["ACCEPT", "StoreError", "load", "path_of", "shown", "write"]
 
 SCHEMA = 1
-# Figures of a variant as they stand in a file, a line each group.
+# Metrics of a variant as stored in a file, one line per group.
 _RESOURCES = (
     *("registers", "shared_bytes", "local_bytes", "spill_store_bytes", "spill_load_bytes"),
     *("constant_bytes", "barriers"),
@@ -29,20 +29,20 @@ def path_of(arch: str, nvcc: str, root: Path) -> Path:
 
 
 def holds_any(root: Path) -> bool:
-    """Whether figures or counts of any compiler are stored at all."""
+    """Whether compiler metrics or memory counters are stored at all, for any compiler."""
     return (root / "counters.json").exists() or any(root.glob("nvcc-*/*.json"))
 
 
 def load(arch: str, nvcc: str, nvdisasm: str, root: Path) -> dict[str, StaticFigures]:
-    """The stored figures by variant name; none where there is no file of that compiler and architecture.
+    """The stored metrics by variant name; empty if there is no file for that compiler and architecture.
 
-    Raises StoreError for a file that is malformed, edited by hand, or of another disassembler.
+    Raises StoreError for a file that is malformed, edited by hand, or written with another disassembler.
     """
     return files.read(path_of(arch, nvcc, root), head(arch, nvcc, nvdisasm), _figures)
 
 
 def write(stored: Stored, arch: str, nvcc: str, nvdisasm: str, root: Path) -> Path:
-    """Writes the figures of an architecture, whole or not at all. Raises StoreError."""
+    """Writes the metrics of an architecture atomically. Raises StoreError."""
     records = {name: groups(figures) for name, figures in stored.items()}
     return files.write(path_of(arch, nvcc, root), head(arch, nvcc, nvdisasm), records)
 
@@ -57,12 +57,12 @@ def groups(figures: StaticFigures) -> dict[str, Any]:
     return {
         "resources": {key: all_of_it[key] for key in _RESOURCES},
         "held": {key: all_of_it[key] for key in _HELD},
-        "sass": dict(sorted(figures.census.items())),
+        "sass": dict(sorted(figures.instruction_mix.items())),
     }
 
 
 def _figures(record: Groups) -> StaticFigures:
-    made = StaticFigures(**record["resources"], **record["held"], census=record["sass"])
+    made = StaticFigures(**record["resources"], **record["held"], instruction_mix=record["sass"])
     if groups(made) != record:
-        raise TypeError("other groups than these")
+        raise TypeError("unexpected groups")
     return made
