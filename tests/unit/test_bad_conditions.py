@@ -264,7 +264,7 @@ def other_harness(repo: Repo) -> None:
     ("spoil", "why"),
     [
         (no_kernel, "has no kernel one"),
-        (other_abi, "gemm_one takes ("),
+        (other_abi, "the kernel takes 12 parameters, not 11 ("),
         (does_not_compile, 'identifier "missing" is undefined'),
         (other_harness, "are declared for another harness"),
     ],

@@ -83,7 +83,7 @@ def test_a_new_project_is_green_without_a_gpu_and_red_once_it_is_broken(begun: P
     options = ("check", "-n", "0", "--suite", "smoke")
     done = harness(begun, *options)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 variants checked without a GPU: 1 PASS" in done.stdout
+    assert "1 variant checked without a GPU: 1 PASS" in done.stdout
     assert re.search(
         r"SKIPPED \[4\] .*: no figures stored: `gemm-regression static --refresh` stores", done.stdout
     )
