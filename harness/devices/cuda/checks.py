@@ -28,10 +28,10 @@ class Checks:
         self._probe = probe
 
     def poison(self, data: TimedData) -> None:
-        """0xFF all over the result and its guard bands: NaN, of integers -1. Where beta is not 0, so that the
-        result is read, a number in the result."""
+        """0xFF all over the result and its guard bands: NaN, of integers -1. Where the result is read, since
+        beta is not 0 or the kernel says so, a number in it."""
         cuda.memset_d8(data.guard[0], 0xFF, data.guard[1] + GUARD - data.guard[0])
-        if data.work.problem.beta:
+        if data.work.problem.beta or data.work.finite_c:
             _fill_old(data, data.normal)
             _fill_old(data, data.reference)
 

@@ -138,7 +138,7 @@ def _pool(kind: str, dtype: DType, depth: int, rng: np.random.Generator) -> Arra
     if kind == "normal":
         values = rng.standard_normal(_PERIOD, np.float32)
     elif kind == "odd":
-        values = odd(rng, _PERIOD, dtype)
+        values = odd(rng, _PERIOD, dtype, 1 if dtype.adds_in_f16 else 1 << 12)
     else:
         values = sparse(rng, _PERIOD, min(0.5, 512 / max(1, depth)))
     return values.astype(dtype.storage)

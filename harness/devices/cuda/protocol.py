@@ -52,7 +52,8 @@ class Work:
 
     ``storages`` of the operands by name, ``roles`` of each as `Operand` has them; ``workspace`` bytes of it
     and how many of them are zero; ``library``, ``linear`` and ``depth`` as of the operation; ``product``
-    whether it is plain A·B, so that C·x = A·(B·x); ``slope`` of its activation.
+    whether it is plain A·B, so that C·x = A·(B·x); ``slope`` of its activation;
+    ``finite_c`` as of what the kernel takes.
     """
 
     problem: Problem
@@ -68,6 +69,7 @@ class Work:
     exact: bool
     depth: int
     slope: float
+    finite_c: bool = False
 
     @classmethod
     def of(cls, case: Case) -> Work:
@@ -89,6 +91,7 @@ class Work:
             and not (operation.library and case.dtype.output.itemsize < 4),
             depth=int(getattr(p, operation.depth)),
             slope=activation.slope if activation else 1.0,
+            finite_c=case.kernel.takes.finite_c,
         )
 
     @property
