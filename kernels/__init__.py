@@ -155,7 +155,8 @@ def _split_tile(config: Config, dtype: DType) -> BlockShape:
 
 
 def _tiles(config: Config, problem: Problem) -> int:
-    return -(-problem.m // config["TILE_M"]) * -(-problem.n // config["TILE_N"])
+    """Tiles of C; one where it has no element, since a launch has a block."""
+    return max(1, -(-problem.m // config["TILE_M"]) * -(-problem.n // config["TILE_N"]))
 
 
 def _counters(config: Config, problem: Problem) -> int:

@@ -22,6 +22,7 @@ BY_NAME = {kernel.name: kernel for kernel in KERNELS}
 PROBLEMS = (
     Problem(19, 37, 21, alpha=2, beta=3, lda=40, ldb=41, ldc=44),
     Problem(18, 5, 0, beta=2),
+    Problem(0, 7, 5),
     Problem(1, 1, 1, alpha=-1),
     Problem(16, 32, 48),
 )

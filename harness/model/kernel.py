@@ -149,9 +149,9 @@ class Kernel:
         rows, columns = shape.tile
         batches = -(-problem.batch // shape.batch)
         tiles = (-(-problem.n // columns), -(-problem.m // rows), batches * shape.split)
-        x, y, z = (max(1, count) for count in tiles)
-        grid = self.grid(shape, problem) if self.grid else (x, y, z)
-        return Launch(grid, (*shape.threads, 1), (shape.shared_bytes or 0) if shape.dynamic else 0)
+        # CUDA refuses a grid of no blocks: of a problem without elements one block is launched.
+        x, y, z = (max(1, count) for count in (self.grid(shape, problem) if self.grid else tiles))
+        return Launch((x, y, z), (*shape.threads, 1), (shape.shared_bytes or 0) if shape.dynamic else 0)
 
     def refusals(self, config: Config, problem: Problem) -> tuple[str, ...]:
         """Why it does not take a problem, a line a reason; empty if it does."""

@@ -61,7 +61,7 @@ def _layouts(layouts: Iterable[str]) -> Iterable[Kernel]:
 
 
 def _tiles(problem: Problem) -> int:
-    return -(-problem.m // TILE) * -(-problem.n // TILE)
+    return max(1, -(-problem.m // TILE) * -(-problem.n // TILE))
 
 
 KERNELS: tuple[Kernel, ...] = (

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.model import BF16, F16, F32, TF32, BlockShape, Config, Kernel
+from harness.model import BF16, F16, F32, TF32, BlockShape, Config, Kernel, Problem
 from harness.model.legality import GpuLimits, legal_variants, occupancy, refusals
 from tests.ladder import LADDER
 
@@ -205,3 +205,9 @@ def test_what_cannot_be_launched_has_no_blocks() -> None:
     assert occupancy(1056, 16, 0, H200).blocks == 0
     assert occupancy(32, 256, 0, H200).blocks == 0
     assert occupancy(32, 16, 227 * 1024 + 1, H200).blocks == 0
+
+
+def test_a_launch_has_a_block_also_of_a_problem_without_elements() -> None:
+    """CUDA refuses a grid of none."""
+    kernel = kernel_of(GOOD, grid=lambda shape, problem: (problem.m, problem.n, problem.batch))
+    assert kernel.launch(Config(), F32, Problem(0, 0, 5)).grid == (1, 1, 1)

@@ -78,7 +78,7 @@ def _tensor_map(argument: Argument, storage: Storage, address: int) -> bytes:
         128: swizzles.CU_TENSOR_MAP_SWIZZLE_128B,
     }
     status, made = driver.cuTensorMapEncodeTiled(
-        driver.CUtensorMapDataType[f"CU_TENSOR_MAP_DATA_TYPE_{_ELEMENTS[storage.dtype.name]}"],
+        getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_ELEMENTS[storage.dtype.name]}"),
         2,
         address,
         words,
