@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,11 @@ from harness.compiler import nvcc
 from harness.compiler.errors import CompileError
 from harness.compiler.nvcc import compile_ptx, entry_symbol
 from harness.compiler.sources import closure
+from harness.devices import Device
 from harness.devices.emulated.device import EmulatedDevice
 from harness.model import F16, F32, BlockShape, Case, Config, Kernel, Problem
 from harness.oracle import verify
+from harness.timing.plan import Plan
 
 pytestmark = pytest.mark.compile
 
@@ -56,11 +59,11 @@ def cutlass() -> Path:
 
 
 @pytest.fixture(scope="module")
-def device() -> EmulatedDevice:
+def emulated() -> EmulatedDevice:
     return EmulatedDevice("sm_90a")
 
 
-def findings(kernel: Kernel, device: EmulatedDevice, problem: Problem) -> list[str]:
+def findings(kernel: Kernel, device: Device, problem: Problem) -> list[str]:
     return [str(finding) for finding in verify(device, Case(kernel, kernel.dtypes[0], TILES, problem))]
 
 
@@ -76,16 +79,26 @@ def test_a_kernel_of_cute_is_right(
     symbol: str,
     instruction: str,
     cutlass: Path,
-    device: EmulatedDevice,
+    emulated: EmulatedDevice,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kernel = replace(kernel, include=(cutlass,))
     for problem in PROBLEMS:
-        assert findings(kernel, device, problem) == []
+        assert findings(kernel, emulated, problem) == []
     monkeypatch.setattr(nvcc, "_run_nvcc", lambda *_: pytest.fail("compiled again"))
     ptx = compile_ptx(kernel, TILES, kernel.dtypes[0], "sm_90a")
     assert entry_symbol(kernel, TILES, kernel.dtypes[0], ptx).startswith(symbol)
     assert instruction in ptx
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", [SGEMM, HGEMM], ids=lambda kernel: kernel.name)
+def test_a_kernel_of_cute_is_right_on_a_gpu_and_timed(kernel: Kernel, cutlass: Path, device: Any) -> None:
+    kernel = replace(kernel, include=(cutlass,))
+    for problem in PROBLEMS:
+        assert findings(kernel, device, problem) == []
+    measured = device.time(Case(kernel, kernel.dtypes[0], TILES, Problem(1000, 1000, 1000)), Plan())
+    assert measured.cublas_ratio > 0
 
 
 def test_the_closure_holds_the_headers_of_cutlass(cutlass: Path) -> None:
@@ -95,14 +108,14 @@ def test_the_closure_holds_the_headers_of_cutlass(cutlass: Path) -> None:
     assert all(path.is_relative_to(cutlass) or path.is_relative_to(HERE) for path in files)
 
 
-def test_a_lost_edge_is_caught(cutlass: Path, device: EmulatedDevice, tmp_path: Path) -> None:
+def test_a_lost_edge_is_caught(cutlass: Path, emulated: EmulatedDevice, tmp_path: Path) -> None:
     """Also when it is lost in the header."""
     for name in ("cute_sgemm.cu", "views.cuh"):
         text = (HERE / name).read_text()
         (tmp_path / name).write_text(text.replace("inside(at(i)) ? source(i)", "true ? source(i)"))
     assert "true ? source(i)" in (tmp_path / "views.cuh").read_text()
     kernel = replace(SGEMM, source=tmp_path / "cute_sgemm.cu", include=(cutlass,))
-    (first, *_) = findings(kernel, device, PROBLEMS[1])
+    (first, *_) = findings(kernel, emulated, PROBLEMS[1])
     assert first.startswith("bounds: ")
     assert "past the end of A" in first
     assert "at cute_sgemm.cu:49 (PTX line " in first  # the line that calls the header's function
