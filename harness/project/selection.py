@@ -103,6 +103,8 @@ def select(
         verify, timed = _on(verify, problems), _on(timed, [p for p in problems if p.flops])
     elif emulated:
         verify += [each for each in _on(verify, [SPARSE]) if each.runs]
+    if not problems:
+        _check_each_is_verified(verify, suite)
     names = {variant_name(kernel, config, dtype) for kernel, config, dtype in every}
     verify, timed = ([each for each in found if each.case.variant in names] for found in (verify, timed))
     if problems and verify and not any(each.runs for each in verify):
@@ -194,6 +196,18 @@ def _check_all_there(what: str, asked: Sequence[str], there: Collection[str], su
             raise ValueError(
                 f"suite {suite.name!r} has no case of {what} {name!r} here; "
                 "`pytest --list-cases --suite full` shows what there is and what is illegal"
+            )
+
+
+def _check_each_is_verified(found: Iterable[Fitted], suite: Suite) -> None:
+    """Raises ValueError for a kernel that takes no problem of the suite: unseen, it would pass."""
+    found = list(found)
+    verified = {each.case.kernel.name for each in found if each.runs}
+    for each in found:
+        if each.case.kernel.name not in verified:
+            raise ValueError(
+                f"{each.case.kernel.name} takes no problem of suite {suite.name!r}, so nothing of it is "
+                f"verified: {each.told}; declare SUITES with problems that it takes, or correct takes="
             )
 
 

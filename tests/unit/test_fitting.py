@@ -163,3 +163,13 @@ def test_an_expression_that_leaves_nothing_is_refused() -> None:
         chosen(PLAIN, choice=Choice(expression="nothing"))
     with pytest.raises(ValueError, match="-k 'a and': expected"):
         chosen(PLAIN, choice=Choice(expression="a and"))
+
+
+def test_a_kernel_that_takes_nothing_of_the_suite_is_an_error() -> None:
+    """Else it would be among the kernels of a green run."""
+    never = replace(PLAIN, name="never", takes=Takes(unless=lambda problem, config: "not today"))
+    with pytest.raises(
+        ValueError, match="never takes no problem of suite 'full', so nothing of it is verified"
+    ):
+        chosen(PLAIN, never)
+    assert ids(chosen(PLAIN, never, choice=Choice(kernels=("plain",))).verify)
