@@ -21,6 +21,7 @@ from harness.devices.workspace import WORKSPACE, new_workspace, sizes, workspace
 from harness.model import Case
 from harness.ptx import Buffer, Counters, Entry, GlobalMemory, Machine, PtxError, Report, parse
 
+_STATIC_SHARED = 48 * 1024  # bytes a block, on every architecture
 _MACHINES = 4  # kept: cases come variant by variant
 
 
@@ -102,7 +103,11 @@ class EmulatedDevice:
                     raise DeviceError("SIGNATURE", f"{case.variant}: {reason}")
                 entry = parse(ptx, symbol)
                 lines = cache(partial(self._lines, case, entry)) if self._by_source else dict
-                self._machines[key] = Machine(entry, kernel.source.name, lines)
+                machine = Machine(entry, kernel.source.name, lines)
+                if machine.static_shared > _STATIC_SHARED:
+                    what = f"{machine.static_shared} bytes of static shared memory, {_STATIC_SHARED} at most"
+                    raise CompileError(f"{case.variant}: ptxas refuses {what}")
+                self._machines[key] = machine
             except CompileError as error:
                 raise DeviceError("COMPILE_ERROR", str(error)) from None
             except PtxError as error:

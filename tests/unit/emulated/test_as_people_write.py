@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.devices import DeviceError
 from harness.devices.emulated.device import EmulatedDevice
 from harness.model import F32, BlockShape, Case, Config, Kernel, Problem, Takes, find_dtype
 from harness.oracle.verify import Finding, verify
@@ -98,3 +99,12 @@ __global__ void gemm({parameters}) {{
     kernel = Kernel("half", file, "gemm", BlockShape((8, 8), (8, 8)), "", (half,), parameters=parameters)
     case = Case(replace(kernel, takes=takes), half, Config(), Problem(13, 11, 9, alpha=2, beta=-1))
     assert verify(EmulatedDevice(), case) == []
+
+
+def test_more_static_shared_memory_than_ptxas_takes_is_an_error(tmp_path: Path) -> None:
+    big = "__shared__ float tile[64][SIZE]; tile[threadIdx.y][threadIdx.x] = M; __syncthreads();"
+    source = PLAIN.replace("BEFORE", big + "if (tile[threadIdx.y][threadIdx.x] < 0) return;")
+    takes = Takes(finite_c=True)
+    assert found(tmp_path, source.replace("SIZE", "192"), takes) == []
+    with pytest.raises(DeviceError, match="65536 bytes of static shared memory, 49152 at most"):
+        found(tmp_path, source.replace("SIZE", "256"), takes)
