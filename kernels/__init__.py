@@ -362,8 +362,7 @@ KERNELS: tuple[Kernel, ...] = (
         operation=GEMM_BATCHED,
         dtypes=(F32,),
         configs=tuple(
-            Config(TILE=tile, MATRICES=matrices)
-            for tile, matrices in ((8, 8), (8, 4), (8, 16), (16, 4), (16, 1), (32, 1))
+            Config(TILE=tile, MATRICES=matrices) for tile, matrices in ((8, 8), (8, 4), (16, 4), (32, 1))
         ),
         shape=_small_matrices,
         grid=_matrices_first,
@@ -376,7 +375,7 @@ KERNELS: tuple[Kernel, ...] = (
         entry="gemm_split_k",
         dtypes=(F32,),
         configs=(
-            *(Config(**_tile(64, 16, 4, 4), SPLIT=split) for split in (4, 2, 8)),
+            *(Config(**_tile(64, 16, 4, 4), SPLIT=split) for split in (4, 2)),
             Config(**_tile(32, 32, 2, 4), SPLIT=8),
         ),
         shape=_split_tile,

@@ -59,6 +59,8 @@ TIMED_BATCHED: tuple[Problem, ...] = tuple(
 # Products of the largest 8-bit integers, whose sum has more than the 24 bits that FP32 holds.
 VERIFIED_INTEGER = (Problem(3, 5, 2113),)
 
+_LARGE = 2**20  # FLOP
+
 
 @dataclass(frozen=True)
 class Suite:
@@ -109,7 +111,8 @@ class Suite:
             for config, dtype in self.variants(kernel, limits):
                 problems: Sequence[Problem] = self.verified_of(kernel, dtype)
                 if emulated:
-                    problems = _for_an_interpreter(problems, config == kernel.configs[0])
+                    batched = kernel.operation.batched
+                    problems = _for_an_interpreter(problems, config == kernel.configs[0], batched)
                 yield from fitted(kernel, config, dtype, problems, near=True)
 
     def time(self, kernels: Sequence[Kernel], limits: GpuLimits) -> list[Fitted]:
@@ -131,11 +134,12 @@ class Suite:
         return [problem for problem in self.timed_of(kernel, config) if problem.flops <= most]
 
 
-def _for_an_interpreter(problems: Sequence[Problem], default: bool) -> list[Problem]:
+def _for_an_interpreter(problems: Sequence[Problem], default: bool, batched: bool) -> list[Problem]:
     """Of a kernel's configs only the first on TALL, which would take a sixth of the time, and WHOLE with half
-    its sums."""
+    its sums. Of a batched operation no large problem without a batch, of which most threads do nothing."""
     half = replace(WHOLE, k=WHOLE.k // 2)
-    return [half if problem == WHOLE else problem for problem in problems if problem != TALL or default]
+    kept = (p for p in problems if not (batched and p.batch == 1 and p.flops > _LARGE))
+    return [half if problem == WHOLE else problem for problem in kept if problem != TALL or default]
 
 
 SMOKE = Suite(

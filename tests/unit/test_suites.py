@@ -84,6 +84,15 @@ def test_full_times_defaults_everywhere_and_the_others_on_two_problems() -> None
     assert len({case.id for case in cases}) == len(cases)
 
 
+def test_an_interpreter_is_spared_large_problems_of_a_batched_kernel_without_a_batch() -> None:
+    kernels = [find_kernel("batched_small"), find_kernel("tiled")]
+    cases = [each.case for each in PROJECT.suites["full"].verify(kernels, H200, emulated=True)]
+    batched, tiled = ({c.problem for c in cases if c.kernel == kernel} for kernel in kernels)
+    assert batched >= set(VERIFIED_BATCHED)
+    assert batched - set(VERIFIED_BATCHED) == {p for p in VERIFIED if p.flops <= 2**20}
+    assert len(tiled) == len(VERIFIED)
+
+
 def test_slow_kernels_are_spared_the_largest_problems() -> None:
     timed = {(c.kernel.name, c.problem.m) for c in select().timed}
     assert ("strided", 4096) in timed
