@@ -10,7 +10,7 @@ import pytest
 
 from harness.devices import NoDevice, open_emulated
 from harness.devices.emulated.device import EmulatedDevice
-from harness.gate.checked import NOT_EMULATED, RIGHT, check
+from harness.gate.checked import CORRECT, NOT_EMULATED, check
 from harness.model import Case, DType, Kernel, Problem
 from harness.oracle import verify
 from harness.project.loader import load
@@ -54,7 +54,7 @@ def emulated() -> Iterator[EmulatedDevice]:
     ("kernel", "dtype"), VARIANTS, ids=[f"{kernel.name}-{dtype}" for kernel, dtype in VARIANTS]
 )
 def test_a_kernel_is_right(kernel: Kernel, dtype: DType, emulated: EmulatedDevice) -> None:
-    wanted = NOT_EMULATED if kernel.features else RIGHT
+    wanted = NOT_EMULATED if kernel.features else CORRECT
     for problem in problems(kernel):
         checked = check(emulated, Case(kernel, dtype, kernel.configs[0], problem))
         assert checked.outcome == wanted, checked

@@ -46,7 +46,7 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
     except OSError as error:
         raise BaselineError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
-        raise BaselineError(f"{path}: not JSON, cut short or damaged ({error}); {remedy}") from None
+        raise BaselineError(f"{path}: not valid JSON: truncated or damaged ({error}); {remedy}") from None
     if not isinstance(document, dict):
         raise BaselineError(f"{path}: holds no JSON object; {remedy}")
     return document

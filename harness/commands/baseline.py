@@ -1,9 +1,9 @@
-"""``gemm-regression baseline``: measure this GPU's baseline in fresh runs and write it, once every case is
-right; or merge fresh runs, prune what is gone, show what is stored and what moved over its history, hold one
-run against another.
+"""``gemm-regression baseline``: measures this GPU's baseline in five runs and writes it, if every case is
+correct; or merges runs, removes cases that no longer exist, shows what is stored and how it changed over
+time, compares two runs.
 
 Exit status: 0 done, 1 refused or declined and nothing written, or runs that disagree, 2 a wrong command line.
-What moved over the history is shown, never a failure.
+Changes over time are shown, but never a failure.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ from harness.project.loader import Project
 from harness.reports.figures import gflops_text, noise_text, percent_text, share_text
 from harness.verdicts.vocabulary import Policy, detectable
 
-RUNS = 5  # Fresh processes, since rounds of one process are not independent.
+RUNS = 5  # New processes, since rounds of one process are not independent.
 _HELP = ("-h", "--help")
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="gemm-regression baseline", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("measure", help="measure and write it: what happens without any of these words")
-    merging = commands.add_parser("merge", help="make a baseline of fresh runs; shows old against new first")
-    merging.add_argument("runs", nargs="+", type=Path, metavar="RUN.json", help="what --benchmark-json wrote")
+    commands.add_parser("measure", help="measure and write the baseline; the default")
+    merging = commands.add_parser("merge", help="make a baseline of several runs; shows old and new first")
+    merging.add_argument("runs", nargs="+", type=Path, metavar="RUN.json", help="written by --benchmark-json")
     merging.add_argument("--yes", action="store_true", help="write without asking")
-    pruning = commands.add_parser("prune", help="drop the cases that the suite no longer has")
+    pruning = commands.add_parser("prune", help="remove cases that the suite no longer has")
     showing = commands.add_parser("show", help="print what is stored")
-    history = commands.add_parser("history", help="which cases moved over the numbered baselines, and when")
+    history = commands.add_parser("history", help="which cases changed over the numbered baselines, and when")
     history.add_argument("--gpu", metavar="SLUG", help="only this GPU, such as nvidia-h200")
     history.add_argument(
-        "-k", default="", metavar="EXPRESSION", help='only cases whose id fits, such as "tiled and 4096"'
+        "-k", default="", metavar="EXPRESSION", help='only cases whose id matches, such as "tiled and 4096"'
     )
     for command in (merging, pruning, showing, history):
-        command.add_argument("--root", type=Path, help="of baselines; default: the project's")
-        command.add_argument("--project", type=Path, metavar="PATH", help="default: the nearest from here")
-    agreeing = commands.add_parser("agree", help="do two runs, or baselines, of the same binaries agree?")
+        command.add_argument("--root", type=Path, help="folder with baselines; default: the project's")
+        command.add_argument("--project", type=Path, metavar="PATH", help="default: the nearest project")
+    agreeing = commands.add_parser("agree", help="do two runs or baselines of the same binaries agree?")
     agreeing.add_argument("files", nargs=2, type=Path, metavar="FILE.json")
     first = arguments[0] if arguments else "measure"
     if first == "measure" or (first.startswith("-") and first not in _HELP):
@@ -82,13 +82,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _measure(arguments: Sequence[str]) -> int:
-    """Verifies the chosen cases, times them in fresh processes, and merges what these wrote."""
+    """Verifies the selected cases, times them in new processes, and merges the results."""
     try:
-        about = "Measure this GPU's baseline in fresh runs and write it, once every case is right."
+        about = "Measures this GPU's baseline in five runs and writes it, if every case is correct."
         project, options = for_pytest("gemm-regression baseline", about, arguments)
         timed = test_files(project, PERFORMANCE)
         both = [*test_files(project, KERNELS), *timed]
-        # In the project, not in a temporary folder: a run of minutes should survive a failed merge.
+        # In the project, not in a temporary folder, so that minutes of measuring survive a failed merge.
         folder = project.root / ".benchmarks" / "baseline"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -124,7 +124,7 @@ def _confirmed(question: str) -> bool:
 
 
 def comparison(old: Baseline | None, new: Baseline) -> list[str]:
-    """Old against new, a line for every case that was measured."""
+    """Old and new values, one line per measured case."""
     fresh = [e for case, e in new.entries.items() if old is None or old.entry(case) is not e]
     rows = [("case", "old GFLOPS", "new GFLOPS", "change", "old noise", "new noise")]
     for entry in fresh:
@@ -143,7 +143,7 @@ def comparison(old: Baseline | None, new: Baseline) -> list[str]:
     if old and (untouched := len(new.entries) - len(fresh)):
         strange = sum(e.board not in (None, new.board) for e in new.entries.values())
         lines.append(
-            f"{untouched} other cases stay as they are" + f", {strange} of another board" * bool(strange)
+            f"{untouched} other cases are unchanged" + f", {strange} of another board" * bool(strange)
         )
     return lines
 
@@ -155,13 +155,13 @@ def _prune(root: Path, project: Project) -> int:
         live = {case.id for case in cases.select(project, cases.Choice(), (major, minor)).timed}
         gone = [case for case in baseline.case_ids if case not in live]
         if not gone:
-            print(f"{baseline.path}: nothing to drop")
+            print(f"{baseline.path}: nothing to remove")
         elif len(gone) == len(baseline.case_ids):
             raise BaselineError(
-                f"{baseline.path}: no case of it is in the suite; remove the file if that is meant"
+                f"{baseline.path}: none of its cases is in the suite; delete the file if that is intended"
             )
         else:
-            print("\n".join(f"dropping {case}" for case in gone))
+            print("\n".join(f"removing {case}" for case in gone))
             print(f"wrote {write(prune(baseline, live), root / baseline.slug)}")
     return 0
 
@@ -184,7 +184,7 @@ def _show(root: Path, project: Project) -> int:
 
 
 def _detectable(project: Project, baseline: Baseline, entry: BaselineEntry) -> float | None:
-    """The minimum detectable effect under the default policy; None of a case that is not in the suite."""
+    """The minimum detectable effect with the default policy; None for a case that is not in the suite."""
     major, minor = map(int, baseline.machine_info["capability"].split("."))
     try:
         case = cases.find_case(project, entry.case_id, (major, minor))
@@ -198,15 +198,15 @@ def _history(root: Path, gpu: str | None, expression: str) -> int:
     fits = cases.fitting(expression)
     slugs = [baseline.slug for baseline in _some(root)]
     if gpu and gpu not in slugs:
-        raise BaselineError(f"{root}: no baseline of {gpu!r} in it; there are: {', '.join(slugs)}")
+        raise BaselineError(f"{root}: no baseline for {gpu!r}; there are: {', '.join(slugs)}")
     for slug in [gpu] if gpu else slugs:
         every = store.history(root, slug)
         if not any(map(fits, every[-1].case_ids)):
-            raise BaselineError(f"{every[-1].path}: no case fits -k {expression!r}")
+            raise BaselineError(f"{every[-1].path}: no case matches -k {expression!r}")
         for board, files in of_boards(every).items():
             if len(files) < 2:
                 only = f"the only baseline of board {board}" if board else "the only baseline"
-                print(f"{files[-1].path}: {only}; what moved is seen from the second on")
+                print(f"{files[-1].path}: {only}; changes need at least two")
                 continue
             chosen = [case for case in files[-1].case_ids if fits(case)]
             print("\n".join(_moved(files, chosen)))
@@ -217,8 +217,8 @@ def _moved(files: Sequence[Baseline], cases: Collection[str]) -> list[str]:
     try:
         found = moves(files, cases)
     except ImportError as error:
-        raise BaselineError(f"{error}: `pip install --group test` installs what this needs") from None
-    rows = [("case", "moved at", "commit", "GFLOPS before", "after", "change")]
+        raise BaselineError(f"{error}: install it with `pip install --group test`") from None
+    rows = [("case", "changed at", "commit", "GFLOPS before", "after", "change")]
     for move in found:
         before, after = map(gflops_text, move.gflops)
         rows.append((move.case, move.file, move.commit, before, after, percent_text(move.change, 2)))
@@ -226,9 +226,9 @@ def _moved(files: Sequence[Baseline], cases: Collection[str]) -> list[str]:
     names = [file.path.name for file in files if file.path]
     lines = _aligned(rows) if found else []
     board = f" on board {files[-1].board}" if files[-1].board else ""
-    lines.append(f"{len(moved)} of {len(cases)} cases moved from {names[0]} to {names[-1]}{board}")
+    lines.append(f"{len(moved)} of {len(cases)} cases changed between {names[0]} and {names[-1]}{board}")
     lines += [
-        f"slower than it once was: {case}, {percent_text(change, 2)} of its best level"
+        f"slower than before: {case}, {percent_text(change, 2)} relative to its best level"
         for case, change in sorted(slower.items(), key=lambda item: item[1])
     ]
     return lines
@@ -251,12 +251,12 @@ def _agree(first: Path, second: Path) -> int:
 def _some(root: Path) -> list[Baseline]:
     found = stored(root)
     if not found:
-        raise BaselineError(f"{root}: no baseline in it; measure one with `nox -s baseline`")
+        raise BaselineError(f"{root} contains no baseline; measure one with `nox -s baseline`")
     return found
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Columns of equal width, the first to the left, the others to the right."""
+    """Aligned columns, the first left-aligned, the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join((row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))))

@@ -1,6 +1,6 @@
-"""``python -m harness.commands.benchmark``: how fast kernels run without a GPU, on one core.
+"""``python -m harness.commands.benchmark``: the speed of the emulated device on one core.
 
-A lane-instruction is one PTX instruction executed by one thread. All checks are on.
+A lane-instruction is one PTX instruction executed by one thread. All checks are enabled.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ARCH = "sm_90a"
 
 
 def rates(case: Case, rounds: int, counting: bool) -> list[float]:
-    """Lane-instructions a second of each round, after one that is not timed. Raises DeviceError."""
+    """Lane-instructions per second of each round, after one untimed round. Raises DeviceError."""
     device = EmulatedDevice(ARCH)
     inputs = oracle.make_inputs(case.kernel.operation, case.problem, case.dtype, "normal")
     found = []
@@ -46,7 +46,7 @@ def rates(case: Case, rounds: int, counting: bool) -> list[float]:
 
 
 def cpu_name() -> str:
-    """As Linux names it."""
+    """The CPU's name according to Linux."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -56,7 +56,9 @@ def cpu_name() -> str:
 
 
 def main(args: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="benchmark", description="Lane-instructions a second on one core.")
+    parser = argparse.ArgumentParser(
+        prog="benchmark", description="Lane-instructions per second on one core."
+    )
     parser.add_argument("case", nargs="?", default=CASE, metavar="CASE_ID", help=f"default {CASE}")
     parser.add_argument("--rounds", type=int, default=10, metavar="N", help="timed rounds (default 10)")
     options = parser.parse_args(args)
@@ -74,7 +76,7 @@ def main(args: Sequence[str]) -> int:
         for title, counting in (("all checks on", False), ("and counters", True)):
             found = [rate / 1e6 for rate in rates(case, options.rounds, counting)]
             middle, low, high = statistics.median(found), min(found), max(found)
-            print(f"{title}: {middle:.1f} million lane-instructions a second ({low:.1f} to {high:.1f})")
+            print(f"{title}: {middle:.1f} million lane-instructions per second ({low:.1f} to {high:.1f})")
     except (DeviceError, ToolchainError, ValueError) as error:
         print(f"benchmark: {error}", file=sys.stderr)
         return 1

@@ -1,7 +1,7 @@
-"""``gemm-regression check``: is every kernel right, without a GPU? Its PTX is executed, and the compiler's
-figures are held against the stored ones.
+"""``gemm-regression check``: check every kernel without a GPU: execute its PTX, and compare compiler metrics
+and memory counters with the stored ones.
 
-Exit status: pytest's; 0 all is right; 1 something is red; 2 or more nothing could be judged.
+Exit status: pytest's; 0 everything passed; 1 something failed; 2 or more nothing could be judged.
 """
 
 from __future__ import annotations
@@ -21,6 +21,6 @@ def main(arguments: Sequence[str]) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    # Cases of a variant together: each process reads the PTX of its own.
+    # Cases of a variant run in one process, so that its PTX is parsed once.
     spread = () if "-n" in options or "--list-cases" in options else ("-n", "auto", "--dist", "loadgroup")
     return int(pytest.main([*files, "--device", "emulated", *spread, *options]))

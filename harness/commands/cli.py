@@ -1,4 +1,4 @@
-"""``gemm-regression COMMAND``, or ``python -m harness COMMAND``: runs the module that the word names."""
+"""``gemm-regression COMMAND``, or ``python -m harness COMMAND``: runs the module of that command."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ import harness
 
 # The modules of this package, each with a main(arguments) that returns the exit status.
 COMMANDS = {
-    "init": "begin a project in this folder: a kernel, its declaration, tests, a noxfile, two workflows",
-    "check": "is every kernel right, without a GPU? Its PTX is executed, its figures held to stored ones",
-    "gpu": "is every kernel right and still fast on this GPU?",
-    "compare": "is the working tree slower than a commit? Both are timed side by side on this GPU",
-    "baseline": "measure this GPU's baseline and write it; show, prune and merge what is stored",
-    "static": "registers, occupancy, SASS and counts against the stored ones; --refresh stores them",
-    "counters": "what kernels ask of the hardware, counted from their PTX",
-    "profile": "coalescing, bank conflicts and occupancy of chosen cases, by Nsight Compute",
-    "sanitize": "memory errors, races, uninitialised reads and barriers, by compute-sanitizer",
-    "report": "the table of a README, made from the stored baselines",
+    "init": "create a project in this folder: a kernel, its declaration, tests, a noxfile, two workflows",
+    "check": "check every kernel without a GPU: execute its PTX, compare compiler metrics with stored ones",
+    "gpu": "check and time every kernel on this GPU, and compare with the stored baseline",
+    "compare": "time the working tree side by side with another commit on this GPU",
+    "baseline": "measure this GPU's baseline and write it; show, prune and merge stored ones",
+    "static": "compare registers, occupancy, SASS and memory counters with stored ones; --refresh stores "
+    "them",
+    "counters": "memory requests, sectors, bank conflicts and FLOP of kernels, from their PTX",
+    "profile": "coalescing, bank conflicts and occupancy of selected cases, with Nsight Compute",
+    "sanitize": "memory errors, races, uninitialised reads and barrier errors, with compute-sanitizer",
+    "report": "update the ladder table of a README from the stored baselines",
     "evidence": "judge the cases of a stored run again",
 }
 USAGE = "usage: gemm-regression [--project PATH] COMMAND ..."
-_MORE = "`gemm-regression COMMAND --help` tells more; --project PATH names another folder than the nearest."
+_MORE = "`gemm-regression COMMAND --help` shows the options; --project PATH selects another project folder."
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs a command; 2 for one that does not exist. ``--project`` may stand before it."""
+    """Runs a command; returns 2 if it does not exist. ``--project`` may precede it."""
     words = list(arguments)
     project: list[str] = []
     while words and words[0].partition("=")[0] == "--project":
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     module = import_module(f"harness.commands.{words[0]}")
     rest = words[1:]
-    # After the word that `baseline` and `report` have of their own.
+    # After the subcommand of `baseline` and `report`.
     place = int(words[0] in ("baseline", "report") and bool(rest) and not rest[0].startswith("-"))
     return int(module.main([*rest[:place], *project, *rest[place:]]))
 

@@ -1,4 +1,4 @@
-"""What commands have in common: their project, its test files, pytest started on them, an end in order."""
+"""What commands share: the project, its test files, pytest's options, an orderly end on SIGTERM."""
 
 from __future__ import annotations
 
@@ -12,41 +12,44 @@ from typing import Any
 from harness.project.loader import Project, ProjectError, find, load
 
 KERNELS, PERFORMANCE, STATIC = "test_kernels.py", "test_performance.py", "test_static.py"
-# Where the harness is not installed, but only on the path; and no word that pytest did not import it first.
+# Needed if the harness is not installed, only on the path; and no warning about pytest's import order.
 PLUGIN = ("-p", "harness.commands.entry", "-W", "ignore:Module already:pytest.PytestAssertRewriteWarning")
 
 
 def project_of(given: argparse.Namespace) -> Project:
-    """The project that --project names, else the nearest from the working folder. Raises ProjectError."""
+    """The project named by --project, else the nearest one above the working directory. Raises
+    ProjectError."""
     return load(find(given.project or Path.cwd()))
 
 
 def for_pytest(name: str, about: str, arguments: Sequence[str]) -> tuple[Project, list[str]]:
-    """The project of a command that runs pytest, and the options that go on to it. Raises ProjectError."""
+    """The project of a command that runs pytest, and the options to pass on. Raises ProjectError."""
     parser = argparse.ArgumentParser(
         prog=name,
         description=about,
         usage=f"{name} [--project PATH] [pytest's options]",
-        epilog="Cases are chosen by -k, --suite, --kernel, --config and --shape, as in pytest; all other "
+        epilog="Cases are selected with -k, --suite, --kernel, --config and --shape, as in pytest; all other "
         "options are pytest's own: `pytest --help` lists them.",
         allow_abbrev=False,
     )
-    parser.add_argument("--project", type=Path, metavar="PATH", help="default: the nearest from here")
+    parser.add_argument(
+        "--project", type=Path, metavar="PATH", help="default: the nearest project above this folder"
+    )
     given, rest = parser.parse_known_args(arguments)
     project = project_of(given)
     return project, [*PLUGIN, *(("--project", str(project.root)) if given.project else ()), *rest]
 
 
 def test_files(project: Project, *names: str) -> list[str]:
-    """The project's test files of these names. Raises ProjectError for one that is not there."""
+    """The project's test files with these names. Raises ProjectError if one is missing."""
     paths = [project.tests / name for name in names]
     if missing := next((path for path in paths if not path.is_file()), None):
-        raise ProjectError(f"there is no {os.path.relpath(missing)}: `gemm-regression init` writes one")
+        raise ProjectError(f"{os.path.relpath(missing)} does not exist; `gemm-regression init` creates it")
     return [os.path.relpath(path) for path in paths]
 
 
 def end_on_sigterm() -> None:
-    """SIGTERM ends the process in order, as Ctrl-C does: workers are stopped, worktrees removed."""
+    """SIGTERM ends the process in an orderly way, as Ctrl-C does: workers are stopped, worktrees removed."""
     signal.signal(signal.SIGTERM, _end)
 
 
@@ -55,5 +58,5 @@ def _end(number: int, frame: Any) -> None:
 
 
 def busy_text(gpu: str, others: Sequence[str]) -> str:
-    """Why nothing is timed where ``others`` compute on the GPU, in one line."""
-    return f"{gpu} is in use by {'; '.join(others)}: timing would mean nothing. Stop it, or pass --allow-busy"
+    """Why nothing is timed while ``others`` use the GPU, in one line."""
+    return f"{gpu} is in use by {'; '.join(others)}: timings would be useless. Stop it, or pass --allow-busy"

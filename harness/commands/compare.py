@@ -1,7 +1,8 @@
-"""``python -m harness compare BASE``: the kernels of the working tree against those of another commit.
+"""``gemm-regression compare BASE``: times the kernels of the working tree side by side with those of another
+commit.
 
 Exit status: 0 nothing is slower; 1 something is slower, ambiguous, wrong or could not be judged; 2 a wrong
-command line, no such commit, no GPU; 3 the machine is unfit, and nothing was judged.
+command line, no such commit, no GPU; 3 the control failed, and nothing was judged.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def main(
         rule = Rule(delta=_share(given.delta), error=_share(given.error))
         for file in filter(None, (given.json, given.markdown)):
             if not file.absolute().parent.is_dir():
-                raise ValueError(f"{file}: there is no such folder")
+                raise ValueError(f"{file}: its folder does not exist")
         return _run(given, rule, open_device)
     except (CommitError, DeviceError, NoDevice, ToolchainError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -52,13 +53,18 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "base",
         metavar="BASE",
-        help="a commit: main, HEAD, v1.2, 1a2b3c4; HEAD judges what is not committed. Or a folder: ../old",
+        help="a commit: main, HEAD, v1.2, 1a2b3c4; HEAD judges uncommitted changes. Or a folder: ../old",
     )
     cases.add_selection(parser)
     add("--delta", default="0.5%", metavar="PCT", help="the smallest change that matters (default 0.5%%)")
     add("--error", default="1%", metavar="PCT", help="probability of any false verdict (default 1%%)")
-    add("--seed", type=int, default=None, help="of the order of the launches (default: a new one)")
-    add("--json", type=Path, metavar="FILE", help="write everything that decided, to judge it again")
+    add("--seed", type=int, default=None, help="for the random order of the launches (default: a new one)")
+    add(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write everything the verdicts are based on, to judge it again",
+    )
     add("--markdown", type=Path, metavar="FILE", help="write the result for a pull request")
     add("--allow-busy", action="store_true", help="time even while other processes use the GPU")
     add("--time-limit", type=float, default=60.0, metavar="S", help="seconds until a kernel counts as hung")
@@ -99,8 +105,8 @@ def _run(given: argparse.Namespace, rule: Rule, open_device: Callable[[float], G
         write_whole(given.markdown, report.markdown(result, commit, tree))
     if given.json:
         when = datetime.now(UTC).isoformat(timespec="seconds")
-        told = document.document(result, commit, tree, machine, when)
-        write_whole(given.json, json.dumps(told, indent=1, allow_nan=False) + "\n")
+        record = document.document(result, commit, tree, machine, when)
+        write_whole(given.json, json.dumps(record, indent=1, allow_nan=False) + "\n")
     return result.exit_status
 
 

@@ -1,4 +1,4 @@
-"""``gemm-regression counters [CASE_ID ...]``: what kernels ask of the hardware, by their PTX.
+"""``gemm-regression counters [CASE_ID ...]``: memory counters and FLOP of kernels, from their PTX.
 
 Needs nvcc and no GPU. Exit status: 0; 1 for a kernel that cannot be counted; 2 for a case that does not
 exist, or without a compiler.
@@ -24,19 +24,19 @@ from harness.devices.emulated.device import EmulatedDevice
 from harness.files import write_whole
 from harness.project.selection import Choice, add_selection
 
-WIDTH = 240  # where there is no terminal to ask
+WIDTH = 240  # columns, if the output is not a terminal
 
 
 def main(args: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="gemm-regression counters",
-        description="Requests, sectors, bank conflicts and FLOP of kernels, by their PTX.",
+        description="Memory requests, sectors, bank conflicts and FLOP of kernels, from their PTX.",
     )
     parser.add_argument("cases", nargs="*", metavar="CASE_ID", help="such as naive-f32-block32x32-96x160x64")
     add_selection(parser)
     parser.add_argument("--arch", choices=ARCHES, default="sm_90a", help="architecture (default sm_90a)")
-    parser.add_argument("--lines", action="store_true", help="a table by line of the source for each case")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="all that was counted")
+    parser.add_argument("--lines", action="store_true", help="also a table by source line for each case")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all counters")
     options = parser.parse_args(args)
     try:
         cases = chosen(project_of(options), Choice.of(options), ARCHES[options.arch], options.cases)

@@ -1,6 +1,6 @@
-"""What pytest loads in every repository of an environment: the suite's plugin, where there is a project.
+"""What pytest loads in every repository of an environment: the suite's plugin, if there is a project.
 
-Elsewhere it does nothing: no option, no line, no import of more than the standard library.
+Elsewhere it does nothing: no options, no output, no imports beyond the standard library.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from harness.project.table import ProjectError, find
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: Any, args: list[str]) -> None:
-    """Before the options are parsed for good, so that the plugin may add its own."""
+    """Runs before the options are finally parsed, so that the plugin can add its own."""
     named = [word.partition("=")[2] for word in args if word.startswith("--project=")]
     named += [after for word, after in pairwise(args) if word == "--project"]
     try:

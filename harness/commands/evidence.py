@@ -12,9 +12,12 @@ from harness.gate.replay import replay
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Judges the cases of runs again: 0 where every verdict is as told, 1 where not, 2 for a bad file."""
+    """Judges the cases of stored runs again. Exit status: 0 if every verdict is as recorded, 1 if not, 2 for
+    a bad file."""
     parser = argparse.ArgumentParser(prog="gemm-regression evidence", description=main.__doc__)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN.json", help="what --benchmark-json wrote")
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN.json", help="a file written by --benchmark-json"
+    )
     try:
         cases = [case for run in parser.parse_args(arguments).runs for case in replay(run)]
     except BaselineError as error:
@@ -22,9 +25,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     differing = [case for case in cases if case.now != case.said]
     for case in differing:
-        print(f"{case.case}: {case.now}, but the run said {case.said}")
+        print(f"{case.case}: {case.now}, but the run recorded {case.said}")
     red = sum(case.red for case in cases)
-    print(f"{len(cases)} cases judged again ({red} red), {len(differing)} otherwise than the run said")
+    print(
+        f"{len(cases)} cases judged again ({red} failed), {len(differing)} differ from the recorded verdict"
+    )
     return int(bool(differing))
 
 

@@ -1,7 +1,7 @@
-"""``gemm-regression gpu``: is every kernel right and still fast on this GPU? Fails where there is none.
+"""``gemm-regression gpu``: is every kernel correct and still fast on this GPU? Fails if there is no GPU.
 
-Exit status: pytest's; 0 all is right and as fast as stored; 1 something is red; 2 or more nothing could be
-judged.
+Exit status: pytest's; 0 everything is correct and as fast as stored; 1 something failed; 2 or more nothing
+could be judged.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""``gemm-regression init``: begins a project in a folder.
+"""``gemm-regression init``: creates a project in a folder.
 
-Writes a kernel that is right for all sizes, its declaration, the three test files, a noxfile and two
-workflows; appends the project's table to a pyproject.toml that is there. Exit status: 0; 1 where a file is in
-the way, and nothing was written.
+Writes a kernel that is correct for all sizes, its declaration, three test files, a noxfile and two workflows,
+and appends the project's table to an existing pyproject.toml. Exit status: 0; 1 if one of the files already
+exists, and nothing was written.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from harness.files import write_whole
 from harness.project.table import FILE, TOOL, has_table
 
-# The project's files, and the templates of this package that they are written from.
+# The project's files, and the templates they are written from.
 FILES = {
     "kernels/sgemm.cu": "sgemm.cu",
     "kernels/__init__.py": "declarations",
@@ -29,9 +29,9 @@ FILES = {
     ".github/workflows/gpu.yml": "gpu.yml",
 }
 NEXT = """\
-next:  gemm-regression check      is it right? Needs nvcc, and no GPU
-       gemm-regression gpu        is it right, and how fast, on this GPU?
-       gemm-regression baseline   measure this GPU's baseline, to hold later runs to"""
+next:  gemm-regression check      check the kernel without a GPU; needs nvcc
+       gemm-regression gpu        check and time it on this GPU
+       gemm-regression baseline   measure this GPU's baseline, to compare later runs with"""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -40,10 +40,10 @@ def main(arguments: Sequence[str]) -> int:
     root = parser.parse_args(arguments).project
     try:
         if has_table(root):
-            return _fail(f"{root / FILE} has the table [tool.{TOOL}] already: this is a project")
+            return _fail(f"{root / FILE} already has the table [tool.{TOOL}]: this is a project")
         if there := [name for name in FILES if (root / name).exists()]:
             return _fail(
-                f"nothing is overwritten, and {', '.join(there)} is there; move it, or init elsewhere"
+                f"{', '.join(there)} already exists and is not overwritten; move it, or use another folder"
             )
         for name, template in FILES.items():
             _write(root / name, _template(template))
@@ -67,7 +67,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _write_table(path: Path) -> None:
-    """The project's table, and pytest's options where the file has none, after what is there."""
+    """Appends the project's table, and pytest's options if the file has none."""
     before = path.read_text(encoding="utf-8") if path.exists() else ""
     parts = [before.rstrip()] * bool(before.strip()) + [_template("table").rstrip()]
     if "[tool.pytest" not in before:

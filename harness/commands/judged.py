@@ -1,4 +1,4 @@
-"""The tests that judge a project's kernels. A project's own test files take them over, a line each."""
+"""The tests that judge a project's kernels. A project's own test files import them, one line each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.compiler.static import Check, Entry, StaticFigures
 from harness.compiler.static.store import StoreError
 from harness.counters.check import CounterCheck, CounterEntry
 from harness.devices import Device, DeviceError
-from harness.gate.checked import NOT_EMULATED, RIGHT, UNSUPPORTED, check, failed
+from harness.gate.checked import CORRECT, NOT_EMULATED, UNSUPPORTED, check, failed
 from harness.model import Case, Kernel
 from harness.reports.wording import checked_text, orphans_text
 from harness.verdicts.vocabulary import VerdictKind
@@ -20,11 +20,11 @@ from harness.verdicts.vocabulary import VerdictKind
 Record = Callable[[str, object], None]
 
 SKIPPED = (VerdictKind.NOT_EMULATED, VerdictKind.REFUSED)
-NOTHING_STORED = "no figures stored: `gemm-regression static --refresh` stores them"
+NOTHING_STORED = "nothing to compare with: `gemm-regression static --refresh` stores the current values"
 
 
 def test_kernel(verify_case: Case, device: Device, record_property: Record) -> None:
-    """A variant is right on a problem, on whichever device there is."""
+    """A variant is correct for a problem, on whichever device there is."""
     record_property("variant", verify_case.variant)
     record_property("problem", verify_case.problem.id)
     checked = check(device, verify_case)
@@ -32,14 +32,14 @@ def test_kernel(verify_case: Case, device: Device, record_property: Record) -> N
     record_property("findings", " ".join(finding.check for finding in checked.findings))
     if checked.outcome.kind in SKIPPED:
         pytest.skip(checked_text(checked))
-    if checked.outcome != RIGHT:
+    if checked.outcome != CORRECT:
         pytest.fail(checked_text(checked), pytrace=False)
 
 
 @pytest.mark.gpu
 @pytest.mark.benchmark(timer=DEVICE_CLOCK)
 def test_performance(timed_case: Case, gate: GateFixture) -> None:
-    """A timed case against the stored baseline of this GPU."""
+    """A timed case is not slower than the stored baseline of this GPU."""
     gate(timed_case)
 
 
@@ -52,8 +52,8 @@ def test_no_orphans(orphans: list[str]) -> None:
 
 @pytest.mark.static
 def test_figures(figures_entry: Entry, check: Check, stores_figures: bool, record_property: Record) -> None:
-    """The compiler's figures of a variant are the stored ones. A change, for better or worse, is red until it
-    is accepted."""
+    """The compiler metrics of a variant equal the stored ones. Any change, for better or worse, fails until
+    it is accepted."""
     record_property("variant", figures_entry.name)
     try:
         finding = check.finding(figures_entry) if stores_figures else check.fault(figures_entry)
@@ -76,7 +76,7 @@ def test_figures(figures_entry: Entry, check: Check, stores_figures: bool, recor
 def test_counts(
     counts_entry: CounterEntry, counter_check: CounterCheck, stores_figures: bool, record_property: Record
 ) -> None:
-    """What a variant asks of the hardware, by its PTX, is as stored."""
+    """The memory counters of a variant, from its PTX, equal the stored ones."""
     record_property("variant", counts_entry.name)
     if counts_entry.variant and not stores_figures:
         with _emulated(counts_entry.name, counts_entry.variant[0], record_property):
@@ -104,7 +104,7 @@ def _shown(entry: CounterEntry, check: CounterCheck, record_property: Record) ->
 
 @contextlib.contextmanager
 def _only_unsupported() -> Iterator[None]:
-    """Passes over what an emulated launch came to, which the finding has told."""
+    """Ignores failures of an emulated launch that the finding has already reported."""
     try:
         yield
     except DeviceError as error:
@@ -114,8 +114,8 @@ def _only_unsupported() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _emulated(name: str, kernel: Kernel, record_property: Record) -> Iterator[None]:
-    """A kernel that is declared to need what no emulation has is counted as such; another that does is red,
-    and told how to declare it."""
+    """A kernel with declared features that cannot be emulated is skipped as NOT_EMULATED; without the
+    declaration it fails, and the message says how to declare it."""
     try:
         yield
         return

@@ -1,6 +1,6 @@
 """The pytest plugin: options, the device, the baseline, cases as tests.
 
-Thin: each hook calls into the modules that know. ``plugin_benchmark`` holds what is about pytest-benchmark,
+Each hook only calls into the layers below. ``plugin_benchmark`` contains what concerns pytest-benchmark,
 ``plugin_summary`` what is printed at the beginning and the end.
 """
 
@@ -38,11 +38,11 @@ pytest_plugins = ["harness.commands.plugin_benchmark", "harness.commands.plugin_
 
 
 class Hooks:
-    """Hooks of this plugin's own."""
+    """Hooks defined by this plugin."""
 
     @pytest.hookspec(firstresult=True)
     def pytest_gemm_device(self, config: pytest.Config) -> Any:
-        """The device to run on; the suite's own tests replay recorded samples through it."""
+        """The device to run on; the suite's own tests use it to replay recorded samples."""
 
 
 def _percent(text: str) -> float:
@@ -51,7 +51,7 @@ def _percent(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 < value < 1:
-        raise pytest.UsageError(f"--max-slowdown {text!r}: give a share between 0 % and 100 %, such as 1.5%")
+        raise pytest.UsageError(f"--max-slowdown {text!r}: must be between 0 % and 100 %, such as 1.5%")
     return value
 
 
@@ -66,7 +66,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--device",
         choices=("auto", "cuda", "emulated"),
         default="auto",
-        help="where cases run: a GPU, or an interpreter of their PTX; auto is cuda where there is one",
+        help="where cases run: a GPU, or a PTX interpreter; auto is cuda if there is a GPU",
     )
     add(
         "--arch",
@@ -78,7 +78,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add(
         "--list-cases",
         action="store_true",
-        help="list what the suite holds and what is illegal here, and why; run nothing",
+        help="list what would run, and which cases are illegal here and why; run nothing",
     )
     add(
         "--max-slowdown",
@@ -93,24 +93,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="X",
         help="slowdowns below X times the noise floor pass (default 3)",
     )
-    add("--allow-no-baseline", action="store_true", help="a case without a baseline passes, and is listed")
+    add("--allow-no-baseline", action="store_true", help="cases without a baseline pass, and are listed")
     add(
         "--allow-orphans",
         action="store_true",
-        help="a baseline case that no longer exists passes, and is listed",
+        help="baseline cases that no longer exist pass, and are listed",
     )
     add(
         "--allow-drift",
         action="store_true",
-        help="an unchanged binary that runs slower passes, and is listed",
+        help="unchanged binaries that run slower pass, and are listed",
     )
     add(
         "--sustained",
         type=float,
         default=0.0,
         metavar="S",
-        help="of kernels with a declared duty cycle, also measure launches back to back for S seconds: "
-        "figures of their own, never judged",
+        help="for kernels with a duty cycle, also measure S seconds of back-to-back launches: reported "
+        "separately, never judged",
     )
     add("--allow-busy", action="store_true", help="time even while other processes use the GPU")
     add("--job-summary", default=None, metavar="FILE", help="write the verdicts as Markdown")
@@ -119,7 +119,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="verify the variants of the selected timed cases; time none",
     )
-    add("--baseline-run", action="store_true", help="measure for a new baseline: judge nothing")
+    add("--baseline-run", action="store_true", help="measure for a new baseline; judge nothing")
     add(
         "--time-limit",
         type=float,
@@ -166,8 +166,8 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     if emulated and not session.selection.verify:
         raise pytest.UsageError(
-            f"no GPU ({session.no_gpu}), and {', '.join(config.option.kernel)} is a library call, which "
-            "has no PTX to execute"
+            f"no GPU ({session.no_gpu}), and {', '.join(config.option.kernel)} is a library call without PTX "
+            "to execute"
         )
     if not (config.option.collectonly or config.option.list_cases):
         _choose_baseline(config, session)
@@ -178,13 +178,13 @@ def _check_numbers(config: pytest.Config) -> None:
         getattr(config.option, n) for n in ("noise_factor", "time_limit", "job_summary")
     )
     if factor is not None and not 0 <= factor < math.inf:
-        raise pytest.UsageError(f"--noise-factor {factor}: give a number of 0 or more, such as 3")
+        raise pytest.UsageError(f"--noise-factor {factor}: must be 0 or more, such as 3")
     if not 0 < limit < math.inf:
-        raise pytest.UsageError(f"--time-limit {limit}: give seconds above 0")
+        raise pytest.UsageError(f"--time-limit {limit}: must be more than 0 seconds")
     if not 0 <= config.option.sustained <= 10:
-        raise pytest.UsageError(f"--sustained {config.option.sustained}: give seconds, at most 10")
+        raise pytest.UsageError(f"--sustained {config.option.sustained}: must be 0 to 10 seconds")
     if summary and not Path(summary).absolute().parent.is_dir():
-        raise pytest.UsageError(f"--job-summary {summary}: there is no such folder")
+        raise pytest.UsageError(f"--job-summary {summary}: its folder does not exist")
 
 
 def _policy(config: pytest.Config) -> Policy:
@@ -204,7 +204,7 @@ def _policy(config: pytest.Config) -> Policy:
 
 
 def _compare_fail(check: Any) -> CompareFail:
-    """One of pytest-benchmark's own --benchmark-compare-fail checks, to be applied case by case."""
+    """One of pytest-benchmark's --benchmark-compare-fail checks, applied to each case."""
     if isinstance(check, PercentageRegressionCheck):
         return CompareFail(check.field, percent=check.threshold)
     return CompareFail(check.field, seconds=check.threshold)
@@ -232,7 +232,7 @@ def _open_device(config: pytest.Config, session: Session) -> None:
     except NoDevice as error:
         if wanted == "emulated":
             raise pytest.UsageError(f"--device emulated: {error}") from None
-        session.no_gpu += f"; nor can kernels be emulated: {error}"
+        session.no_gpu += f"; kernels cannot be emulated either: {error}"
         return
     config.add_cleanup(session.device.close)
 
@@ -245,12 +245,12 @@ def pytest_gemm_device(config: pytest.Config) -> Any:
 
 
 def _choose_baseline(config: pytest.Config, session: Session) -> None:
-    """--benchmark-compare, resolved here: to the baseline of the GPU at hand, or to a clear refusal."""
+    """Resolves --benchmark-compare to the baseline of this GPU, or raises a usage error."""
     wanted = config.option.benchmark_compare
     if session.gpu is None:
         if wanted:
             raise pytest.UsageError(
-                f"--benchmark-compare: nothing to compare without a GPU ({session.no_gpu})"
+                f"--benchmark-compare: nothing can be compared without a GPU ({session.no_gpu})"
             )
         return
     root = session.project.baselines
@@ -268,8 +268,8 @@ def _choose_baseline(config: pytest.Config, session: Session) -> None:
     if path is None:
         if wanted:
             raise pytest.UsageError(
-                f"--benchmark-compare: no baseline of {session.gpu.info.name} in "
-                f"{folder}; make one with `nox -s baseline`"
+                f"--benchmark-compare: no baseline for {session.gpu.info.name} in "
+                f"{folder}; measure one with `nox -s baseline`"
             )
         return
     try:
@@ -281,7 +281,7 @@ def _choose_baseline(config: pytest.Config, session: Session) -> None:
             raise pytest.UsageError(str(error)) from None
     session.baseline_path = path
     if wanted:
-        config.option.benchmark_compare = os.path.relpath(path)  # as it stands in the table
+        config.option.benchmark_compare = os.path.relpath(path)  # as shown in the table
 
 
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
@@ -301,7 +301,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     selection = metafunc.config.stash[KEY].selection
     for name, chosen in (("verify_case", selection.verify), ("timed_case", selection.timed)):
         if name in metafunc.fixturenames:
-            # With pytest-xdist's --dist loadgroup, one process reads the PTX of a variant for all its cases.
+            # With pytest-xdist's --dist loadgroup, one process parses the PTX of a variant for all its cases.
             marked = [pytest.param(c, id=c.id, marks=pytest.mark.xdist_group(c.variant)) for c in chosen]
             metafunc.parametrize(name, marked, scope="session")
     for name, entries in (("figures_entry", _figures), ("counts_entry", _counts)):
@@ -311,13 +311,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _figures(project: Project, choice: cases.Choice) -> list[Any]:
-    """The chosen variants on each architecture, and what is stored of none."""
+    """The selected variants on each architecture, and stored entries without a variant."""
     found = static.entries(project.kernels, project.static)
     return [pytest.param(e, id=str(e)) for e in found if _is_chosen(e.name, e.variant, project, choice)]
 
 
 def _counts(project: Project, choice: cases.Choice) -> list[Any]:
-    """The chosen variants, and what is stored of none."""
+    """The selected variants, and stored entries without a variant."""
     return [
         pytest.param(e, id=str(e), marks=pytest.mark.xdist_group(e.name))
         for e in counted.entries(project.kernels, project.static)
@@ -326,7 +326,7 @@ def _counts(project: Project, choice: cases.Choice) -> list[Any]:
 
 
 def _is_chosen(name: str, variant: Variant | None, project: Project, choice: cases.Choice) -> bool:
-    """Whether a choice of suite, kernels and configs leaves a variant; None is one that is stored alone."""
+    """Whether suite, kernels and configs select a variant; None is a stored entry without a variant."""
     kernel, _, rest = name.partition("-")
     if choice.kernels and kernel not in choice.kernels:
         return False
@@ -342,12 +342,12 @@ def _is_chosen(name: str, variant: Variant | None, project: Project, choice: cas
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     session = config.stash[KEY]
     if session.gpu is not None:
-        # What verifies a kernel is a test of the GPU where there is one: -m gpu selects it.
+        # If there is a GPU, correctness tests are GPU tests: -m gpu selects them.
         for item in items:
             if _has(item, "verify_case"):
                 item.add_marker(pytest.mark.gpu)
     if config.option.verify_timed:
-        # -k and -m choose among the timed cases alone; of what they leave, the variants are verified.
+        # -k and -m select among the timed cases only; the variants of those are verified.
         others = [item for item in items if not _has(item, "timed_case")]
         items[:] = [item for item in items if _has(item, "timed_case")]
         yield
@@ -366,7 +366,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Refuses a busy GPU and compiles all that was selected, before the first test."""
+    """Refuses a busy GPU, and compiles everything selected before the first test."""
     state, config = session.config.stash[KEY], session.config
     if state.gpu is None or config.option.collectonly:
         return
@@ -392,7 +392,7 @@ def _has(item: pytest.Item, fixture: str) -> bool:
 
 
 def _case_of(item: pytest.Item) -> Case | None:
-    """The case of a test, None where it has none, or pytest's mark for a list of none."""
+    """The case of a test, or None; an empty parameter list gives pytest's own marker instead of a case."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     case = parameters.get("verify_case") or parameters.get("timed_case")
     return case if isinstance(case, Case) else None
@@ -403,7 +403,7 @@ def _case_of(item: pytest.Item) -> Case | None:
 
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> Any:
-    """The open device. Skips where there is none, saying why."""
+    """The open device. Skips if there is none, with the reason."""
     session = request.config.stash[KEY]
     if session.device is None:
         pytest.skip(f"no GPU: {session.no_gpu}")
@@ -412,7 +412,7 @@ def device(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(scope="session")
 def check(request: pytest.FixtureRequest) -> static.Check:
-    """What this run selects, compiled an architecture at a time. Skips without the pinned compiler."""
+    """Compiles what this run selects, one architecture at a time. Skips without the pinned compiler."""
     selected = (getattr(item, "callspec", None) for item in request.session.items)
     entries = [spec.params.get("figures_entry") for spec in selected if spec]
     root = request.config.stash[KEY].project.static
@@ -433,12 +433,12 @@ def counter_check(request: pytest.FixtureRequest) -> counted.CounterCheck:
 
 @pytest.fixture(scope="session")
 def stores_figures(request: pytest.FixtureRequest) -> bool:
-    """Whether the project stores figures at all: a new one does not, yet."""
+    """Whether the project stores metrics at all; a new one does not yet."""
     return holds_any(request.config.stash[KEY].project.static)
 
 
 @pytest.fixture
 def orphans(request: pytest.FixtureRequest) -> list[str]:
-    """Baseline cases that the suite no longer has, empty where they are allowed."""
+    """Baseline cases that the suite no longer has; empty if they are allowed."""
     session = request.config.stash[KEY]
     return [] if session.policy.allow_orphans else session.orphans

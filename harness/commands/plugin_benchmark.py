@@ -1,4 +1,4 @@
-"""pytest-benchmark, told about GPUs and without its silent passes (docs/architecture.md lists them)."""
+"""Adapts pytest-benchmark to GPUs, and closes its silent passes (listed in docs/architecture.md)."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class GateFixture:
     def __call__(self, case: Case) -> None:
         if self._benchmark.disabled:
             pytest.fail(
-                "timing is off (pytest-xdist's -n or --benchmark-disable), so this case cannot be judged: "
-                "run without it, or deselect with --benchmark-skip",
+                "timing is disabled (by pytest-xdist's -n or --benchmark-disable), so this case cannot be "
+                "judged: run without that option, or deselect with --benchmark-skip",
                 pytrace=False,
             )
         s = self._session
@@ -47,11 +47,11 @@ class GateFixture:
     def _record(self, result: Result) -> None:
         benchmark = self._benchmark
         benchmark.group = result.case.problem.id
-        benchmark.params = {"timed_case": result.case.id}  # a Case's repr names this machine's paths
+        benchmark.params = {"timed_case": result.case.id}  # the repr of a Case contains paths of this machine
         benchmark.extra_info.update(extra_info(result), path=wording.path(result.evidence))
         if result.measurement is None or not result.usable:
             benchmark.extra_info["message"] = _message(result)
-            # To pytest-benchmark it is one that raised: kept out of its table and of its "benchmarks".
+            # pytest-benchmark sees an error, so the case is in neither its table nor its "benchmarks".
             with contextlib.suppress(_UnusableError):
                 benchmark.pedantic(_no_samples, rounds=1, iterations=1)
             return
@@ -65,7 +65,7 @@ def _message(result: Result) -> str:
 
 
 class _UnusableError(Exception):
-    """There are no samples that a statistic could be of."""
+    """There are no samples to compute statistics from."""
 
 
 def _no_samples() -> None:
@@ -79,47 +79,48 @@ def gate(request: pytest.FixtureRequest, benchmark: Any) -> GateFixture:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """What a user saves with pytest-benchmark's own options is filed under the GPU's name too."""
+    """Files that users save with pytest-benchmark's own options are stored under the GPU's name, too."""
     benchmark_session = getattr(session.config, "_benchmarksession", None)
     if benchmark_session is not None and session.config.stash[KEY].gpu:
         if hasattr(benchmark_session.storage, "default_machine_id"):
             benchmark_session.storage.default_machine_id = session.config.stash[KEY].slug
-        # pytest-benchmark's own check ends the run without a failing test: here each case fails by itself.
+        # pytest-benchmark's own check aborts the run without a failing test; here each case fails
+        # individually.
         benchmark_session.compare_fail = []
 
 
 def pytest_benchmark_generate_machine_info(config: pytest.Config) -> dict[str, Any]:
-    """The GPU in place of the host: no host name, no user."""
+    """The GPU instead of the host: no host name, no user name."""
     gpu = config.stash[KEY].gpu
     return {"gpu": None} if gpu is None else machine_info(gpu)
 
 
 def machine_info(gpu: Gpu) -> dict[str, Any]:
-    """What `provenance.machine_info` tells, and what the worker knows of libraries."""
+    """`provenance.machine_info`, and the library versions that the worker knows."""
     facts: dict[str, Any] = {}
-    with contextlib.suppress(DeviceError):  # A case has said so already; the samples are worth keeping.
+    with contextlib.suppress(DeviceError):  # A case has reported this already; keep the samples.
         facts = gpu.facts()
     return {**provenance.machine_info(gpu.info), **facts}
 
 
 def pytest_benchmark_update_json(benchmarks: list[Any], output_json: dict[str, Any]) -> None:
-    """What crashed, was wrong or gave too few samples is told, too, but is no benchmark to compare with."""
+    """Cases that crashed, were wrong or had too few samples are stored separately, not as benchmarks."""
     output_json[UNUSABLE] = [dict(bench.extra_info) for bench in benchmarks if bench.has_error]
 
 
 def pytest_benchmark_update_commit_info(commit_info: dict[str, Any]) -> None:
-    """A copy of the tree without git, as in a container, says by GEMM_COMMIT (or GITHUB_SHA) what it is."""
+    """Without git, as in a container, GEMM_COMMIT (or GITHUB_SHA) names the commit."""
     if commit_info.get("id") in (None, "unknown", "unversioned"):
-        told = os.environ.get("GEMM_COMMIT") or os.environ.get("GITHUB_SHA")
+        named = os.environ.get("GEMM_COMMIT") or os.environ.get("GITHUB_SHA")
         commit_info.clear()
-        commit_info |= {"id": told or "unknown", "dirty": not told, "time": None}
+        commit_info |= {"id": named or "unknown", "dirty": not named, "time": None}
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_benchmark_group_stats(benchmarks: list[Any]) -> Generator[None, Any, Any]:
-    """The table's OPS are of the median, as judged: those of this run and those it is compared with.
+    """The table's OPS are those of the median, which is judged: for this run and the one it is compared with.
 
-    In JSON they stay pytest-benchmark's own, for other readers.
+    In JSON they remain pytest-benchmark's own, for other readers.
     """
     for benchmark in benchmarks:
         if benchmark["median"]:
@@ -129,7 +130,7 @@ def pytest_benchmark_group_stats(benchmarks: list[Any]) -> Generator[None, Any, 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_terminal_summary(terminalreporter: Any) -> Generator[None, None, None]:
-    """Makes the table's legend say so."""
+    """Corrects the table's legend accordingly."""
     write_line = terminalreporter.write_line
 
     def write_true_line(line: str, **markup: bool) -> None:
@@ -144,7 +145,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> Generator[None, None, None
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_benchmark_scale_unit(config: Any, unit: str, benchmarks: list[Any]) -> tuple[str, float] | None:
-    """Operations of one problem read as GFLOPS: ``OPS (GFLops/s)``."""
+    """Shows the operations of one problem as GFLOPS: ``OPS (GFLops/s)``."""
     flops = {b["extra_info"].get("flops") for b in benchmarks} if unit == "operations" else set()
     if len(flops) == 1 and (count := flops.pop()):
         return "GFL", count / 1e9
@@ -153,7 +154,7 @@ def pytest_benchmark_scale_unit(config: Any, unit: str, benchmarks: list[Any]) -
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
-    """A run with a failure is never saved: it would be the next run's baseline."""
+    """A run with a failure is never saved, since it would become the next run's baseline."""
     config = session.config
     benchmark_session = getattr(config, "_benchmarksession", None)
     if (
@@ -163,6 +164,6 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     ):
         benchmark_session.save = benchmark_session.autosave = None
         config.get_terminal_writer().line(
-            "\nnot saved: a run with failures must not become what the next one is compared with", red=True
+            "\nnot saved: a run with failures must not become the baseline of the next one", red=True
         )
     yield

@@ -28,7 +28,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def _about(config: pytest.Config, session: Session) -> list[str]:
-    """On what the run is, and what it is held to."""
+    """What the run uses, and what it is compared with."""
     if session.gpu is None:
         emulated = f"; {session.arch} is emulated, nvcc {provenance.nvcc_version()}" if session.device else ""
         return [f"gpu: none ({session.no_gpu}){emulated}", f"suite: {config.option.suite}"]
@@ -76,7 +76,7 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
 
 
 def _checked(terminalreporter: Any, session: Session) -> list[CheckRow]:
-    """What a run without a GPU saw of each variant."""
+    """The rows of a run without a GPU, one per variant."""
     if session.gpu is not None or session.device is None:
         return []
     reports = [r for how in ("passed", "failed", "skipped") for r in terminalreporter.stats.get(how, [])]
@@ -84,7 +84,7 @@ def _checked(terminalreporter: Any, session: Session) -> list[CheckRow]:
 
 
 def _other_failures(terminalreporter: Any, session: Session) -> list[str]:
-    """The tests that failed, or broke before or after, beside the judged cases that are red."""
+    """Tests that failed or had errors, other than the judged cases that fail."""
     red = [r.case.id for r in session.results if r.verdict.failed(session.policy)]
     shown = tuple(f"::test_performance[{case}]" for case in red)
     reports = [r for how in ("failed", "error") for r in terminalreporter.stats.get(how, [])]
@@ -92,20 +92,23 @@ def _other_failures(terminalreporter: Any, session: Session) -> list[str]:
 
 
 def _notes(session: Session) -> list[str]:
-    """What passes and yet should be known."""
+    """Remarks on what passes."""
     notes = []
     if improved := [r.case.id for r in session.results if r.verdict.kind is VerdictKind.IMPROVED]:
         chosen = " or ".join(f"[{case}]" for case in improved)
-        notes.append(f'{len(improved)} improved; to keep that: nox -s baseline -- -k "{chosen}"')
+        notes.append(f'{len(improved)} improved; to update their baseline: nox -s baseline -- -k "{chosen}"')
     if session.gpu and session.baseline and session.judging:
         machine = provenance.machine_info(session.gpu.info)
         if unlike := settings(session.baseline.machine_info, machine):
-            notes.append(f"not as when the baseline was measured: {', '.join(map(difference_text, unlike))}")
+            notes.append(
+                f"changed since the baseline was measured: {', '.join(map(difference_text, unlike))}"
+            )
         entries = [e for r in session.results if (e := session.baseline.entry(r.case.id))]
         if strange := sum(e.board not in (None, session.gpu.info.board) for e in entries):
             notes.append(
-                f"{strange} of {len(entries)} cases were compared with figures of another board, which may "
-                "lie some per cent off; `nox -s baseline` measures this one"
+                f"{strange} of {len(entries)} cases were compared with the baseline of another board, which "
+                "may "
+                "differ by a few per cent; `nox -s baseline` measures this one"
             )
     if session.policy.allow_orphans and (orphans := session.orphans):
         notes.append(f"{len(orphans)} orphans in the baseline: {', '.join(orphans)}")
@@ -114,7 +117,7 @@ def _notes(session: Session) -> list[str]:
 
 
 def _sustained(result: Result) -> str:
-    """What launches back to back came to, beside the bursts that are judged."""
+    """The throughput of back-to-back launches, next to that of the bursts, which is judged."""
     m = result.measurement
     if m is None or "sustained_s" not in m.extra:
         return ""

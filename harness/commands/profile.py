@@ -1,8 +1,8 @@
-"""``gemm-regression profile [CASE_ID ...]``: ncu over chosen cases.
+"""``gemm-regression profile [CASE_ID ...]``: hardware counters of selected cases, with ncu.
 
-Without a choice: every kernel's default config at 1024×1024×1024. With ``--emulated`` the counts of the
-emulated device stand beside ncu's: every FP32 kernel on two small problems. Exit code 2 where ncu is missing
-or has measured something else than was asked for, 1 where counts of global memory that must be equal are not.
+Without a selection: every kernel's default config at 1024×1024×1024. With ``--emulated``, the emulated
+counters next to ncu's: every FP32 kernel on two small problems. Exit status: 2 if ncu is missing or measured
+something other than requested, 1 if global-memory counts that must be equal differ.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ Row = dict[str, float]
 
 
 class Column(NamedTuple):
-    """A figure of the table: the metrics it reads, and how it is shown from their values."""
+    """A column of the table: its ``title``, the ncu ``metrics`` it needs, and ``show``, which formats
+    them."""
 
     title: str
     metrics: tuple[str, ...]
@@ -56,7 +57,7 @@ def _count(value: float) -> str:
 
 
 def _per(sectors: float, requests: float) -> str:
-    """Of 32 bytes each: 4 for a full 128-byte load of a warp; none where a kernel makes no request."""
+    """Sectors of 32 bytes per request: 4 for a full 128-byte load of a warp; a dash without requests."""
     return f"{sectors / requests:.2f}" if requests else "–"
 
 
@@ -84,16 +85,16 @@ METRICS = tuple(metric for column in COLUMNS for metric in column.metrics)
 
 
 class ProfileError(Exception):
-    """ncu did not measure what was asked for. One line."""
+    """ncu did not measure what was requested. One line."""
 
 
 def parse(
     text: str, metrics: Iterable[str] = METRICS, optional: Collection[str] = ()
 ) -> list[tuple[str, Row]]:
-    """(kernel name, metric -> value in base units) of each launch, from ncu's --csv --page raw.
+    """(kernel name, metric -> value in base units) of each launch, from the output of ncu --csv --page raw.
 
-    Lines before the header (==PROF==, warnings) are ncu's own; the row below the header holds units.
-    Raises ProfileError where there is no table or a metric is missing from it; ``optional`` ones may be.
+    Lines before the header (==PROF==, warnings) are messages of ncu; the row below the header contains units.
+    Raises ProfileError if there is no table or a metric is missing, unless it is ``optional``.
     """
     lines = text.splitlines()
     start = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), None)
@@ -114,15 +115,15 @@ def _values(
             yield metric, float(row[metric].replace(",", ""))
         except KeyError:
             if metric not in optional:
-                raise ProfileError(f"ncu gives no {metric} on this GPU") from None
+                raise ProfileError(f"ncu does not provide {metric} on this GPU") from None
         except ValueError as error:
             if metric not in optional:
-                raise ProfileError(f"ncu gives no number for {row['Kernel Name']}: {error}") from None
+                raise ProfileError(f"ncu provides no number for {row['Kernel Name']}: {error}") from None
 
 
 def timed_cases(project: Project, choice: Choice, capability: tuple[int, int]) -> list[Case]:
-    """Without a choice every kernel's default config and first dtype at 1024×1024×1024; else the timed cases
-    that the choice leaves, of the suite or on its shapes. Raises ValueError where there is none."""
+    """Without a selection every kernel's default config and first dtype at 1024×1024×1024; otherwise the
+    selected timed cases of the suite or the given shapes. Raises ValueError if there is none."""
     if choice == replace(Choice(), kernels=choice.kernels):
         choice = replace(choice, shapes=("1024x1024x1024",))
         found = [
@@ -135,7 +136,7 @@ def timed_cases(project: Project, choice: Choice, capability: tuple[int, int]) -
     found = [case for case in found if not case.kernel.library]
     if not found:
         raise ValueError(
-            "this leaves no case of a kernel with a source; `--list-cases` of a check lists them"
+            "no case of a kernel with a source is selected; `nox -s check -- --list-cases` lists them"
         )
     return found
 
@@ -144,7 +145,7 @@ def command(
     ncu: str, log: Path, project: Project, cases: Sequence[Case], metrics: Iterable[str] = METRICS
 ) -> list[str]:
     return [
-        # The clocks as they are in the suite's own runs; ncu would lock them to base.
+        # Leave the clocks as in the suite's own runs; ncu would lock them to the base clock.
         *(ncu, "--clock-control", "none", "--target-processes", "all"),
         *("--kernel-name", f"regex:^({'|'.join(dict.fromkeys(map(function, cases)))})$"),
         *("--metrics", ",".join(dict.fromkeys(metrics)), "--csv", "--page", "raw", "--print-units", "base"),
@@ -165,7 +166,7 @@ def measure(
     metrics: Iterable[str] = METRICS,
     optional: Collection[str] = (),
 ) -> list[tuple[str, Row]]:
-    """What ``parse`` gives of a launch of each case, all in one run of ncu. Raises ProfileError."""
+    """The result of ``parse`` for one launch of each case, all in one run of ncu. Raises ProfileError."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "ncu.csv")
         ended = subprocess.run(
@@ -179,7 +180,7 @@ def measure(
 
 
 def each(cases: Sequence[Case], launches: list[tuple[str, Row]]) -> list[Row]:
-    """The figures of each case, in the order asked for. Raises ProfileError unless each made one launch."""
+    """The metrics of each case, in the given order. Raises ProfileError unless each made one launch."""
     if len(cases) != len(launches):
         seen = ", ".join(name for name, _ in launches)
         raise ProfileError(f"{len(cases)} cases made {len(launches)} launches ({seen})")
@@ -187,7 +188,7 @@ def each(cases: Sequence[Case], launches: list[tuple[str, Row]]) -> list[Row]:
 
 
 def table(cases: Sequence[Case], launches: list[tuple[str, Row]]) -> Table:
-    """A row a case. Raises ProfileError as ``each`` does."""
+    """One row per case. Raises ProfileError as ``each`` does."""
     made = Table("case", *(column.title for column in COLUMNS))
     for case, values in zip(cases, each(cases, launches), strict=True):
         made.add_row(case.id, *(column.show(*(values[m] for m in column.metrics)) for column in COLUMNS))
@@ -195,7 +196,7 @@ def table(cases: Sequence[Case], launches: list[tuple[str, Row]]) -> Table:
 
 
 def offered(ncu: str) -> set[str]:
-    """The names of the metrics that ncu can measure on this GPU; none where it does not tell."""
+    """The names of the metrics that ncu can measure on this GPU; empty if unknown."""
     try:
         said = subprocess.run([ncu, "--query-metrics"], capture_output=True, text=True, timeout=120)
     except (OSError, subprocess.SubprocessError):
@@ -206,10 +207,10 @@ def offered(ncu: str) -> set[str]:
 
 
 def beside(ncu: str, project: Project, cases: Sequence[Case], arch: str) -> list[Comparison]:
-    """The counts of the emulated device and those of ncu, of the same cases. Raises ProfileError."""
+    """The emulated counters and those of ncu for the same cases. Raises ProfileError."""
     metrics = compared.metrics(offered(ncu))
     wanted = [metric for ways in metrics.values() for metric in ways]
-    # What cannot be emulated is known before the GPU is asked.
+    # Cases that cannot be emulated are found before the GPU is used.
     device = EmulatedDevice(arch)
     counts = [counters.count(case, device=device, by_source=False) for case in cases]
     launches = measure(ncu, project, cases, wanted, wanted)
@@ -221,7 +222,7 @@ def beside(ncu: str, project: Project, cases: Sequence[Case], arch: str) -> list
 
 
 def versions(ncu: str) -> str:
-    """GPU, driver, tools and commit, as far as they tell."""
+    """GPU, driver, tools and commit, as far as known."""
     said = subprocess.run([ncu, "--version"], capture_output=True, text=True).stdout
     found = re.search(r"Version (\S+)", said)
     tools = f"Nsight Compute {found[1] if found else 'of unknown version'}, nvcc {nvcc_version()}"
@@ -241,16 +242,18 @@ def versions(ncu: str) -> str:
 
 def main(args: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="gemm-regression profile", description="Hardware counters of chosen cases, by ncu."
+        prog="gemm-regression profile", description="Hardware counters of selected cases, with ncu."
     )
     parser.add_argument(
         "cases", nargs="*", metavar="CASE_ID", help="such as naive-f32-block32x32-512x512x512"
     )
     add_selection(parser)
     parser.add_argument(
-        "--emulated", action="store_true", help="the counts of the emulated device beside those of ncu"
+        "--emulated", action="store_true", help="compare the emulated counters with those of ncu"
     )
-    parser.add_argument("--arch", choices=ARCHES, default="sm_90a", help="that is emulated (default sm_90a)")
+    parser.add_argument(
+        "--arch", choices=ARCHES, default="sm_90a", help="architecture to emulate (default sm_90a)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="with --emulated: the counts of both")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="with --emulated: the table")
     options = parser.parse_args(args)
@@ -265,7 +268,7 @@ def main(args: list[str]) -> int:
         else:
             cases = timed_cases(project, choice, capability)
         ncu = find_tool("ncu")
-        # A file or a CI log has no width; a table this wide would be cut to 80 columns there.
+        # A file or a CI log has no width; this wide table would be truncated to 80 columns there.
         console = Console(width=None if sys.stdout.isatty() else 200)
         if not options.emulated:
             console.print(table(cases, measure(ncu, project, cases)))

@@ -1,7 +1,8 @@
-"""``python -m harness report readme [--check]``: the ladder in the README, made from the stored baselines.
+"""``python -m harness report readme [--check]``: updates the ladder table in the README from the stored
+baselines.
 
-Exit status: 0 up to date or brought up to date, 1 stale or a baseline that cannot be trusted, 2 a wrong
-command line.
+Exit status: 0 up to date or updated, 1 out of date or a baseline that cannot be trusted, 2 a wrong command
+line.
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ from harness.reports.markdown import update_readme
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="gemm-regression report", description=__doc__)
     command = parser.add_subparsers(dest="command", required=True).add_parser("readme")
-    command.add_argument("--check", action="store_true", help="change nothing, fail if the table is stale")
+    command.add_argument(
+        "--check", action="store_true", help="change nothing; exit status 1 if the table is out of date"
+    )
     command.add_argument("--readme", type=Path, default=Path("README.md"), help="default: README.md")
-    command.add_argument("--root", type=Path, help="of baselines; default: the project's")
-    command.add_argument("--project", type=Path, metavar="PATH", help="default: the nearest from here")
+    command.add_argument("--root", type=Path, help="folder with baselines; default: the project's")
+    command.add_argument(
+        "--project", type=Path, metavar="PATH", help="default: the nearest project above this folder"
+    )
     given = parser.parse_args(arguments)
     try:
         project = project_of(given)
@@ -39,7 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         return _fail(f"{given.readme}: {error}")
     if given.check and not fresh:
-        return _fail(f"{given.readme}: the ladder is stale; `python -m harness report readme` renews it")
+        return _fail(
+            f"{given.readme}: the ladder is out of date; `python -m harness report readme` updates it"
+        )
     return 0
 
 

@@ -1,6 +1,6 @@
-"""``gemm-regression sanitize``: compute-sanitizer over the small cases.
+"""``gemm-regression sanitize``: runs the small cases under compute-sanitizer.
 
-Exit code 0 where no tool finds anything and every case is right, else 1; 2 without compute-sanitizer.
+Exit status: 0 if no tool finds anything and every case is correct, otherwise 1; 2 without compute-sanitizer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from harness.model import Kernel
 from harness.project.loader import Project
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-FOUND = 9  # The exit code that the sanitizer is told to end with when it finds something.
+FOUND = 9  # The sanitizer's exit code if it finds something.
 
 
 class Finding(NamedTuple):
@@ -34,8 +34,8 @@ class Finding(NamedTuple):
 
 
 def watched(kernels: Iterable[Kernel]) -> tuple[str, ...]:
-    """What the names of the kernels' functions have in common, or these names: the sanitizer is told to look
-    at functions with such a name only."""
+    """The common prefix of the kernels' function names, or the names themselves: the sanitizer checks only
+    functions whose names contain one of these."""
     entries = (kernel.entry for kernel in kernels if not kernel.library)
     names = list(dict.fromkeys(entry.split("<")[0].rpartition("::")[2] for entry in entries))
     common = os.path.commonprefix(names)  # noqa: RUF071 - of words, not of paths
@@ -43,10 +43,10 @@ def watched(kernels: Iterable[Kernel]) -> tuple[str, ...]:
 
 
 def findings(output: str, names: Collection[str]) -> Counter[Finding]:
-    """What the sanitizer reports, from its ========= lines: how often which kind in which kernel, of
-    functions whose names begin so.
+    """The sanitizer's reports, from its ========= lines: the number of each kind by kernel, for functions
+    whose names begin with one of ``names``.
 
-    A report is a line at the margin and the indented ones after it, which name the kernel.
+    A report is an unindented line and the indented lines after it, which name the kernel.
     """
     said = "\n".join(line[9:] for line in output.splitlines() if line.startswith("========="))
     named = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\w*")
@@ -59,17 +59,17 @@ def findings(output: str, names: Collection[str]) -> Counter[Finding]:
 
 
 def summaries(output: str) -> list[int]:
-    """The errors (for racecheck, hazards) that each process's last line counts."""
+    """The number of errors (for racecheck, hazards) in the last line of each process."""
     pattern = r"^========= (?:ERROR|RACECHECK) SUMMARY: (\d+) (?:errors?|hazards?)(?! were not printed)\b"
     return [int(count) for count in re.findall(pattern, output, re.MULTILINE)]
 
 
 def verdict(tool: str, returncode: int, output: str, names: Collection[str]) -> str:
-    """Why a tool's run is red; empty if it is green. A run that checked nothing is red."""
+    """Why a tool's run failed; empty if it passed. A run that checked nothing has failed."""
     if found := sum(summaries(output)) or sum(findings(output, names).values()):
         return f"{tool}: {found} found"
     if returncode == FOUND:
-        return f"{tool}: found something that its output does not show"
+        return f"{tool}: reported an error that its output does not show"
     if returncode:
         return f"{tool}: the run under it failed (exit code {returncode})"
     if not summaries(output):
@@ -80,8 +80,8 @@ def verdict(tool: str, returncode: int, output: str, names: Collection[str]) -> 
 def watch(
     sanitizer: str, tool: str, names: Collection[str], program: Sequence[str]
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program and its workers under one tool, which watches the suite's kernels and not cuBLAS's;
-    ``stdout`` holds all that was said. Guard bands would hide from it what lies out of bounds."""
+    """Runs a program and its workers under one tool, which checks the suite's kernels but not cuBLAS's;
+    ``stdout`` contains all output. Without guard bands, which would hide out-of-bounds accesses from it."""
     command = [
         *(sanitizer, "--tool", tool, "--error-exitcode", str(FOUND), "--target-processes", "all"),
         *("--require-cuda-init", "no", "--report-api-errors", "no"),
@@ -99,13 +99,13 @@ def watch(
 
 
 def program(project: Project, options: Sequence[str]) -> list[str]:
-    """The smoke suite's correctness cases but a library's, whose kernels crash under racecheck."""
+    """The smoke suite's correctness cases, except library calls, whose kernels crash under racecheck."""
     (tests,) = test_files(project, KERNELS)
     libraries = [f"{tests}::test_kernel[{kernel.name}" for kernel in project.kernels if kernel.library]
     return [
         *(sys.executable, "-m", "pytest", tests, *(w for name in libraries for w in ("--deselect", name))),
         *("--device", "cuda", "-m", "gpu"),
-        # Everything takes many times longer under a sanitizer: a hang is a matter of minutes here.
+        # Everything is many times slower under a sanitizer, so the time limit is in minutes here.
         *("--suite", "smoke", "--time-limit", "600", *options),
     ]
 
@@ -120,7 +120,7 @@ def table(tool: str, counts: Counter[Finding]) -> Table:
 def main(arguments: Sequence[str]) -> int:
     console = Console()
     try:
-        about = "Memory errors, races, uninitialised reads and barriers gone wrong, by compute-sanitizer."
+        about = "Memory errors, races, uninitialised reads and barrier errors, with compute-sanitizer."
         project, options = for_pytest("gemm-regression sanitize", about, arguments)
         sanitizer = find_tool("compute-sanitizer")
         names, under = watched(project.kernels), program(project, options)

@@ -1,4 +1,4 @@
-"""What one pytest run knows; the plugins share it through the config's stash."""
+"""The state of one pytest run; the plugins share it through the config's stash."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from harness.verdicts.vocabulary import Policy
 
 @dataclass
 class Session:
-    """What one pytest run knows.
+    """The state of one pytest run.
 
     Attributes:
-        project: whose kernels.
-        device: where cases run; None where nothing can run them.
-        gpu: the same, where it is a GPU: it has a clock.
-        no_gpu: why there is none.
-        arch: that the emulated device compiles for.
-        selection: the cases.
-        baseline, baseline_path: of this GPU model, and its file; None without one.
+        project: the project under test.
+        device: where cases run; None if they cannot be run.
+        gpu: the device if it is a GPU, otherwise None.
+        no_gpu: why there is no GPU.
+        arch: the architecture the emulated device compiles for.
+        selection: the selected cases.
+        baseline, baseline_path: the baseline of this GPU, and its file; None without one.
         policy: how strict the run is.
         plan: how a case is timed.
-        judging: false for a run that a new baseline is made of.
+        judging: False for a run that measures a new baseline.
         against: pairs a suspected regression with its baseline's commit.
-        busy: who else is on the GPU, where that matters.
-        results: of the cases that were timed.
-        compile_errors: the compiler's, by variant.
+        busy: lists other processes on the GPU, if that matters.
+        results: of the timed cases.
+        compile_errors: the compiler's messages, by variant.
     """
 
     project: Project

@@ -1,8 +1,7 @@
-"""``gemm-regression static [--refresh]``: the compiler's figures and the emulated device's counts against the
-stored ones.
+"""``gemm-regression static [--refresh]``: compares compiler metrics and memory counters with the stored ones.
 
-``--refresh`` shows what changed and then stores it, of the chosen variants only. Exit status:
-0 as stored, or refreshed; 1 something is red, or nothing could be compared; pytest's own beyond that.
+``--refresh`` shows what changed and then stores it, for the selected variants only. Exit status: 0 as stored,
+or updated; 1 something differs, or nothing could be compared; otherwise pytest's own.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from harness.project.loader import Project
 
 T = TypeVar("T")
 ABOUT = (
-    "Registers, occupancy, SASS and counts of every kernel against the stored ones; --refresh shows what "
-    "changed and stores it."
+    "Compares registers, occupancy, SASS and memory counters of every kernel with the stored ones; --refresh "
+    "shows what changed and stores it."
 )
 
 
@@ -53,23 +52,25 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def require_stored(root: Path) -> None:
-    """Raises StoreError where stored figures cannot be read, or are none of this compiler's."""
+    """Raises StoreError if stored metrics cannot be read, or there are none for this compiler."""
     nvcc, nvdisasm = tools.pins()
     missing = [arch for arch in ARCHES if not store.load(arch, nvcc, nvdisasm, root)]
     if missing:
         there = ", ".join(sorted(path.name for path in root.glob("nvcc-*"))) or "nothing"
         raise StoreError(
-            f"no figures of nvcc {nvcc} for {', '.join(missing)} are stored (there is {there}): "
+            f"no metrics are stored for nvcc {nvcc} and {', '.join(missing)} (stored: {there}); "
             f"store them with `{ACCEPT}`"
         )
     if not counts.load(nvcc, root):
-        raise StoreError(f"no counts are stored in {store.shown(counts.path_of(root))}: `{ACCEPT}`")
+        raise StoreError(
+            f"no counters are stored in {store.shown(counts.path_of(root))}; store them with `{ACCEPT}`"
+        )
 
 
 def refresh(project: Project, tests: Sequence[str]) -> int:
-    """Shows and then stores the figures and counts of the entries that pytest collects so."""
+    """Shows and then stores the metrics and counters of the entries that pytest collects."""
     found = selected(tests)
-    # What cannot be counted is found before anything is written.
+    # Entries that cannot be counted are found before anything is written.
     counted = [entry for entry in found if isinstance(entry, CounterEntry)]
     check = CounterCheck(project.static)
     emulated = [entry for entry in counted if not not_emulated(entry, check)]
@@ -79,8 +80,8 @@ def refresh(project: Project, tests: Sequence[str]) -> int:
 
 
 def not_emulated(entry: CounterEntry, check: CounterCheck) -> bool:
-    """Whether no emulation is expected of a kernel, and there is none; says so. Raises DeviceError for what
-    else fails."""
+    """Whether a kernel cannot be emulated, as its declared features say; prints that. Raises DeviceError for
+    any other failure."""
     try:
         check.made(entry)
     except DeviceError as error:
@@ -123,19 +124,18 @@ def refresh_figures(project: Project, chosen: Sequence[Entry]) -> None:
 
 
 def _trusted(load: Callable[[], dict[str, T]], others: Sequence[object]) -> dict[str, T]:
-    """What is stored. A file that cannot be trusted is none if nothing of it is to stay."""
+    """What is stored. A file that cannot be trusted counts as empty if all of it is replaced."""
     try:
         return load()
     except StoreError as error:
         if others:
-            raise StoreError(f"{error} (without -k, so that nothing of it is kept)") from None
-        print(f"written anew: {error}")
+            raise StoreError(f"{error} (without -k, so that all of it is replaced)") from None
+        print(f"regenerated: {error}")
         return {}
 
 
 def selected(tests: Sequence[str]) -> list[Entry | CounterEntry]:
-    """The entries that pytest collects with these arguments. Ends the program as pytest does where that goes
-    wrong."""
+    """The entries that pytest collects with these arguments. Exits with pytest's status if that fails."""
     collected: list[Entry | CounterEntry] = []
 
     class Collector:

@@ -1,4 +1,4 @@
-"""The results for people: a row of the ladder table, and its order."""
+"""Results as text: a row of the ladder table, and the order of rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.verdicts.vocabulary import Policy, Verdict
 
 __all__ = ["Row", "in_order", "row"]
 
-# What a verdict means where nothing needs explaining; any other reason is shown with it.
+# Reasons that need no explanation; any other reason is shown with the verdict.
 _PLAIN = ("WITHIN_THRESHOLD", "FASTER", "NOT_IN_BASELINE", "NO_BASELINE_FILE", "WITHIN_MARGIN")
 
 
@@ -20,12 +20,12 @@ class Row:
 
     Attributes:
         stage, config, dtype, problem: its names.
-        gflops: GFLOPS at the median; this and the next figures None where there is none.
-        cublas_ratio: speed as a share of cuBLAS's.
-        change, per_clock: relative change of the GFLOPS, and of the work per SM clock.
+        gflops: GFLOPS at the median; None if unknown, as are the next ones.
+        cublas_ratio: speed relative to cuBLAS's.
+        change, per_clock: relative change of the GFLOPS, and of the work per SM clock cycle.
         noise_floor, detectable: relative; the latter is the minimum detectable effect.
         verdict, reason: kind and reason code.
-        failed: whether it is red.
+        failed: whether the verdict fails.
     """
 
     stage: str
@@ -44,7 +44,7 @@ class Row:
 
     @property
     def outcome(self) -> str:
-        """The verdict, with its reason where that says more."""
+        """The verdict, with its reason if that adds information."""
         return self.verdict if self.reason in ("", *_PLAIN) else f"{self.verdict} {self.reason}"
 
 
@@ -68,8 +68,8 @@ def row(case: Case, verdict: Verdict, cublas_ratio: float | None, policy: Policy
 
 
 def in_order(rows: Sequence[Row], kernels: Sequence[Kernel]) -> dict[str, list[Row]]:
-    """Rows by problem, in the order in which the problems came; of each, by dtype and then
-    in the order of the kernels."""
+    """Rows by problem, in order of appearance; within a problem by dtype, then in the order of the
+    kernels."""
     stages = {kernel.name: number for number, kernel in enumerate(kernels)}
     dtypes = list(dict.fromkeys(dtype.name for kernel in kernels for dtype in kernel.dtypes))
     groups: dict[str, list[Row]] = {}

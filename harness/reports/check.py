@@ -1,11 +1,9 @@
-"""The table of a run without a GPU: a line a variant, from what its tests recorded.
+"""The table of a run without a GPU: one row per variant, from what its tests recorded.
 
-Tests tell what they saw by `record_property`, which reaches the report from whichever process ran them:
-``variant`` always; ``problem``, ``verdict`` (kind and reason) and ``findings`` (check names) from the
-correctness tests; ``arch``,
-``registers``, ``occupancy``, ``limited_by`` and ``change`` from the figures; ``sectors_per_request`` and
-``conflicts`` from the counters.
-"""
+Tests record their results with `record_property`, which also works across processes: ``variant`` always;
+``problem``, ``verdict`` (kind and reason) and ``findings`` (check names) from the correctness tests;
+``arch``, ``registers``, ``occupancy``, ``limited_by`` and ``change`` from the compiler metrics;
+``sectors_per_request`` and ``conflicts`` from the counters."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from harness.model import Kernel, variant_name
 from harness.reports.terminal import render
 from harness.verdicts.vocabulary import VerdictKind
 
-HEADS = [*("stage", "dtype", "config", "right", "races", "sectors/request", "conflicts")]
+HEADS = [*("stage", "dtype", "config", "correct", "races", "sectors/request", "conflicts")]
 HEADS += ["registers", "occupancy", "changed", "found", "verdict"]
 ALIGN = "lllrrrrrrlll"
 _WORST = [VerdictKind.CRASHED, VerdictKind.WRONG, VerdictKind.NOT_EMULATED, VerdictKind.REFUSED]
@@ -32,15 +30,15 @@ class CheckRow:
 
     Attributes:
         stage, dtype, config: its names.
-        problems: on how many it was run.
-        wrong: on how many of them it was not right.
-        found: how often each check of the oracle and the interpreter found something.
-        verdicts: how often each came out of its problems.
-        sectors_per_request, conflicts: the counters', in words.
-        registers, occupancy: the compiler's, in words.
-        changed: architectures whose stored figures it no longer has.
+        problems: the number of problems it was run on.
+        wrong: the number of these on which it was not correct.
+        found: how often each check of the oracle and the interpreter failed.
+        verdicts: how many problems had each verdict.
+        sectors_per_request, conflicts: from the counters, as text.
+        registers, occupancy: from the compiler, as text.
+        changed: architectures whose metrics differ from the stored ones.
         failed: whether any of its tests failed.
-        compared: whether there were stored figures to hold it to.
+        compared: whether there were stored metrics to compare with.
     """
 
     stage: str
@@ -60,17 +58,17 @@ class CheckRow:
 
     @property
     def verdict(self) -> str:
-        """The worst of its problems', by kind; empty where it was not run."""
+        """The worst verdict of its problems, by kind; empty if it was not run."""
         worst = (kind for kind in _WORST if self.verdicts[kind])
         return next(worst, VerdictKind.PASS) if self.verdicts else ""
 
     def cells(self) -> tuple[str, ...]:
-        right = f"{self.problems - self.wrong}/{self.problems}" if self.problems else ""
+        correct = f"{self.problems - self.wrong}/{self.problems}" if self.problems else ""
         return (
             ("! " if self.failed else "") + self.stage,
             self.dtype,
             self.config,
-            right,
+            correct,
             str(self.found["race"]) if self.problems else "",
             self.sectors_per_request,
             self.conflicts,
@@ -83,8 +81,8 @@ class CheckRow:
 
 
 def check_rows(reports: Iterable[Any], arch: str, kernels: Sequence[Kernel] = ()) -> list[CheckRow]:
-    """Rows of the variants that pytest's reports tell of, in the order of the kernels; figures are those
-    of ``arch``."""
+    """Rows of the variants in pytest's reports, in the order of the kernels; compiler metrics are those of
+    ``arch``."""
     rows: dict[str, CheckRow] = {}
     for report in reports:
         said: Mapping[str, Any] = dict(report.user_properties)
@@ -114,7 +112,7 @@ def check_rows(reports: Iterable[Any], arch: str, kernels: Sequence[Kernel] = ()
 
 
 def check_table(rows: Sequence[CheckRow], color: bool) -> str:
-    """The table as text, in which what failed is marked with ``!``."""
+    """The table as text; failed rows are marked with ``!``."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     shown = [i for i in range(len(HEADS)) if any(row.cells()[i] for row in rows)]
     for i in shown:

@@ -1,4 +1,4 @@
-"""Markdown: the summary of a CI job, and the ladder in the README, made from the stored baseline."""
+"""Markdown: the summary of a CI job, and the ladder table in the README from the stored baseline."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def job_summary(
     checked: Sequence[CheckRow] = (),
     kernels: Sequence[Kernel] = (),
 ) -> str:
-    """A GitHub job summary: the count of verdicts, the lines of ``header``, what failed, then everything.
+    """A GitHub job summary: the number of each verdict, the lines of ``header``, failures, then all cases.
 
-    ``other_failures`` are the ids of the tests that failed beside the rows, ``checked`` what a run without
-    a GPU saw. Green only where something was judged, nothing failed, and pytest's ``exit_status`` is 0.
+    ``other_failures`` are the ids of failed tests that have no row, ``checked`` the rows of a run without a
+    GPU. Green only if something was judged, nothing failed, and pytest's ``exit_status`` is 0.
     """
     failed = [row for row in rows if row.failed]
     said = [f"{n} {verdict}" for verdict, n in Counter(row.verdict for row in rows).most_common()]
@@ -82,12 +82,12 @@ def _rows(rows: Sequence[Row], kernels: Sequence[Kernel]) -> str:
 
 
 def readme_section(baselines: Sequence[Baseline], kernels: Sequence[Kernel]) -> str:
-    """What stands between the marks of the README: a table and its provenance for each GPU model."""
+    """The text between the markers in the README: a table with its provenance for each GPU model."""
     return "\n\n".join(f"{_provenance(b)}\n\n{_ladder(b, kernels)}" for b in baselines) or NO_BASELINE
 
 
 def replaced(readme: str, section: str) -> str:
-    """The README with the section between its marks. Raises ValueError where it has not both, once each."""
+    """The README with the section between its markers. Raises ValueError unless it has each marker once."""
     if readme.count(BEGIN) != 1 or readme.count(END) != 1 or readme.index(BEGIN) > readme.index(END):
         raise ValueError(f"needs the line {BEGIN} once, and {END} once after it")
     before, _, rest = readme.partition(BEGIN)
@@ -101,7 +101,7 @@ def _provenance(baseline: Baseline) -> str:
     return (
         f"{machine['name']}{board}, M = N = K = {SHOWN.m}, the best config of each stage. "
         f"Driver {machine['driver']}, CUDA {machine['cuda_driver']}, nvcc {machine['nvcc']}; "
-        f"commit {commit['id'][:12]}{changed}, {baseline.datetime[:10]}, {baseline.runs} fresh runs."
+        f"commit {commit['id'][:12]}{changed}, {baseline.datetime[:10]}, {baseline.runs} runs."
     )
 
 
@@ -138,16 +138,16 @@ def table_text(heads: Sequence[str], align: str, rows: Iterable[Sequence[str]]) 
 
 
 def _safe(text: str) -> str:
-    """Text that can neither end its cell nor become HTML."""
+    """Text escaped so that it neither ends its cell nor becomes HTML."""
     return re.sub(r"\s+", " ", text).replace("|", "\\|").replace("<", "&lt;")
 
 
 def update_readme(
     readme: Path, baselines: Sequence[Baseline], kernels: Sequence[Kernel], check: bool
 ) -> bool:
-    """Brings the README's table up to date, or with ``check`` only looks; true if it was already.
+    """Updates the README's table, unless ``check``; returns whether it was already up to date.
 
-    Raises ValueError where the README has no place for it, OSError where it cannot be read or written.
+    Raises ValueError if the README has no markers for it, OSError if it cannot be read or written.
     """
     text = readme.read_text(encoding="utf-8")
     wanted = replaced(text, readme_section(baselines, kernels))

@@ -1,4 +1,4 @@
-"""A comparison for people: a table on the terminal, Markdown for a pull request."""
+"""A comparison of two commits as text: a table on the terminal, Markdown for a pull request."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _STYLES = {VerdictKind.IMPROVED: "green", VerdictKind.NO_BASELINE: "yellow"}
 
 
 def heading(comparison: Comparison, commit: Commit, tree: Tree) -> list[str]:
-    """What was compared, how, and what it came to; a line each."""
+    """What was compared, how, and the result; one line each."""
     rule = comparison.rule
     said = ", ".join(
         f"{n} {kind}" for kind, n in Counter(str(r.outcome) for r in comparison.rows).most_common()
     )
     lines = [
         f"{tree.label} against {commit.label}: {said or 'no case'}",
-        f"REGRESSED and IMPROVED are beyond ±{100 * rule.delta:g} %, PASS is within, AMBIGUOUS neither; "
-        f"a false verdict in this run has a probability of at most {100 * rule.error:g} % "
+        f"REGRESSED and IMPROVED are outside ±{100 * rule.delta:g} %, PASS is inside, AMBIGUOUS neither; the "
+        f"probability of any false verdict in this run is at most {100 * rule.error:g} % "
         f"(seed {comparison.seed})",
     ]
     if comparison.unfit:
@@ -38,12 +38,12 @@ def heading(comparison: Comparison, commit: Commit, tree: Tree) -> list[str]:
     elif not comparison.judged:
         lines.append("nothing was judged")
     elif not comparison.controls:
-        lines.append("no control was timed: no case needed one")
+        lines.append("no control was timed, because no case was")
     return lines
 
 
 def table(comparison: Comparison, color: bool) -> str:
-    """Controls first, then the cases that were timed or could not be; identical ones are counted only."""
+    """Controls first, then the cases that were timed or failed; identical ones are only counted."""
     drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for head, side in zip(HEADS, ALIGN, strict=True):
         drawn.add_column(head, justify="right" if side == "r" else "left", no_wrap=True)
@@ -69,7 +69,7 @@ def markdown(comparison: Comparison, commit: Commit, tree: Tree) -> str:
         parts.append(table_text(HEADS, ALIGN, timed))
     if comparison.controls:
         controls = [_cells(row, "control") for row in comparison.controls]
-        parts.append("Equal builds, timed as the run's own control:")
+        parts.append("Control: pairs of identical builds, timed in the same run:")
         parts.append(table_text(HEADS, ALIGN, controls))
     if explained := _explained(comparison):
         parts.append("\n".join(f"- {row.case.id}: {row.outcome}: {_plain(row.detail)}" for row in explained))
@@ -85,7 +85,7 @@ def _shown(comparison: Comparison) -> Sequence[Row]:
 
 
 def _explained(comparison: Comparison) -> list[Row]:
-    """Rows with something to say, that the heading has not said for all of them."""
+    """Rows with details that the heading does not contain."""
     rows = (*comparison.controls, *_shown(comparison))
     return [row for row in rows if row.detail and row.outcome != UNFIT]
 

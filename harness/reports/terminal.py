@@ -17,7 +17,7 @@ from harness.reports.figures import gflops_text, noise_text, percent_text, share
 __all__ = ["Row", "ladder_table", "row"]
 
 _NARROW_CONFIG = 18
-# By whether it is narrow: the message of a verdict has them all.
+# Wide and narrow; the message of a verdict contains all of them.
 _FIGURES = (
     ("GFLOPS", "% cuBLAS", "change", "per clock", "noise", "MDE"),
     ("GFLOPS", "% cuBLAS", "change", "MDE"),
@@ -26,11 +26,11 @@ _STYLES = {"PASS": "", "IMPROVED": "green", "NO_BASELINE": "yellow", "DRIFTED": 
 
 
 def ladder_table(rows: Sequence[Row], width: int, color: bool, kernels: Sequence[Kernel] = ()) -> str:
-    """The table as text: grouped by problem, every row shown, those that failed marked with ``!``.
+    """The table as text: grouped by problem, all rows, failed ones marked with ``!``.
 
-    Where ``width`` is short, configs go on at the next line after a hyphen, and the change per clock and the
-    noise floor are left out. No word or figure is ever cut: a very narrow table is wider than asked. No
-    line ends in spaces; without ``color`` there are no control sequences.
+    If it exceeds ``width``, configs are wrapped after hyphens, and the change per clock and the noise floor
+    are omitted. Nothing is truncated: the table may be wider than requested. No line ends in spaces; without
+    ``color`` there are no control sequences.
     """
     console = _console(color)
     table = _table(rows, kernels, narrow=False)
@@ -40,7 +40,7 @@ def ladder_table(rows: Sequence[Row], width: int, color: bool, kernels: Sequence
 
 
 def render(table: Table, color: bool) -> str:
-    """A table as text, as wide as it is; no line ends in spaces."""
+    """A table as text, in its natural width; no line ends in spaces."""
     console = _console(color)
     with console.capture() as captured:
         console.print(table)
@@ -90,7 +90,7 @@ def _cells(one: Row, narrow: bool) -> tuple[str, ...]:
 
 
 def _broken(config: str) -> str:
-    """The label on several lines, broken after hyphens."""
+    """The label, wrapped after hyphens."""
     lines = [""]
     for part in config.replace("-", "-\n").splitlines():
         if len(lines[-1] + part) > _NARROW_CONFIG and lines[-1]:

@@ -1,4 +1,4 @@
-"""A verdict in one line for people: the figures, what is behind them, and the command that settles it."""
+"""A verdict in one line: the numbers, the reason, and the command to run next."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _CLOCK_EVENT_REASONS = {
 }
 _SETTINGS = {
     "vbios": "VBIOS",
-    "cuda_driver": "CUDA of the driver",
+    "cuda_driver": "CUDA version of the driver",
     "cublas": "cuBLAS",
     "pycuda": "PyCUDA",
     "power_limit_w": "power limit in W",
     "applications_sm_clock_mhz": "application SM clock in MHz",
-    "max_sm_clock_mhz": "maximal SM clock in MHz",
-    "max_memory_clock_mhz": "maximal memory clock in MHz",
+    "max_sm_clock_mhz": "maximum SM clock in MHz",
+    "max_memory_clock_mhz": "maximum memory clock in MHz",
     "memory_mib": "memory in MiB",
     "ecc": "ECC",
     "mig": "MIG",
@@ -40,26 +40,27 @@ _SETTINGS = {
 
 
 def message(v: Verdict, e: Evidence) -> str:
-    """The verdict on what the evidence is of, in one line."""
+    """The message of a verdict, in one line."""
     if e.error:
         return e.error[1]
     if e.last is None:
         return f"{v.kind} {v.reason}"
-    return _MESSAGES.get(v.reason, _confirmed)(v, e, e.last)  # what a pair settled is not in the table
+    return _MESSAGES.get(v.reason, _confirmed)(v, e, e.last)  # results of a pair are not in the table
 
 
 def path(e: Evidence) -> str:
-    """How the verdict was come to."""
-    steps = ["against the baseline" if e.reference else "no baseline"]
+    """The steps that led to the verdict."""
+    steps = ["compared with the baseline" if e.reference else "no baseline"]
     if e.second:
-        steps.append("again in a fresh worker")
+        steps.append("repeated in a new process")
     if e.paired:
-        steps.append("no pair" if e.paired.outcome == NO_PAIR else f"beside commit {e.paired.commit[:12]}")
+        no_pair = e.paired.outcome == NO_PAIR
+        steps.append("no pair" if no_pair else f"paired with commit {e.paired.commit[:12]}")
     return ", ".join(steps)
 
 
 def checked_text(c: Checked) -> str:
-    """What checking a case came to; a line, and of what is wrong one for each finding."""
+    """The result of checking a case, in one line; for wrong results one more line per finding."""
     kind, reason = c.outcome
     said = [*map(str, c.findings), *c.reasons]
     if kind is VerdictKind.WRONG:
@@ -69,23 +70,23 @@ def checked_text(c: Checked) -> str:
     text = f"{kind}: {c.name}: {reason}: {'; '.join(said)}"
     if reason == UNSUPPORTED:
         text += (
-            "; if that is meant, declare it: "
-            f'Kernel(name="{c.kernel.name}", …, features=("wgmma",)), and only a GPU will judge it'
+            "; if this is intended, declare it: "
+            f'Kernel(name="{c.kernel.name}", …, features=("wgmma",)), and it is checked on a GPU only'
         )
     return text
 
 
 def orphans_text(case_ids: Iterable[str]) -> str:
-    """What ORPHAN says of these cases."""
+    """The message of ORPHAN for these cases."""
     ids = list(case_ids)
     return (
         f"{VerdictKind.ORPHAN}: {len(ids)} baseline cases are no longer in the suite: {', '.join(ids)}. "
-        "Drop them with `python -m harness baseline prune`, or pass --allow-orphans"
+        "Remove them with `python -m harness baseline prune`, or pass --allow-orphans"
     )
 
 
 def reasons_text(bits: int) -> str:
-    """NVML's clock-event reasons in words, or ``none``."""
+    """NVML's clock-event reasons as text, or ``none``."""
     words = [word for bit, word in _CLOCK_EVENT_REASONS.items() if bits & bit]
     if unknown := bits & ~sum(_CLOCK_EVENT_REASONS):
         words.append(f"{unknown:#x}")
@@ -93,19 +94,19 @@ def reasons_text(bits: int) -> str:
 
 
 def difference_text(d: Difference) -> str:
-    """``driver 999.1 → 1000.2``; one that an older run told is its text."""
+    """``driver 999.1 → 1000.2``; one recorded by an older version is text already."""
     if d.what == "sm_clock_mhz":
         return f"SM clock {d.then:.0f} → {d.now:.0f} MHz ({reasons_text(d.reasons)})"
     if d.what == "temperature_c":
         return f"temperature {d.then:.0f} → {d.now:.0f} °C"
     if d.what == "cublas_speed":
-        return f"cuBLAS on the same problem {percent_text(d.now)}"
+        return f"cuBLAS for the same problem {percent_text(d.now)}"
     name = _SETTINGS.get(d.what, d.what)
     return name if d.then is None else f"{name} {d.then} → {d.now}"
 
 
 def refresh(case_id: str) -> str:
-    """The command that measures a case anew. No other id contains it in brackets, whatever it begins with."""
+    """The command that re-measures a case. In brackets, the id matches no longer id that contains it."""
     return f'nox -s baseline -- -k "[{case_id}]"'
 
 
@@ -120,7 +121,7 @@ def reproduce(case_id: str) -> str:
 def _figures(v: Verdict, o: Observation) -> str:
     per_clock = "" if v.per_clock is None else f"per clock {percent_text(v.per_clock, 2)}; "
     return (
-        f"{o.case_id}: {gflops_text(v.gflops)} GFLOPS against {gflops_text(v.baseline_gflops)} "
+        f"{o.case_id}: {gflops_text(v.gflops)} GFLOPS, baseline {gflops_text(v.baseline_gflops)} "
         f"({percent_text(v.change, 2)}; {per_clock}threshold {100 * (v.threshold or 0):.2g} %, "
         f"noise floor {100 * (v.noise_floor or 0):.2g} %)"
     )
@@ -131,40 +132,40 @@ def _plain(v: Verdict, e: Evidence, o: Observation) -> str:
 
 
 def _impossible(v: Verdict, e: Evidence, o: Observation) -> str:
-    return f"{o.case_id}: a sample of {min(o.seconds):g} s is no duration; the timer is broken"
+    return f"{o.case_id}: a sample of {min(o.seconds):g} s is not a valid duration; the timer is broken"
 
 
 def _few(v: Verdict, e: Evidence, o: Observation) -> str:
-    return f"{o.case_id}: {len(o.seconds)} clean rounds, {MIN_SAMPLES} are needed; run it again"
+    return f"{o.case_id}: {len(o.seconds)} valid rounds, {MIN_SAMPLES} are needed; run it again"
 
 
 def _throttled(v: Verdict, e: Evidence, o: Observation) -> str:
     return (
         f"{o.case_id}: the SM clock was throttled ({o.sm_clock_mhz:.0f} MHz, {o.power_w:.0f} W, "
         f"{o.temperature_c:.0f} °C, clock-event reasons: {reasons_text(o.clock_event_reasons)}); "
-        "let the GPU rest and run it again"
+        "let the GPU cool down and run it again"
     )
 
 
 def _nothing(v: Verdict, e: Evidence, o: Observation) -> str:
-    where = "in the baseline" if v.reason == "NOT_IN_BASELINE" else "of this GPU"
-    return f"{o.case_id}: nothing {where} to compare with; measure it: {refresh(o.case_id)}"
+    what = "not in the baseline" if v.reason == "NOT_IN_BASELINE" else "no baseline for this GPU"
+    return f"{o.case_id}: {what}; measure it: {refresh(o.case_id)}"
 
 
 def _other_l2(v: Verdict, e: Evidence, o: Observation) -> str:
-    return f"{o.case_id}: timed with L2 {o.l2}, the baseline with L2 {_then(e).l2}; time it alike"
+    return f"{o.case_id}: timed with L2 {o.l2}, the baseline with L2 {_then(e).l2}; use the same L2 policy"
 
 
 def _other_duty(v: Verdict, e: Evidence, o: Observation) -> str:
     return (
         f"{o.case_id}: timed at a duty cycle of {o.duty:g}, the baseline at {_then(e).duty:g}; "
-        f"measure it anew: {refresh(o.case_id)}"
+        f"re-measure it: {refresh(o.case_id)}"
     )
 
 
 def _then(e: Evidence) -> Reference:
     if e.reference is None:
-        raise ValueError("a verdict against a baseline, without one")
+        raise ValueError("a verdict that needs a baseline, without one")
     return e.reference
 
 
@@ -180,40 +181,40 @@ def _exceeded(x: Exceeded | None) -> str:
     if x is None:
         return "beyond --benchmark-compare-fail"
     limit = f"{x.check.percent:g} %" if x.check.seconds is None else f"{x.check.seconds:g} s"
-    return f"{x.check.field} {x.now:.4g} s against {x.then:.4g} s, more than {limit} above"
+    return f"{x.check.field} {x.now:.4g} s, baseline {x.then:.4g} s, more than {limit} slower"
 
 
 def _higher_clock(v: Verdict, e: Evidence, o: Observation) -> str:
     return (
-        f"{_figures(v, o)}; only because the SM clock is {o.sm_clock_mhz:.0f} MHz, not "
-        f"{_then(e).sm_clock_mhz:.0f} as in the baseline. Restore it, or measure anew: {refresh(o.case_id)}"
+        f"{_figures(v, o)}; not slower only because the SM clock is {o.sm_clock_mhz:.0f} MHz instead of "
+        f"{_then(e).sm_clock_mhz:.0f}. Restore the clock, or re-measure: {refresh(o.case_id)}"
     )
 
 
 def _shared(v: Verdict, e: Evidence, o: Observation) -> str:
-    return f"{o.case_id}: the GPU was shared with {'; '.join(e.others)}; stop that and run it again"
+    return f"{o.case_id}: other processes used the GPU: {'; '.join(e.others)}; stop them and run it again"
 
 
 def _not_confirmed(v: Verdict, e: Evidence, o: Observation) -> str:
-    return f"{_figures(v, o)}; a first look at {percent_text(v.first_change)} was not confirmed"
+    return f"{_figures(v, o)}; a first measurement of {percent_text(v.first_change)} was not confirmed"
 
 
 def _same_code(v: Verdict, e: Evidence, o: Observation) -> str:
     library = v.reason == "LIBRARY_SLOWER"
-    what = "no code of ours is in it" if library else "the binary is the baseline's to the byte"
-    return f"{_figures(v, o)}; twice, but {what}: {_drift(e)}. {reproduce(o.case_id)}"
+    what = "it is a library call" if library else "the binary is byte-identical to the baseline's"
+    return f"{_figures(v, o)}; confirmed, but {what}: {_drift(e)}. {reproduce(o.case_id)}"
 
 
 def _drift(e: Evidence) -> str:
-    """Where to look, when the code is not what changed."""
+    """Possible causes if the code has not changed."""
     if e.differences:
-        return f"not as it was: {', '.join(map(difference_text, e.differences))}"
-    return "look at the launch, the driver, the clocks and the power limit"
+        return f"changed since the baseline: {', '.join(map(difference_text, e.differences))}"
+    return "check the launch, the driver, the clocks and the power limit"
 
 
 def _confirmed(v: Verdict, e: Evidence, o: Observation) -> str:
-    """What a fresh worker confirmed, and what came of the pair."""
-    text = f"{_figures(v, o)}; confirmed in a fresh worker"
+    """What a new process confirmed, and the result of the paired comparison."""
+    text = f"{_figures(v, o)}; confirmed in a new process"
     if e.paired:
         text += f"; {paired_text(e.paired)}"
         if v.kind is VerdictKind.DRIFTED and v.reason != "LOWER_CLOCK":
@@ -222,46 +223,47 @@ def _confirmed(v: Verdict, e: Evidence, o: Observation) -> str:
 
 
 _MARGIN = {
-    SLOWER.reason: "beyond",
-    FASTER.reason: "beyond",
-    WITHIN.reason: "within",
-    UNDECIDED.reason: "undecided by",
+    SLOWER.reason: "outside",
+    FASTER.reason: "outside",
+    WITHIN.reason: "inside",
+    UNDECIDED.reason: "inconclusive at",
 }
 
 
 def paired_text(p: Paired) -> str:
-    """What came of a pair."""
+    """The result of a paired comparison."""
     short = p.commit[:12]
     if p.outcome == NO_PAIR:
         return f"not paired: {p.detail}"
     if p.outcome == SAME_BINARY:
-        return f"yet {short} compiles to the same binary today"
+        return f"but {short} compiles to the same binary today"
     if p.change is None or p.interval is None or p.delta is None:
-        return f"beside {short}: {p.detail}"
+        return f"paired with {short}: {p.detail}"
     low, high = p.interval
     return (
-        f"beside {short} its time is {percent_text(p.change, 2)} ({percent_text(low, 2)} … "
+        f"paired with {short}, its time changes by {percent_text(p.change, 2)} ({percent_text(low, 2)} … "
         f"{percent_text(high, 2)}), {_MARGIN[p.reason]} ±{100 * p.delta:.2g} %"
     )
 
 
 def _lower_clock(v: Verdict, e: Evidence, o: Observation) -> str:
     where = (
-        f"at {o.sm_clock_mhz:.0f} MHz in place of {_then(e).sm_clock_mhz:.0f} "
+        f"{o.sm_clock_mhz:.0f} MHz instead of {_then(e).sm_clock_mhz:.0f} "
         f"({reasons_text(o.clock_event_reasons)})"
     )
     if v.kind is VerdictKind.DRIFTED:
-        said = f"Per clock it does as much as before: the clock is lower, {where}"
+        said = f"The work per clock cycle is unchanged; the clock is lower: {where}"
     else:
-        said = f"It cannot be judged {where}: set the clock as it was"
+        said = f"It cannot be judged at {where}: restore the clock"
     return f"{_confirmed(v, e, o)} {said}"
 
 
 def _other_settings(v: Verdict, e: Evidence, o: Observation) -> str:
     unlike = ", ".join(difference_text(d) for d in e.differences if d.decisive)
     return (
-        f"{_confirmed(v, e, o)} Code or machine, which is not as it was ({unlike})? Fetch the "
-        f"baseline's commit, to be paired with, or measure anew: {refresh(o.case_id)}"
+        f"{_confirmed(v, e, o)} The cause may be the code or the machine, which has changed ({unlike}). "
+        "Fetch "
+        f"the baseline's commit for a paired comparison, or re-measure: {refresh(o.case_id)}"
     )
 
 

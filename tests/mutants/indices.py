@@ -11,7 +11,7 @@ DIMENSIONS = (
     Mutant(
         "ld_for_n", "naive", _LD, (("(size_t)k * ldb + col", "(size_t)k * N + col"),), "rows of B are N apart"
     ),
-    Mutant("n_for_k", "naive", _LD, (("k < K; ++k", "k < N; ++k"),), "N products in place of K"),
+    Mutant("n_for_k", "naive", _LD, (("k < K; ++k", "k < N; ++k"),), "N products instead of K"),
     Mutant(
         "k_for_lda",
         "tiled",

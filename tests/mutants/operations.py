@@ -184,7 +184,7 @@ EPILOGUES = (
         "bias_relu",
         _EPILOGUE,
         (("return fmaxf(x, 0.0f);", "return fminf(fmaxf(x, 0.0f), 6.0f);"),),
-        "ReLU6 in place of ReLU",
+        "ReLU6 instead of ReLU",
         problems=SMALL,
     ),
     Mutant(
@@ -197,7 +197,7 @@ EPILOGUES = (
                 "return 0.5f * x * (1.0f + erff(0.7071067812f * x));",
             ),
         ),
-        "GELU by erf in place of tanh",
+        "GELU by erf instead of tanh",
         problems=SMALL,
     ),
     Mutant(
@@ -210,7 +210,7 @@ EPILOGUES = (
                 "return x / (1.0f + __expf(-1.702f * x));",
             ),
         ),
-        "GELU's approximation by a sigmoid in place of tanh",
+        "GELU's approximation by a sigmoid instead of tanh",
         problems=SMALL,
     ),
     Mutant(

@@ -39,7 +39,7 @@ def test_process_that_comes_to_the_gpu_leaves_nothing_to_judge(repo: Repo, now: 
     way = Way(repo, now=now, busy=lambda: [TRAIN])
     verdict, text = told_of(way)
     assert (verdict.kind, verdict.reason) == (VerdictKind.AMBIGUOUS, "SHARED_GPU")
-    assert f"the GPU was shared with {TRAIN}; stop that and run it again" in text
+    assert f"other processes used the GPU: {TRAIN}; stop them and run it again" in text
     assert verdict.failed(Policy(fail_on_drift=False))
     assert way.device.asked == []
 
@@ -90,8 +90,8 @@ def slow_clock(mhz: float, work: float = 0.0, reasons: int = 0) -> dict[str, Any
 @pytest.mark.parametrize(
     ("reasons", "machine", "says"),
     [
-        (0, {}, "at 1200 MHz in place of 1980 (none)"),
-        (POWER_CAP, {"power_limit_w": 450.0}, "at 1200 MHz in place of 1980 (software power cap)"),
+        (0, {}, "1200 MHz instead of 1980 (none)"),
+        (POWER_CAP, {"power_limit_w": 450.0}, "1200 MHz instead of 1980 (software power cap)"),
     ],
     ids=["locked low", "power limit"],
 )
@@ -141,7 +141,7 @@ def test_slower_code_does_not_hide_behind_a_higher_clock() -> None:
         assert judge(o, stored, Policy()).reason == reason
     verdict, text = judged(synthetic.observed(case, 0.01, sm_clock_mhz=1650.0), stored)
     assert (verdict.kind, verdict.reason) == (VerdictKind.AMBIGUOUS, "HIGHER_CLOCK")
-    assert "only because the SM clock is 1650 MHz, not 1500 as in the baseline" in text
+    assert "only because the SM clock is 1650 MHz instead of 1500" in text
     assert verdict.failed(Policy(allow_no_baseline=True, allow_orphans=True, fail_on_drift=False))
 
 
@@ -159,7 +159,7 @@ def test_hot_board_is_not_judged_nor_measured(reasons: int, stored: bool) -> Non
     verdict, text = judged(hot, expected if stored else None)
     assert (verdict.kind, verdict.reason) == (VerdictKind.AMBIGUOUS, "THROTTLED")
     assert "1905 MHz, 100 W, 88 °C, clock-event reasons: " in text
-    assert "let the GPU rest" in text
+    assert "let the GPU cool down" in text
 
 
 def test_heat_that_left_the_clock_as_it_was_does_not_matter() -> None:
@@ -181,7 +181,7 @@ def test_other_settings_and_no_pair_leave_code_and_machine_apart(
 ) -> None:
     verdict, text = told_of(Way(repo, pairing=False, machine=MACHINE | {name: value}))
     assert (verdict.kind, verdict.reason) == (VerdictKind.AMBIGUOUS, "OTHER_SETTINGS")
-    assert f"Code or machine, which is not as it was ({says})?" in text
+    assert f"The cause may be the code or the machine, which has changed ({says})." in text
     assert came_to(Way(repo, machine=MACHINE | {name: value})) == ("REGRESSED", "SLOWER_PAIRED")
     # What only sets the clock is seen in the clock.
     limited = MACHINE | {"power_limit_w": 650.0}
@@ -206,7 +206,7 @@ def test_green_run_on_a_changed_machine_says_so(rig: Rig, change: dict[str, Any]
     device = ReplayDevice(3)
     device.info = dataclasses.replace(device.info, **change)
     outcome = rig.run(*OURS, "--job-summary=summary.md", device=device)
-    line = f"not as when the baseline was measured: {says}"
+    line = f"changed since the baseline was measured: {says}"
     assert outcome.status == 0
     assert line in outcome.text
     assert line in (rig.root / "summary.md").read_text()

@@ -136,7 +136,7 @@ def test_merge_shows_old_against_new_before_it_writes(
     assert "pass --yes" in shown.err
     line = next(line for line in shown.out.splitlines() if line.startswith(TILED.id))
     assert line.split()[1:] == ["13,744", "17,180", "+25.0", "%", "0.04", "%", "0.04", "%"]
-    assert "2 other cases stay as they are" in shown.out
+    assert "2 other cases are unchanged" in shown.out
     assert NAIVE.id not in shown.out
 
     assert main(["merge", *files, "--root", str(root), "--yes"]) == 0
@@ -167,10 +167,10 @@ def test_prune_drops_what_the_suite_has_no_more(tmp_path: Path, capsys: pytest.C
     live = select().timed[0]
     write(merged(tmp_path, five_runs([gone, live])), root / SLUG)
     assert main(["prune", "--root", str(root)]) == 0
-    assert f"dropping {gone.id}" in capsys.readouterr().out
+    assert f"removing {gone.id}" in capsys.readouterr().out
     assert [b.case_ids for b in stored(root)] == [(live.id,)]
     assert main(["prune", "--root", str(root)]) == 0
-    assert "nothing to drop" in capsys.readouterr().out
+    assert "nothing to remove" in capsys.readouterr().out
     assert len(contents(root / SLUG)) == 2
 
 
@@ -178,7 +178,7 @@ def test_prune_does_not_empty_a_baseline(tmp_path: Path, capsys: pytest.CaptureF
     root = tmp_path / "baselines"
     write(merged(tmp_path, five_runs([case(problem=Problem(17, 19, 23))])), root / SLUG)
     assert main(["prune", "--root", str(root)]) == 1
-    assert "no case of it is in the suite" in capsys.readouterr().err
+    assert "none of its cases is in the suite" in capsys.readouterr().err
     assert len(contents(root / SLUG)) == 1
 
 

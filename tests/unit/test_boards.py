@@ -68,7 +68,7 @@ def test_a_file_and_its_cases_know_their_board(root: Path, capsys: pytest.Captur
     stored(root, THEIRS_IS)
     files = synthetic.saved(root.parent / "runs", runs(OURS_IS, [TILED], 0.011))
     assert main(["merge", *map(str, files), "--yes", "--root", str(root)]) == 0
-    assert "1 other cases stay as they are, 1 of another board" in capsys.readouterr().out
+    assert "1 other cases are unchanged, 1 of another board" in capsys.readouterr().out
     path = current(root, SLUG, OURS_IS)
     assert path is not None
     made = load(path)
@@ -108,8 +108,8 @@ def test_history_of_a_board_is_not_that_of_another(root: Path, capsys: pytest.Ca
     assert moves(files) == []  # all of them: those of the newest's board alone count
     assert main(["history", "--root", str(root)]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"0 of 2 cases moved from 0002_2026-11-02.json to 0004_2026-11-02.json on board {THEIRS_IS}",
-        f"0 of 2 cases moved from 0001_2026-11-02.json to 0005_2026-11-02.json on board {OURS_IS}",
+        f"0 of 2 cases changed between 0002_2026-11-02.json and 0004_2026-11-02.json on board {THEIRS_IS}",
+        f"0 of 2 cases changed between 0001_2026-11-02.json and 0005_2026-11-02.json on board {OURS_IS}",
     ]
     stored(root, OURS_IS, seconds=0.011)
     assert note(root, SLUG, THEIRS_IS) == ""
@@ -153,7 +153,7 @@ def rewritten(rig: Rig, board: str | None, of_one_case: str | None) -> None:
     ("board", "of_one_case", "header", "strange"),
     [
         (OURS_IS, OURS_IS, "", ""),
-        (OURS_IS, THEIRS_IS, "", "1 of 6 cases were compared with figures of another board"),
+        (OURS_IS, THEIRS_IS, "", "1 of 6 cases were compared with the baseline of another board"),
         (THEIRS_IS, THEIRS_IS, ", of another board of this model", "6 of 6 cases were compared with"),
         (None, None, ", of an unknown board of this model", ""),
     ],
@@ -168,4 +168,4 @@ def test_a_run_tells_whose_figures_it_is_judged_by(
     (line,) = (line for line in outcome.text.splitlines() if line.startswith("suite: "))
     assert line.endswith(f".json{header}")
     assert strange in outcome.text
-    assert ("were compared with figures of another board" in outcome.text) is bool(strange)
+    assert ("were compared with the baseline of another board" in outcome.text) is bool(strange)

@@ -31,11 +31,11 @@ def report(variant: str, failed: bool = False, **said: object) -> Any:
 
 
 REPORTS = [
-    report(TILED, problem="1x1x1", findings="", verdict="PASS RIGHT"),
+    report(TILED, problem="1x1x1", findings="", verdict="PASS CORRECT"),
     report(TILED, True, problem="3x5x7", findings="race race exact", verdict="WRONG OUTPUT"),
     report(TILED, True, arch="sm_80", registers=40, occupancy="50.0% (registers)", change="BAR 2 -> 1"),
     report(TILED, arch="sm_90a", registers=32, occupancy="100.0% (threads)", change=""),
-    report(NAIVE, problem="1x1x1", findings="", verdict="PASS RIGHT"),
+    report(NAIVE, problem="1x1x1", findings="", verdict="PASS CORRECT"),
     SimpleNamespace(user_properties=[], failed=True, skipped=False),
 ]
 
@@ -120,7 +120,7 @@ def test_a_problem_that_is_not_taken_is_refused_and_a_wrong_result_is_wrong() ->
     refused = check(NumpyDevice(), taken)
     assert str(refused.outcome) == "REFUSED NOT_TAKEN"
     assert checked_text(refused) == f"REFUSED: {case.id}: NOT_TAKEN: m 3 is no multiple of 8"
-    assert str(check(NumpyDevice(), case).outcome) == "PASS RIGHT"
+    assert str(check(NumpyDevice(), case).outcome) == "PASS CORRECT"
 
     def zero(c: Any, inputs: Inputs, problem: Problem) -> None:
         c[:] = 0
@@ -136,7 +136,7 @@ def test_columns_that_nothing_fills_are_left_out() -> None:
     text = check_table(check_rows(REPORTS, "sm_90a"), color=False)
     assert "sectors/request" not in text
     assert text.splitlines()[0].split() == [
-        *("stage", "dtype", "config", "right", "races", "registers", "occupancy", "changed", "found"),
+        *("stage", "dtype", "config", "correct", "races", "registers", "occupancy", "changed", "found"),
         "verdict",
     ]
 
@@ -183,4 +183,4 @@ def test_a_library_call_is_not_emulated(rig: Rig, device: str) -> None:
     outcome = rig.run("--kernel=cublas", f"--device={device}", KERNELS_FILE, device="asleep", outputs=False)
     assert outcome.status == 4
     (error,) = outcome.errors
-    assert "cublas is a library call, which has no PTX to execute" in error
+    assert "cublas is a library call without PTX to execute" in error

@@ -17,7 +17,7 @@ def test_a_rate_without_and_with_counters(capsys: pytest.CaptureFixture[str]) ->
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("naive-f32-block32x32-33x18x5, sm_90a, one core of ")
     assert [line.split(":")[0] for line in said[2:]] == ["all checks on", "and counters"]
-    assert all(re.search(r": \d+\.\d million lane-instructions a second", line) for line in said[2:])
+    assert all(re.search(r": \d+\.\d million lane-instructions per second", line) for line in said[2:])
     assert os.sched_getaffinity(0) == cores
 
 

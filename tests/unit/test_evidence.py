@@ -98,8 +98,8 @@ def test_altered_record_is_seen(
     assert main([str(written(tmp_path, document))]) == 1
     line, last = capsys.readouterr().out.splitlines()
     assert line.startswith(f"{record['extra_info']['case']}: ")
-    assert "but the run said " in line
-    assert last.endswith(", 1 otherwise than the run said")
+    assert "but the run recorded " in line
+    assert last.endswith(", 1 differ from the recorded verdict")
 
 
 def test_kernel_that_is_no_more_is_judged_all_the_same(tmp_path: Path) -> None:
@@ -148,7 +148,8 @@ def test_case_without_samples_is_told_and_judged_again(
     file = rig.root / "out.json"
     assert main([str(file)]) == 0
     assert (
-        capsys.readouterr().out == f"{len(CASES)} cases judged again (4 red), 0 otherwise than the run said\n"
+        capsys.readouterr().out
+        == f"{len(CASES)} cases judged again (4 failed), 0 differ from the recorded verdict\n"
     )
     for verdict in ("PASS", "AMBIGUOUS"):
         document = outcome.json

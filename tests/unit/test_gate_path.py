@@ -28,11 +28,13 @@ def test_what_is_slower_beside_its_baseline_s_commit_has_regressed(repo: Repo) -
     result = way.run()
     assert (result.verdict.kind, result.verdict.reason) == (VerdictKind.REGRESSED, "SLOWER_PAIRED")
     sha = repo.git("rev-parse", "HEAD")[:12]
-    assert f"confirmed in a fresh worker; beside {sha} its time is +" in message(
+    assert f"confirmed in a new process; paired with {sha}, its time changes by +" in message(
         result.verdict, result.evidence
     )
     info = gate.extra_info(result)
-    assert path(result.evidence) == f"against the baseline, again in a fresh worker, beside commit {sha}"
+    assert (
+        path(result.evidence) == f"compared with the baseline, repeated in a new process, paired with commit {sha}"
+    )
     assert info["evidence"]["paired"]["delta"] == pytest.approx(0.005)
 
 
@@ -40,7 +42,10 @@ def test_code_as_slow_as_its_baseline_s_commit_is_here_and_now_is_drift(repo: Re
     way = Way(repo, then=1.03e-3, machine=MACHINE | {"driver": "1000.2", "power_limit_w": 600.0})
     verdict, text = told_of(way)
     assert (verdict.kind, verdict.reason) == (VerdictKind.DRIFTED, "BASE_AS_SLOW")
-    assert "not as it was: driver 999.1 → 1000.2, power limit in W 700.0 → 600.0, cuBLAS on the same" in text
+    assert (
+        "changed since the baseline: driver 999.1 → 1000.2, power limit in W 700.0 → 600.0, cuBLAS for the same"
+        in text
+    )
     assert verdict.failed(Policy())
     assert not verdict.failed(Policy(fail_on_drift=False))
 
@@ -106,7 +111,7 @@ def test_baseline_whose_commit_is_not_there_is_confirmed_alone(
 def test_device_that_cannot_pair_confirms_alone(repo: Repo) -> None:
     result = Way(repo, pairing=False).run()
     assert (result.verdict.kind, result.verdict.reason) == (VerdictKind.REGRESSED, "SLOWER_CONFIRMED")
-    assert path(result.evidence) == "against the baseline, again in a fresh worker"
+    assert path(result.evidence) == "compared with the baseline, repeated in a new process"
 
 
 @pytest.mark.parametrize(
@@ -152,14 +157,14 @@ def test_differences_name_settings_and_state() -> None:
         "power limit in W 700.0 → 500.0",
         "SM clock 1980 → 1410 MHz (software power cap)",
         "temperature 40 → 83 °C",
-        "cuBLAS on the same problem -2.0 %",
+        "cuBLAS for the same problem -2.0 %",
     ]
     assert not any(d.decisive for d in found)
     same = synthetic.observed(case, 0.01, sm_clock_mhz=1975.0, temperature_c=45.0)
     found = differences(then, entry.reference, machine | {"driver": "1.0", "ecc": False}, same)
     assert [(difference_text(d), d.decisive) for d in found] == [
         ("ECC True → False", True),
-        ("cuBLAS on the same problem +0.0 %", False),
+        ("cuBLAS for the same problem +0.0 %", False),
     ]
 
 

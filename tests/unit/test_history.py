@@ -128,26 +128,26 @@ def test_command_says_what_moved_where_and_by_how_much(
 ) -> None:
     assert main(["history", "--root", str(root)]) == 0
     head, row, count, slower = capsys.readouterr().out.splitlines()
-    assert head.split()[:3] == ["case", "moved", "at"]
+    assert head.split()[:3] == ["case", "changed", "at"]
     assert row.split()[:3] == [TILED.id, "0003_2026-11-02.json", "0123456789ab"]
     assert row.endswith("-1.96 %")
-    assert count == "1 of 2 cases moved from 0001_2026-11-02.json to 0003_2026-11-02.json"
-    assert slower == f"slower than it once was: {TILED.id}, -1.96 % of its best level"
+    assert count == "1 of 2 cases changed between 0001_2026-11-02.json and 0003_2026-11-02.json"
+    assert slower == f"slower than before: {TILED.id}, -1.96 % relative to its best level"
 
 
 def test_command_of_chosen_cases(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["history", "--root", str(root), "--gpu", synthetic.SLUG]
     assert main([*command, "-k", f"[{NAIVE.id}]"]) == 0
-    assert capsys.readouterr().out.startswith("0 of 1 cases moved from 0001")
+    assert capsys.readouterr().out.startswith("0 of 1 cases changed between 0001")
     assert main([*command, "-k", "nothing"]) == 1
     assert "no case matches -k 'nothing'" in capsys.readouterr().err
 
 
 def test_bad_input_is_one_line(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["history", "--root", str(root), "--gpu", "nvidia-none"]) == 1
-    assert f"no baseline of 'nvidia-none' in it; there are: {synthetic.SLUG}\n" in capsys.readouterr().err
+    assert f"no baseline for 'nvidia-none'; there are: {synthetic.SLUG}\n" in capsys.readouterr().err
     assert main(["history", "--root", str(root / "none")]) == 1
-    assert "no baseline in it" in capsys.readouterr().err
+    assert "contains no baseline" in capsys.readouterr().err
     first = min((root / synthetic.SLUG).iterdir())
     first.write_text("{}")
     assert main(["history", "--root", str(root)]) == 1
@@ -159,7 +159,7 @@ def test_history_of_one_file_is_a_line(root: Path, capsys: pytest.CaptureFixture
     for path in rest:
         path.unlink()
     assert main(["history", "--root", str(root)]) == 0
-    assert capsys.readouterr().out == f"{first}: the only baseline; what moved is seen from the second on\n"
+    assert capsys.readouterr().out == f"{first}: the only baseline; changes need at least two\n"
 
 
 def test_without_ruptures_the_command_says_what_installs_it(
@@ -167,7 +167,7 @@ def test_without_ruptures_the_command_says_what_installs_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ruptures", None)
     assert main(["history", "--root", str(root)]) == 1
-    assert "`pip install --group test` installs what this needs" in capsys.readouterr().err
+    assert "install it with `pip install --group test`" in capsys.readouterr().err
 
 
 # The gate's line

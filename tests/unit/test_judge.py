@@ -113,7 +113,7 @@ def test_what_cannot_be_judged_fails_under_every_policy(bad: dict[str, Any], rea
 )
 def test_throttled_samples_say_what_slowed_the_clock(bits: int, words: str) -> None:
     text = said(0.01, throttled=True, clock_event_reasons=bits)
-    assert f"(1000 MHz, 100 W, 40 °C, clock-event reasons: {words}); let the GPU rest" in text
+    assert f"(1000 MHz, 100 W, 40 °C, clock-event reasons: {words}); let the GPU cool down" in text
 
 
 def test_throttled_samples_are_not_called_new_either() -> None:

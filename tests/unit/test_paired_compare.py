@@ -312,7 +312,7 @@ def test_table_and_markdown_name_both_sides_and_every_changed_case() -> None:
         assert "REGRESSED SLOWER_PAIRED" in line
         assert sum("control naive" in line for line in said.splitlines()) == 3
         assert sum("naive-f32-block32x32-1024x1024x1024" in line for line in said.splitlines()) == 0
-    assert "probability of at most 1 % (seed 7)" in page
+    assert "in this run is at most 1 % (seed 7)" in page
 
 
 # The command
@@ -423,7 +423,7 @@ def test_command_turns_red(command: Command) -> None:
         (("HEAD", "--kernel", "nave"), "did you mean 'naive'"),
         (("HEAD", "-k", "no such case"), "-k 'no such case': "),
         (("HEAD", "-k", "nothing"), "leaves no case"),
-        (("HEAD", "--json", "/nowhere/out.json"), "there is no such folder"),
+        (("HEAD", "--json", "/nowhere/out.json"), "its folder does not exist"),
     ],
 )
 def test_wrong_command_is_one_line(command: Command, arguments: tuple[str, ...], said: str) -> None:

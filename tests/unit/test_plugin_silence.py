@@ -39,7 +39,7 @@ def test_comparing_on_a_new_gpu_is_refused(rig: Rig) -> None:
     outcome = rig.run(*OURS, "--benchmark-compare", device=ReplayDevice(gpu="NVIDIA H300"))
     assert outcome.status == 4
     (error,) = outcome.errors
-    assert "no baseline of NVIDIA H300 in baselines/nvidia-h300" in error
+    assert "no baseline for NVIDIA H300 in baselines/nvidia-h300" in error
     assert "nox -s baseline" in error
 
 
@@ -52,7 +52,9 @@ def test_comparing_with_a_number_that_is_not_stored_is_refused(rig: Rig) -> None
 def test_comparing_without_a_gpu_is_refused(rig: Rig) -> None:
     outcome = rig.run("--benchmark-compare", device="the driver is asleep")
     assert outcome.status == 4
-    assert outcome.errors == ["--benchmark-compare: nothing to compare without a GPU (the driver is asleep)"]
+    assert outcome.errors == [
+        "--benchmark-compare: nothing can be compared without a GPU (the driver is asleep)"
+    ]
 
 
 # Timing switched off
@@ -62,7 +64,7 @@ def test_timing_switched_off_is_red(rig: Rig) -> None:
     outcome = rig.run(*OURS, "--benchmark-disable")
     assert outcome.status == 1
     assert outcome.failures.keys() == named(*CASES)
-    assert all("timing is off" in message for message in outcome.failures.values())
+    assert all("timing is disabled" in message for message in outcome.failures.values())
 
 
 def test_workers_of_xdist_time_nothing_and_are_red(rig: Rig) -> None:
@@ -78,7 +80,7 @@ def test_workers_of_xdist_time_nothing_and_are_red(rig: Rig) -> None:
     outcome = rig.run(*OURS, "-n", "2")
     assert outcome.status == 1
     assert outcome.failures.keys() == named(*CASES)
-    assert all("timing is off (pytest-xdist's -n" in message for message in outcome.failures.values())
+    assert all("timing is disabled (by pytest-xdist's -n" in message for message in outcome.failures.values())
 
 
 # --benchmark-compare-fail
@@ -90,7 +92,7 @@ def test_compare_fail_is_a_failure_of_each_case(rig: Rig, compare: tuple[str, ..
     outcome = rig.run(*OURS, *options, device=ReplayDevice(3, slowed(1.08, SLOW)))
     assert outcome.status == 1
     assert outcome.failures.keys() == named(*SLOWED)
-    assert all("more than 5 % above" in message for message in outcome.failures.values())
+    assert all("more than 5 % slower" in message for message in outcome.failures.values())
     assert "PerformanceRegression" not in outcome.text
     assert "INTERNALERROR" not in outcome.text
     assert "Traceback" not in outcome.text
@@ -149,7 +151,7 @@ def test_run_with_a_failure_is_not_saved(rig: Rig, option: str) -> None:
     outcome = rig.run(*OURS, option, device=ReplayDevice(3, slowed(1.03, SLOW)))
     assert outcome.status == 1
     assert _saved(rig) == []
-    assert "not saved: a run with failures must not become what the next one is compared with" in outcome.text
+    assert "not saved: a run with failures must not become the baseline of the next one" in outcome.text
 
 
 @SAVING

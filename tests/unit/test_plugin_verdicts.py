@@ -117,13 +117,13 @@ def test_slower_kernel_fails_and_no_other(regressed: tuple[Outcome, ReplayDevice
         assert message.count("\n") == 0
         now = entry.gflops / 1.03
         found = re.search(
-            r"([\d,.]+) GFLOPS against ([\d,.]+) \((-[\d.]+) %; .* noise floor ([\d.e-]+) %\)", message
+            r"([\d,.]+) GFLOPS, baseline ([\d,.]+) \((-[\d.]+) %; .* noise floor ([\d.e-]+) %\)", message
         )
         assert found
         assert [_number(found[1]), _number(found[2])] == pytest.approx([now, entry.gflops], rel=0.005)
         assert float(found[3]) == pytest.approx(100 * (1 / 1.03 - 1), abs=0.4)
         assert float(found[4]) == pytest.approx(100 * entry.noise_floor, rel=0.1)
-        assert "confirmed in a fresh worker" in message
+        assert "confirmed in a new process" in message
         assert outcome.row(case)[0] == "!"
         assert outcome.row(case)[-2:] == ["REGRESSED", "SLOWER_CONFIRMED"]
     assert outcome.text.count("Traceback") == 0
@@ -169,7 +169,7 @@ def test_same_binary_slower_is_drift(rig: Rig) -> None:
     assert outcome.failures.keys() == named(*SLOWED)
     for message in outcome.failures.values():
         assert "DRIFTED" in message
-        assert "the binary is the baseline's to the byte" in message
+        assert "the binary is byte-identical to the baseline's" in message
 
 
 def test_slower_library_is_drift(rig: Rig) -> None:
@@ -191,7 +191,7 @@ def test_faster_passes_and_shows_how_to_keep_it(rig: Rig) -> None:
     assert outcome.status == 0
     assert all(outcome.row(case)[-1] == "IMPROVED" for case in SLOWED)
     assert outcome.row(UNTOUCHED[0])[-1] == "PASS"
-    found = re.search(r'3 improved; to keep that: nox -s baseline -- -k "([^"]+)"', outcome.text)
+    found = re.search(r'3 improved; to update their baseline: nox -s baseline -- -k "([^"]+)"', outcome.text)
     assert found
     assert rig.run("-k", found[1]).junit.keys() == named(*SLOWED)
 
@@ -253,7 +253,7 @@ def test_new_gpu_has_no_baseline(rig: Rig) -> None:
     assert outcome.failures.keys() == named(*CASES)
     for message in outcome.failures.values():
         assert "NO_BASELINE" in message
-        assert "of this GPU" in message
+        assert "for this GPU" in message
         assert "nox -s baseline" in message
     assert "baseline: none" in outcome.text
     assert rig.run(*OURS, "--allow-no-baseline", device=ReplayDevice(gpu="NVIDIA H300")).status == 0
@@ -362,5 +362,6 @@ def test_recorded_run_judged_again_from_its_json_gives_the_same_verdicts(
     count, red = len(CASES) + len(RECORDED[LIBRARY]), len(outcome.failures)
     assert evidence_command.main([str(file)]) == 0
     assert (
-        capsys.readouterr().out == f"{count} cases judged again ({red} red), 0 otherwise than the run said\n"
+        capsys.readouterr().out
+        == f"{count} cases judged again ({red} failed), 0 differ from the recorded verdict\n"
     )

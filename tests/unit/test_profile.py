@@ -88,7 +88,7 @@ def test_other_launches_than_cases_are_refused() -> None:
 
 
 def test_a_missing_metric_is_named() -> None:
-    with pytest.raises(ProfileError, match=r"ncu gives no gpu__time_duration\.sum"):
+    with pytest.raises(ProfileError, match=r"ncu does not provide gpu__time_duration\.sum"):
         profile.parse(csv("gemm_naive", leave_out="gpu__time_duration.sum"))
 
 

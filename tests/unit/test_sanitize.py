@@ -99,7 +99,7 @@ def test_what_was_not_printed_is_not_counted_twice() -> None:
         (0, CLEAN, ""),
         (0, CLEAN + MEMCHECK, "memcheck: 103 found"),
         (FOUND, "========= Invalid __local__ read\n=========     at gemm_x+0x1\n", "memcheck: 1 found"),
-        (FOUND, CLEAN, "memcheck: found something that its output does not show"),
+        (FOUND, CLEAN, "memcheck: reported an error that its output does not show"),
         (1, CLEAN, "memcheck: the run under it failed (exit code 1)"),
         (5, CLEAN, "memcheck: the run under it failed (exit code 5)"),  # pytest's "no tests ran"
         (0, "4 passed", "memcheck: ended without a summary, so nothing was checked"),

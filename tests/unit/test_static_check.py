@@ -168,7 +168,7 @@ class TestRefresh:
         assert self.refresh(root) == 0
         assert set(store.load("sm_80", *VERSIONS, root)) == {e.name for e in HERE}
         said = capsys.readouterr().out
-        assert "written anew: " in said
+        assert "regenerated: " in said
         assert "naive-f32-block32x32 sm_80: new: 96 registers, occupancy 25 % (registers), 900" in said
 
     def test_an_orphan_is_dropped(

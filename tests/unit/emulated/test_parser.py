@@ -69,7 +69,7 @@ def readable(text: str, entry: str) -> bool:
 
 
 def changed(text: str, rng: random.Random) -> str:
-    """A character more, less or other, two lines exchanged, or a word in place of another."""
+    """A character more, less or other, two lines exchanged, or a word instead of another."""
     at, character = rng.randrange(len(text)), rng.choice('{}[](),;:.@!%|+-<>="0189abfxs \n')
     words = [match.span() for match in re.finditer(r"[%\w$]+|\.\w+", text)]
     (start, end), (first, last) = rng.choice(words), rng.choice(words)
