@@ -4,7 +4,7 @@
 # ///
 """The commands of the suite. `nox --list` shows them; pytest's own options go after `--`.
 
-In a container that has everything already: `nox --no-venv --no-install -s gpu`.
+In a container with everything preinstalled: `nox --no-venv --no-install -s gpu`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def harness(session: nox.Session, command: str) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Style of the Python, who imports whom; schemas and security of the workflows. Needs no network."""
+    """Python style and import contracts; schemas and security of the workflows. Needs no network."""
     install(session, "lint")
     workflows = [str(path) for path in sorted(Path(".github/workflows").glob("*.yml"))]
     session.run("ruff", "check")
@@ -47,14 +47,14 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def typing(session: nox.Session) -> None:
-    """Types of everything, by mypy --strict."""
+    """Type check with mypy --strict."""
     install(session, "typing")
     session.run("mypy")
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """The harness's own parts: what they do, and that they catch broken kernels."""
+    """The harness's own tests, including planted bugs that must be caught."""
     install(session, "test")
     ignored = [f"--ignore={file}" for file in CHECKED]
     session.run("python", "-m", "pytest", "-n", "auto", "-m", "not gpu", *ignored, *session.posargs)
@@ -62,14 +62,14 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def check(session: nox.Session) -> None:
-    """Is every kernel right, without a GPU? Its PTX is executed, and its figures are held to stored ones."""
+    """Check every kernel without a GPU: execute its PTX, compare compiler metrics with stored ones."""
     install(session, "test")
     harness(session, "check")
 
 
 @nox.session(default=False)
 def judge(session: nox.Session) -> None:
-    """`gpu` where there is one, else `check`."""
+    """`gpu` if there is a GPU, otherwise `check`."""
     found = shutil.which("nvidia-smi") and session.run(
         "nvidia-smi", "-L", external=True, silent=True, success_codes=range(256)
     )
@@ -78,49 +78,49 @@ def judge(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def static(session: nox.Session) -> None:
-    """Registers, occupancy, SASS and counts of every kernel against stored ones; `-- --refresh` accepts."""
+    """Compare registers, occupancy, SASS and memory counters with stored ones; `-- --refresh` stores them."""
     install(session, "test")
     harness(session, "static")
 
 
 @nox.session(default=False)
 def gpu(session: nox.Session) -> None:
-    """Is every kernel right and still fast on this GPU? Fails where there is no GPU."""
+    """Check and time every kernel on this GPU, and compare with its baseline. Fails without a GPU."""
     install(session, "gpu")
     harness(session, "gpu")
 
 
 @nox.session(default=False)
 def compare(session: nox.Session) -> None:
-    """Is the working tree slower than a commit? `-- main` times both side by side on this GPU."""
+    """Time the working tree side by side with another commit on this GPU: `-- main`."""
     install(session, "gpu")
     harness(session, "compare")
 
 
 @nox.session(default=False)
 def study(session: nox.Session) -> None:
-    """How small a slowdown is found on this GPU? `-- measure FILE` plants some, `-- report` judges them."""
+    """How small a slowdown is detected on this GPU? `-- measure FILE` plants some, `-- report` judges them."""
     install(session, "study" if session.posargs[:1] == ["report"] else "gpu")
     session.run("python", "-m", "harness.study", *session.posargs)
 
 
 @nox.session(default=False)
 def baseline(session: nox.Session) -> None:
-    """Measure this GPU's baseline in fresh runs and write it, once every case is right."""
+    """Measure this GPU's baseline in five runs and write it, if every case is correct."""
     install(session, "gpu")
     harness(session, "baseline")
 
 
 @nox.session(default=False)
 def sanitize(session: nox.Session) -> None:
-    """Memory errors, races, uninitialised reads and barriers gone wrong, by compute-sanitizer."""
+    """Memory errors, races, uninitialised reads and barrier errors, with compute-sanitizer."""
     install(session, "gpu")
     harness(session, "sanitize")
 
 
 @nox.session(default=False)
 def profile(session: nox.Session) -> None:
-    """Coalescing, bank conflicts, occupancy of chosen cases, by ncu; `-- --emulated` compares the counts."""
+    """Coalescing, bank conflicts, occupancy of selected cases, with ncu; `-- --emulated` compares counters."""
     install(session, "gpu")
     harness(session, "profile")
 

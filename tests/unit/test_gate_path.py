@@ -33,7 +33,8 @@ def test_what_is_slower_beside_its_baseline_s_commit_has_regressed(repo: Repo) -
     )
     info = gate.extra_info(result)
     assert (
-        path(result.evidence) == f"compared with the baseline, repeated in a new process, paired with commit {sha}"
+        path(result.evidence)
+        == f"compared with the baseline, repeated in a new process, paired with commit {sha}"
     )
     assert info["evidence"]["paired"]["delta"] == pytest.approx(0.005)
 

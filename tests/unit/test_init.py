@@ -55,7 +55,7 @@ def test_what_init_writes_is_a_project(begun: Path) -> None:
 
 def test_nothing_is_overwritten(begun: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert init.main(["--project", str(begun)]) == 1
-    assert "has the table [tool.gemm-regression] already" in capsys.readouterr().err
+    assert "already has the table [tool.gemm-regression]" in capsys.readouterr().err
     other = tmp_path / "other"
     (other / "tests").mkdir(parents=True)
     (other / "tests" / "test_static.py").write_text("mine")
