@@ -99,7 +99,7 @@ def compare(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def study(session: nox.Session) -> None:
-    """How small a slowdown is detected on this GPU? `-- measure FILE` plants some, `-- report` judges them."""
+    """How small a slowdown is detected here? `-- measure FILE` plants some, `-- report` judges them."""
     install(session, "study" if session.posargs[:1] == ["report"] else "gpu")
     session.run("python", "-m", "harness.study", *session.posargs)
 
@@ -120,7 +120,7 @@ def sanitize(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def profile(session: nox.Session) -> None:
-    """Coalescing, bank conflicts, occupancy of selected cases, with ncu; `-- --emulated` compares counters."""
+    """Coalescing, bank conflicts and occupancy, with ncu; `-- --emulated` compares memory counters."""
     install(session, "gpu")
     harness(session, "profile")
 

@@ -44,8 +44,8 @@ def test_code_as_slow_as_its_baseline_s_commit_is_here_and_now_is_drift(repo: Re
     verdict, text = told_of(way)
     assert (verdict.kind, verdict.reason) == (VerdictKind.DRIFTED, "BASE_AS_SLOW")
     assert (
-        "changed since the baseline: driver 999.1 → 1000.2, power limit in W 700.0 → 600.0, cuBLAS for the same"
-        in text
+        "changed since the baseline: driver 999.1 → 1000.2, power limit in W 700.0 → 600.0, "
+        "cuBLAS for the same" in text
     )
     assert verdict.failed(Policy())
     assert not verdict.failed(Policy(fail_on_drift=False))

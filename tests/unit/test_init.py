@@ -60,7 +60,7 @@ def test_nothing_is_overwritten(begun: Path, tmp_path: Path, capsys: pytest.Capt
     (other / "tests").mkdir(parents=True)
     (other / "tests" / "test_static.py").write_text("mine")
     assert init.main(["--project", str(other)]) == 1
-    assert "is not overwritten, and tests/test_static.py is there" in capsys.readouterr().err
+    assert "tests/test_static.py already exists and is not overwritten" in capsys.readouterr().err
     assert [path.name for path in other.rglob("*")] == ["tests", "test_static.py"]
 
 
