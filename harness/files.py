@@ -1,4 +1,4 @@
-"""What every layer may use of files: written whole or not at all, and what is wrong with one in a line."""
+"""Files, for every layer: atomic writes, and one-line descriptions of what is wrong with a document."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pydantic import ValidationError
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Writes a file (text as UTF-8) of which a reader sees what was there before or all of ``content``.
+    """Writes a file (text as UTF-8) atomically: a reader sees the old content or all of ``content``.
 
-    By way of a temporary file beside it, which does not outlive a failure; on return all of it has reached
-    the disk. What is no file of a folder, such as ``/dev/stdout``, is simply written to. Raises OSError.
+    Uses a temporary file in the same folder, which is removed on failure; on return everything is on disk.
+    Special files, such as ``/dev/stdout``, are written directly. Raises OSError.
     """
     data = content.encode() if isinstance(content, str) else content
     path = path.resolve()
@@ -37,7 +37,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def _mode(path: Path) -> int:
-    """The mode of the file that is there, else what the process gives a new one."""
+    """The mode of the existing file, else the default mode of a new one."""
     if path.exists():
         return path.stat().st_mode & 0o777
     mask = os.umask(0)
@@ -46,7 +46,7 @@ def _mode(path: Path) -> int:
 
 
 def fault(error: ValidationError) -> str:
-    """The first thing that is wrong with a document, in one line: which field, and what it should be."""
+    """The first error in a document, in one line: which field, and what it should be."""
     first = error.errors(include_url=False)[0]
     name = ".".join(map(str, first["loc"])) or "it"
     if first["type"] == "missing":

@@ -1,4 +1,4 @@
-"""Do two runs of the same binaries agree? An hour apart, on another board, or by another driver. Pure."""
+"""Do two runs of the same binaries agree: later, on another board, or with another driver? Pure."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ LEAST = 100e-6
 
 
 def kind_of(case: str) -> str:
-    """By the dtype, the second part of an id: FP32 is for CUDA cores, all else for tensor cores."""
+    """By the dtype, the second part of an id: FP32 runs on CUDA cores, everything else on tensor cores."""
     return CUDA_CORES if case.split("-")[1:2] == ["f32"] else TENSOR_CORES
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """One case in both files: its median seconds in either."""
+    """One ``case`` in both files: its median ``seconds`` in each."""
 
     case: str
     seconds: tuple[float, float]
@@ -48,11 +48,11 @@ class Agreement:
 
 
 def agreement(first: Path, second: Path) -> list[Agreement]:
-    """The cases of both files, of a run or a baseline, that are the same binary launched and timed alike; the
-    largest change first. A measurement that a baseline took over from the other is none of its own, and left
-    out; a launch that either does not tell is taken to be the other's.
+    """The cases with the same binary, launched and timed in the same way, in both files (runs or baselines);
+    the largest change first. A measurement that a baseline carried over from the other one is left out; an
+    unknown launch counts as equal.
 
-    Raises BaselineError where there is no such case, or the GPU model differs.
+    Raises BaselineError if there is no such case, or the GPU model differs.
     """
     (one, machine), (other, other_machine) = _medians(first), _medians(second)
     if machine["name"] != other_machine["name"]:
@@ -63,7 +63,7 @@ def agreement(first: Path, second: Path) -> list[Agreement]:
         if case in other and _alike(one[case][1], other[case][1]) and one[case][0] != other[case][0]
     ]
     if not found:
-        raise BaselineError(f"{first} and {second} have no case of the same binary that each has measured")
+        raise BaselineError(f"{first} and {second} have no case that both measured with the same binary")
     return sorted(found, key=lambda a: -abs(a.change))
 
 
@@ -71,8 +71,8 @@ _Medians = tuple[dict[str, tuple[float, dict[str, Any]]], Mapping[str, Any]]
 
 
 def _medians(path: Path) -> _Medians:
-    """Median seconds and what was run, by case, and the machine; of a baseline, the median of its runs."""
-    if "gemm_baseline" in read_json(path, "give what --benchmark-json wrote, or a baseline"):
+    """Median seconds and what was run, by case, and the machine; for a baseline, the median of its runs."""
+    if "gemm_baseline" in read_json(path, "use a file written by --benchmark-json, or a baseline"):
         baseline = load(path)
         found = {
             case: (
@@ -89,7 +89,7 @@ def _medians(path: Path) -> _Medians:
 
 
 def _what(info: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
-    """The binary, which of a library is its version, and how it is launched and timed."""
+    """The binary (for a library, its version), and how it is launched and timed."""
     binary = info.get("cubin_sha256") or machine.get("cublas")
     return {"binary": binary, "launch": info.get("launch"), "l2": info["l2"], "duty": info.get("duty", 1.0)}
 
@@ -101,13 +101,13 @@ def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def boards(first: Path, second: Path) -> str:
-    """``boards 4173df1b and unknown``: of which board either file is."""
-    told = [str(_medians(path)[1].get("board") or "unknown") for path in (first, second)]
-    return f"boards {told[0]} and {told[1]}"
+    """``boards 4173df1b and unknown``: the board of each file."""
+    named = [str(_medians(path)[1].get("board") or "unknown") for path in (first, second)]
+    return f"boards {named[0]} and {named[1]}"
 
 
 def summary(found: Sequence[Agreement]) -> list[str]:
-    """A line for each kind, and one for what is too short to be judged."""
+    """One line per kind, and one for cases that are too short to be judged."""
     lines = []
     for kind, limit in LIMITS.items():
         judged = [a for a in found if a.kind == kind and a.judged]

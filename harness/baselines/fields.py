@@ -1,6 +1,6 @@
-"""What is checked of any pytest-benchmark file, a run's or a baseline's: JSON, types, numbers that can be.
+"""Validation of any pytest-benchmark file, a run's or a baseline's: JSON, types, plausible numbers.
 
-The models are what is checked; what is kept is the file's own, to the digit.
+The models are for validation only; the file's own values are kept, digit for digit.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NotNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 
 
 class BaselineError(Exception):
-    """A file or a set of runs that cannot be trusted; one line with the file, the reason, what to do."""
+    """A file or a set of runs cannot be trusted; one line with the file, the reason, and what to do."""
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
@@ -48,13 +48,13 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise BaselineError(f"{path}: not valid JSON: truncated or damaged ({error}); {remedy}") from None
     if not isinstance(document, dict):
-        raise BaselineError(f"{path}: holds no JSON object; {remedy}")
+        raise BaselineError(f"{path}: contains no JSON object; {remedy}")
     return document
 
 
 class Stats(BaseModel):
-    """pytest-benchmark's ``stats``, where they can be those of durations: seconds, but for ``ops``, their
-    inverse, and counts."""
+    """pytest-benchmark's ``stats``, if plausible for durations: seconds, except ``ops``, their inverse, and
+    counts."""
 
     min: Positive
     max: Positive
@@ -74,8 +74,8 @@ class Stats(BaseModel):
 
 
 class Info(BaseModel):
-    """What any ``extra_info`` tells of a case that was timed: what was run (a library has no cubin) and how
-    fast it was."""
+    """What any ``extra_info`` contains for a timed case: what was run (a library has no cubin), and how fast
+    it was."""
 
     case: StrictStr
     l2: StrictStr
@@ -99,7 +99,7 @@ class Record(BaseModel):
 
 
 class Machine(BaseModel):
-    """What any ``machine_info`` must tell."""
+    """What any ``machine_info`` must contain."""
 
     name: StrictStr
     capability: StrictStr
@@ -114,7 +114,7 @@ class _Commit(BaseModel):
 
 
 class File(BaseModel):
-    """A run's file or a baseline's, as a whole."""
+    """The file of a run or a baseline."""
 
     machine_info: Machine
     commit_info: _Commit
@@ -129,7 +129,7 @@ class File(BaseModel):
 
 
 def checked(document: Any, model: type[BaseModel]) -> None:
-    """Raises ValueError, in one line, where a document is not of this model."""
+    """Raises ValueError, in one line, if a document does not match this model."""
     try:
         model.model_validate(document)
     except ValidationError as error:
@@ -138,8 +138,8 @@ def checked(document: Any, model: type[BaseModel]) -> None:
 
 def checked_record(record: Any, model: type[Record]) -> str:
     """The case id of a benchmark of this model. Raises ValueError, which names the case."""
-    told = record if isinstance(record, dict) else {}
-    fullname, info = told.get("fullname"), told.get("extra_info")
+    known = record if isinstance(record, dict) else {}
+    fullname, info = known.get("fullname"), known.get("extra_info")
     case = info.get("case") if isinstance(info, dict) else None
     if isinstance(fullname, str) and not (isinstance(case, str) and fullname.endswith(f"[{case}]")):
         raise ValueError(f"{fullname} is not a timed case of this suite")
@@ -151,7 +151,7 @@ def checked_record(record: Any, model: type[Record]) -> str:
 
 
 def machine_of(document: Mapping[str, Any]) -> dict[str, Any]:
-    """GPU, settings and software versions; no host, no user."""
+    """GPU, settings and software versions; no host name, no user name."""
     return {name: document["machine_info"][name] for name in _MACHINE if name in document["machine_info"]}
 
 
@@ -161,6 +161,6 @@ def commit_of(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def agree(name: str, value: float, expected: float) -> None:
-    """Raises ValueError where a figure is more than 0.1 % off what others make it."""
+    """Raises ValueError if a value differs by more than 0.1 % from the one computed from others."""
     if abs(value - expected) > 1e-3 * expected:
-        raise ValueError(f"{name} is {value:.6g}, its other figures make it {expected:.6g}")
+        raise ValueError(f"{name} is {value:.6g}, but {expected:.6g} follows from the other values")

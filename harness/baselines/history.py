@@ -1,6 +1,6 @@
-"""Which cases moved over the numbered baselines of a GPU, and when: change points, found by ruptures.
+"""Which cases changed over the numbered baselines of a GPU, and when: change points, found with ruptures.
 
-What no single refresh shows, as a loss of 0.3 % at each, does in the row of them. Never part of a verdict.
+A loss of 0.3 % per update is invisible in each, but not in the sequence. Never part of a verdict.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.baselines.store import Baseline, BaselineEntry
 
 @dataclass(frozen=True)
 class Move:
-    """A ``case`` that went from one level of GFLOPS to another, ``gflops``, with this ``file``, measured at
+    """A ``case`` whose GFLOPS changed from one level to another (``gflops``) with this ``file``, measured at
     this ``commit``."""
 
     case: str
@@ -37,12 +37,12 @@ class Move:
 
 
 def moves(files: Sequence[Baseline], cases: Collection[str] | None = None) -> list[Move]:
-    """The moves of these of the newest baseline's cases, or all, by file. ``files`` are of one board, or
-    at least one GPU model, oldest first.
+    """The changes of the newest baseline's ``cases`` (default: all), by file. ``files``: of one board, or at
+    least of one GPU model, oldest first.
 
-    A case has a level in each stretch between two change points: the mean of its log medians. The stretches
-    are those that PELT (Killick, Fearnhead and Eckley, 2012) finds least costly, a stretch costing the sum of
-    the squares about its level and a change point the penalty
+    A case has a level in each segment between two change points: the mean of its log medians. The segments
+    are those with the least cost according to PELT (Killick, Fearnhead and Eckley, 2012). The cost of a
+    segment is the sum of squares about its level, and that of a change point is the penalty
 
         max(3 σ² ln(n N), L² / 2)
 
@@ -76,11 +76,10 @@ def moves(files: Sequence[Baseline], cases: Collection[str] | None = None) -> li
 
 
 def measured(files: Sequence[Baseline], case: str) -> list[tuple[str, BaselineEntry]]:
-    """What the files say of a case, with their names; not those that took it over from the one before.
+    """The entries of a case, with the names of the files; without those carried over from the previous file.
 
-    Only those on the board of the newest, and the latest that timed it as it is timed now, as to L2 and duty
-    cycle: others are not comparable.
-    """
+    Only those of the newest file's board that were timed with the same L2 policy and duty cycle as now;
+    others are not comparable."""
     found: list[tuple[str, BaselineEntry]] = []
     newest = files[-1].entry(case)
     for file in files:
@@ -96,13 +95,14 @@ def measured(files: Sequence[Baseline], case: str) -> list[tuple[str, BaselineEn
 
 
 def lost(found: Sequence[Move]) -> dict[str, float]:
-    """The cases that are slower now than in their best stretch, by how much of the GFLOPS (negative).
+    """The cases that are slower now than in their best segment, with the relative change of GFLOPS
+    (negative).
 
-    By less than L / 2, which is the least that a change point between four files and four shows, is none.
+    Changes below L / 2, the smallest change point that four files before and after can show, are ignored.
     """
     best: dict[str, float] = {}
     now: dict[str, float] = {}
-    for move in found:  # by file: the last of a case is what holds now
+    for move in found:  # ordered by file: the last one of a case applies now
         best[move.case] = max(best.get(move.case, 0.0), *move.gflops)
         now[move.case] = move.gflops[1]
     changes = {case: now[case] / best[case] - 1 for case in now}
@@ -116,7 +116,7 @@ def of_boards(files: Sequence[Baseline]) -> dict[str | None, list[Baseline]]:
 
 
 def note(root: Path, slug: str, board: str | None) -> str:
-    """One line where cases of a board have become slower over its history, else nothing; it never raises."""
+    """One line if cases of a board have become slower over its history, else empty; never raises."""
     try:
         found = moves(of_boards(store.history(root, slug)).get(board, []))
     except ImportError:
@@ -128,4 +128,4 @@ def note(root: Path, slug: str, board: str | None) -> str:
         return ""
     since = min(move.file for move in found if move.case in slower)[:4]
     count = f"{len(slower)} cases" if len(slower) > 1 else "1 case"
-    return f"history: {count} slower than they once were, since {since}; python -m harness baseline history"
+    return f"history: {count} slower than before, since {since}; see python -m harness baseline history"

@@ -1,4 +1,4 @@
-"""Fresh runs to a baseline: what each run must be, and what all of them must agree on."""
+"""Makes a baseline of several runs: what each run must contain, and what all of them must agree on."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _OBSERVED = ("cublas_ratio", "sm_clock_mhz", "power_w", "temperature_c")
 
 @dataclass(frozen=True)
 class Run:
-    """What ``--benchmark-json`` wrote in one fresh run, checked.
+    """The validated file of one run, written by ``--benchmark-json``.
 
     Attributes:
         label: the file's name.
@@ -74,12 +74,12 @@ class _Record(Record):
     @model_validator(mode="before")
     @classmethod
     def _usable(cls, record: Any) -> Any:
-        """What no baseline may rest on says so before anything else."""
+        """Unusable cases are reported before anything else."""
         info = record.get("extra_info") if isinstance(record, dict) else None
         if isinstance(info, dict):
             if info.get("verdict") in _UNUSABLE:
                 raise ValueError(
-                    f"{info['verdict']} ({info.get('verdict_reason')}), no baseline can rest on it"
+                    f"{info['verdict']} ({info.get('verdict_reason')}) cannot be used for a baseline"
                 )
             if info.get("throttled") is not False:
                 raise ValueError("throttled, no baseline can rest on it")
@@ -98,7 +98,7 @@ def _run(document: dict[str, Any], label: str) -> Run:
     for record in document["benchmarks"]:
         case = checked_record(record, _Record)
         if case in records:
-            raise ValueError(f"{case} is in it twice")
+            raise ValueError(f"contains {case} twice")
         records[case] = record
     if not records:
         raise ValueError("no timed case in it")
@@ -106,19 +106,19 @@ def _run(document: dict[str, Any], label: str) -> Run:
 
 
 def merge_runs(runs: Sequence[Run], previous: Baseline | None = None) -> Baseline:
-    """The baseline that fresh runs make: of each case, the stats of the run with the middle median.
+    """The baseline from several runs: for each case, the statistics of the run with the middle median.
 
-    Cases of ``previous`` that were not run stay as they are, under their own provenance. Raises
-    BaselineError for too few runs, or runs that differ in GPU, software, commit, cases or binaries.
+    Cases of ``previous`` that were not run are kept, with their own provenance. Raises BaselineError for too
+    few runs, or runs that differ in GPU, software, commit, cases or binaries.
     """
     if len(runs) < MIN_RUNS:
-        raise BaselineError(f"{len(runs)} runs, a baseline needs at least {MIN_RUNS} fresh ones")
+        raise BaselineError(f"{len(runs)} runs; a baseline needs at least {MIN_RUNS}")
     first = runs[0]
     slug = gpu_slug(first.machine_info["name"])
     for run in runs[1:]:
         _refuse_other(first, run)
     if len({run.datetime for run in runs}) < len(runs):
-        raise BaselineError("the same run was given twice; every run must be a fresh one")
+        raise BaselineError("the same run was given twice; every run must be a separate one")
     if previous is not None:
         previous.require_gpu(slug, first.machine_info["name"])
         previous.require_mig(first.machine_info.get("mig"))
@@ -141,14 +141,14 @@ def _refuse_other(first: Run, run: Run) -> None:
         for name in (*one, *other):
             if one.get(name) != other.get(name):
                 raise BaselineError(
-                    f"{run.label}: {kind}{name} is {other.get(name)}, in {first.label} {one.get(name)}; "
+                    f"{run.label}: {kind}{name} is {other.get(name)}, but {one.get(name)} in {first.label}; "
                     "a baseline needs runs of one GPU, one software and one commit"
                 )
     for have, lack in ((first, run), (run, first)):
         if missing := sorted(set(have.records) - set(lack.records)):
             raise BaselineError(
-                f"{lack.label}: lacks {', '.join(missing[:3])}{' …' if missing[3:] else ''}, "
-                f"which {have.label} has; every run must hold the same cases"
+                f"{lack.label} does not contain {', '.join(missing[:3])}{' …' if missing[3:] else ''}, "
+                f"which {have.label} does; all runs must contain the same cases"
             )
 
 
@@ -157,7 +157,7 @@ def _merge_case(case: str, runs: Sequence[Run]) -> BaselineEntry:
     for name in ("cubin_sha256", "launch", "l2", "duty", "flops"):
         if len({record["extra_info"].get(name) for record in records}) > 1:
             raise BaselineError(
-                f"{case}: {name} differs between the runs; all must time the same binary alike"
+                f"{case}: {name} differs between the runs; all must time the same binary in the same way"
             )
     medians = [_significant(record["stats"]["median"]) for record in records]
     middle = records[medians.index(statistics.median_low(medians))]
@@ -184,7 +184,7 @@ def _significant(value: float, digits: int = 6) -> float:
 
 
 def _seen(value: Any) -> float | None:
-    """What was seen around the samples; None where it was not (some boards do not tell their power)."""
+    """A value measured around the samples, rounded; None if unknown (some boards do not report power)."""
     if not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
     return _significant(value, 4)

@@ -1,4 +1,4 @@
-"""Versions of the software that a measurement rests on. No host name, no user, no path."""
+"""Versions of the software used for a measurement. No host name, no user name, no paths."""
 
 from __future__ import annotations
 

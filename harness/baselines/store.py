@@ -1,4 +1,4 @@
-"""A stored baseline: read, validated, pruned, written. Pure but for files."""
+"""A stored baseline: read, validated, pruned, written. Pure except for files."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class BaselineEntry:
     """One case as stored.
 
     Attributes:
-        fullname: of its test.
+        fullname: the name of its test.
         group: its problem.
         stats: pytest-benchmark's statistics, in seconds.
-        info: our ``extra_info``; the properties name what is in it.
+        info: our ``extra_info``; see the properties.
     """
 
     fullname: str
@@ -68,12 +68,12 @@ class BaselineEntry:
 
     @property
     def noise_floor(self) -> float:
-        """(max - min) / median of the medians of the fresh runs, dimensionless."""
+        """(max - min) / median of the medians of the runs, dimensionless."""
         return float(self.info["noise_floor"])
 
     @property
     def reference(self) -> Reference:
-        """What an observation of the case is held to."""
+        """What an observation of the case is compared with."""
         return Reference(
             median_s=self.median_s,
             gflops=self.gflops,
@@ -90,7 +90,7 @@ class BaselineEntry:
 
     @property
     def cublas_ratio(self) -> float | None:
-        """Speed as a share of cuBLAS's in the same run."""
+        """Speed relative to cuBLAS's in the same run."""
         ratio = self.info.get("cublas_ratio")
         return None if ratio is None else float(ratio)
 
@@ -100,7 +100,7 @@ class BaselineEntry:
 
     @property
     def launch(self) -> str | None:
-        """Grid, block and dynamic shared memory in words; None in a baseline that does not tell."""
+        """Grid, block and dynamic shared memory as text; None in an older baseline."""
         return self.info.get("launch")
 
     @property
@@ -110,7 +110,7 @@ class BaselineEntry:
 
     @property
     def board(self) -> str | None:
-        """The board that it was measured on; None where that is not told."""
+        """The board it was measured on; None if unknown."""
         return self.info.get("board")
 
     @property
@@ -124,12 +124,12 @@ class BaselineEntry:
 
     @property
     def sm_clock_mhz(self) -> float | None:
-        """The SM clock that is expected: that of the middle run."""
+        """The expected SM clock: that of the middle run."""
         return self.info.get("sm_clock_mhz") or None
 
     @property
     def duty(self) -> float:
-        """Share of the time that the GPU was kept busy, at most."""
+        """The duty cycle: the maximum fraction of time the GPU is kept busy."""
         return float(self.info.get("duty", 1.0))
 
 
@@ -139,7 +139,7 @@ class Baseline:
 
     Attributes:
         slug: the folder of the GPU model.
-        runs: how many fresh runs made the latest of the cases.
+        runs: the number of runs that the latest cases are based on.
         machine_info: the GPU, its settings and the software of the latest.
         commit_info: the commit that was measured.
         datetime: when, ISO 8601.
@@ -157,7 +157,7 @@ class Baseline:
 
     @property
     def board(self) -> str | None:
-        """Which board of the model; None in a baseline that does not tell."""
+        """The board; None in an older baseline."""
         return self.machine_info.get("board")
 
     @property
@@ -168,14 +168,16 @@ class Baseline:
         return self.entries.get(case_id)
 
     def machine_of(self, entry: BaselineEntry) -> dict[str, Any]:
-        """The machine that a case of it was measured on: a case may be older than the file."""
+        """The machine a case was measured on; a case may be older than the file."""
         return {**self.machine_info, **{n: entry.info[n] for n in _OF_A_CASE if n in entry.info}}
 
     def require_gpu(self, slug: str, name: str) -> None:
-        """Raises BaselineError where this is the baseline of another GPU model."""
+        """Raises BaselineError if this is the baseline of another GPU model."""
         if slug != self.slug:
             theirs = self.machine_info["name"]
-            raise BaselineError(f"{self.path}: the baseline of {theirs}, but this GPU is {name}; {_MEASURE}")
+            raise BaselineError(
+                f"{self.path} is the baseline of {theirs}, but this GPU is {name}; {_MEASURE}"
+            )
 
     def require_mig(self, mig: bool | None) -> None:
         """Raises BaselineError where MIG was off and is on, or the other way."""
@@ -261,7 +263,7 @@ class _Info(Info):
     @model_validator(mode="after")
     def _floor(self) -> _Info:
         if len(self.run_medians) < MIN_RUNS:
-            raise ValueError(f"{len(self.run_medians)} run medians, at least {MIN_RUNS} are needed")
+            raise ValueError(f"{len(self.run_medians)} run medians; at least {MIN_RUNS} are needed")
         if abs(self.noise_floor - noise_floor(self.run_medians)) > 1e-4 + 0.01 * self.noise_floor:
             raise ValueError(f"noise_floor {self.noise_floor!r} does not follow from its run medians")
         return self
@@ -281,20 +283,20 @@ def _baseline(document: dict[str, Any], path: Path | None) -> Baseline:
     if not isinstance(ours, dict):
         raise ValueError(f"not a baseline of this suite (it has no gemm_baseline); {_RESTORE}")
     if ours.get("schema") != SCHEMA:
-        raise ValueError(f"schema {ours.get('schema')!r}, this version reads {SCHEMA}; {_RESTORE}")
+        raise ValueError(f"schema {ours.get('schema')!r}, but this version reads {SCHEMA}; {_RESTORE}")
     if ours.get("checksum") != _checksum(document):
-        raise ValueError(f"its checksum does not fit: edited by hand or damaged; {_RESTORE}")
+        raise ValueError(f"its checksum does not match: edited by hand or damaged; {_RESTORE}")
     try:
         checked(document, _File)
         machine = machine_of(document)
         if ours.get("gpu") != gpu_slug(machine["name"]):
-            raise ValueError(f"it lies about its GPU: {ours.get('gpu')!r} and {machine['name']!r}")
+            raise ValueError(f"it names two different GPUs: {ours.get('gpu')!r} and {machine['name']!r}")
         entries: dict[str, BaselineEntry] = {}
         for record in document["benchmarks"]:
             checked_record(record, _Record)
             entry = BaselineEntry(record["fullname"], record["group"], record["stats"], record["extra_info"])
             if entry.case_id in entries:
-                raise ValueError(f"{entry.case_id} is in it twice")
+                raise ValueError(f"it contains {entry.case_id} twice")
             entries[entry.case_id] = entry
         return Baseline(
             slug=ours["gpu"],
@@ -340,7 +342,7 @@ def write(baseline: Baseline, folder: Path) -> Path:
         write_whole(target, json.dumps(document, indent=1, allow_nan=False) + "\n")
     except OSError as error:
         raise BaselineError(
-            f"{folder}: the baseline could not be written ({error.strerror}); what was there is untouched"
+            f"{folder}: the baseline could not be written ({error.strerror}); the old files are unchanged"
         ) from None
     return target
 

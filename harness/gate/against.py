@@ -1,4 +1,4 @@
-"""A suspected regression, timed side by side with the commit that its baseline was measured at."""
+"""Times a suspected regression side by side with the commit its baseline was measured at."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from harness.verdicts.paired import BASE_UNUSABLE, NO_PAIR, SAME_BINARY, Paired
 
 
 class Against:
-    """Pairs cases with the commits of their baselines; each commit is taken out of git once.
+    """Pairs cases with the commits of their baselines; each commit is checked out once.
 
-    To be closed, which removes what was taken out.
+    Must be closed, which removes the checkouts.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class Against:
         return found
 
     def __call__(self, case: Case, entry: BaselineEntry, threshold: float) -> Paired:
-        """What the pair comes to. ``threshold`` is the gate's for the case: half of it is the margin, since
-        what it suspects is beyond the whole."""
+        """The result of the paired comparison. The margin is half the gate's ``threshold`` for the case,
+        since a suspected regression exceeds the whole threshold."""
         if entry.dirty:
-            return _none(f"the baseline was measured with changes on top of {entry.commit[:12]}")
+            return _none(f"the baseline was measured with uncommitted changes to {entry.commit[:12]}")
         try:
             commit = self._commit(entry.commit)
             (pair,) = pairs_of([case], commit, self._capability)

@@ -1,4 +1,4 @@
-"""A run: the run's own A/A control, then every changed case against its counterpart, in up to three looks."""
+"""Compares two commits: first an A/A control, then every changed case, in up to three interim analyses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from harness.verdicts.paired import (
 )
 from harness.verdicts.vocabulary import Outcome
 
-CONTROLS = 3  # identical pairs that are timed
+CONTROLS = 3  # pairs of identical builds to time
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Row:
     """One case.
 
     Attributes:
-        case: of the working tree.
+        case: the working tree's.
         outcome: the verdict.
-        detail: one line, where there is something to say.
-        finding: of the last look; None where nothing was decided by one.
-        looks: what each look added.
+        detail: an explanation in one line, or empty.
+        finding: of the last interim analysis; None if there was none.
+        looks: the samples added by each interim analysis.
     """
 
     case: Case
@@ -58,14 +58,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What comparing all pairs came to.
+    """The result of comparing all pairs.
 
     Attributes:
-        rule: margin, error and looks.
-        seed: of the order of the launches.
+        rule: margin, error probability and number of interim analyses.
+        seed: for the random order of the launches.
         rows: the cases, in the order of the pairs.
-        controls: pairs of equal builds.
-        unfit: why nothing was judged, in one line, else empty.
+        controls: pairs of identical builds.
+        unfit: why nothing was judged, in one line, or empty.
     """
 
     rule: Rule
@@ -80,7 +80,8 @@ class Comparison:
 
     @property
     def exit_status(self) -> int:
-        """0 all is fine, 1 a case is not or none was judged, 3 the machine is unfit and judged nothing."""
+        """0 everything passed, 1 a case failed or none was judged, 3 the control failed, so nothing was
+        judged."""
         if self.unfit:
             return 3
         return int(not self.judged or any(row.failed for row in self.rows))
@@ -94,10 +95,10 @@ def compare(
     plan: PairPlan,
     busy: Callable[[], list[str]] = list,
 ) -> Comparison:
-    """Times and judges; ``plan`` gives all but the orders, ``busy`` tells who else computes on the GPU.
+    """Times and judges. ``plan``: everything but the order of launches; ``busy``: lists other GPU processes.
 
-    A control that differs by half of delta leaves too little of it: then nothing is judged. Equal builds are
-    those with the same cubin, else the base's own, twice.
+    If a control differs by more than half of delta, nothing is judged. Identical builds are cases with the
+    same cubin, or if there are none, the base's own build twice.
     """
     timing = _Timing(device, seed, plan)
     controls = _judged(timing, _controls(pairs), control_rule(rule), "control")
@@ -105,7 +106,7 @@ def compare(
     changed = [pair for pair in pairs if pair.outcome is None]
     judged = {} if unfit else {row.case.id: row for row in _judged(timing, changed, rule, "case")}
     if others := busy():
-        unfit = unfit or f"other processes came to the GPU meanwhile: {'; '.join(others)}"
+        unfit = unfit or f"other processes used the GPU meanwhile: {'; '.join(others)}"
     rows = tuple(
         _unjudged(pair, unfit) if unfit or pair.outcome is not None else judged[pair.case.id]
         for pair in pairs
@@ -114,12 +115,12 @@ def compare(
 
 
 def control_rule(rule: Rule) -> Rule:
-    """A control has half the margin: what the machine itself adds to a comparison must leave room in it."""
+    """A control is judged with half the margin, since the machine's own difference must be well below it."""
     return replace(rule, delta=rule.delta / 2)
 
 
 def _controls(pairs: Sequence[Pair]) -> list[Pair]:
-    """A few pairs of equal builds, spread over the sizes of their problems."""
+    """A few pairs of identical builds, spread over the problem sizes."""
     equal = [pair for pair in pairs if pair.outcome == SAME_BINARY]
     if not equal:
         changed = [pair for pair in pairs if pair.outcome is None and pair.base]
@@ -136,8 +137,8 @@ def _unfit(controls: Sequence[Row]) -> str:
         row = differing[0]
         assert row.finding is not None
         return (
-            f"the machine is unfit: two equal builds of {row.case.id} differ by "
-            f"{100 * row.finding.change:+.2f} %; find out what disturbs it, and run it again"
+            f"the control failed: two identical builds of {row.case.id} differ by "
+            f"{100 * row.finding.change:+.2f} %; find out what disturbs the machine, and run it again"
         )
     if controls and not any(row.finding for row in controls):
         return f"no control could be timed: {controls[0].detail}"
@@ -151,7 +152,7 @@ def _unjudged(pair: Pair, unfit: str) -> Row:
 
 
 class _Timing:
-    """Times the blocks of a look, keeps them, and keeps why a case could not be timed."""
+    """Times the blocks of an interim analysis."""
 
     def __init__(self, device: PairingDevice, seed: int, plan: PairPlan) -> None:
         self._device, self._seed, self._plan = device, seed, plan
@@ -191,8 +192,9 @@ def _row(
     samples = total(looks)
     if finding is None:
         detail = (
-            f"{len(samples.blocks)} whole blocks, {samples.discarded} launches were thrown away for a "
-            "throttled clock; let the GPU rest and run it again"
+            f"{len(samples.blocks)} complete blocks, {samples.discarded} launches were discarded because of "
+            "a "
+            "throttled clock; let the GPU cool down and run it again"
         )
         return Row(case, UNDECIDED, detail, None, looks)
     detail = ""

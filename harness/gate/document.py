@@ -1,4 +1,4 @@
-"""A comparison as JSON: all that decided a verdict, small; and the same verdicts from it again."""
+"""A comparison as compact JSON, with everything the verdicts are based on; and the verdicts from it again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEMA = 2
 def document(
     comparison: Comparison, commit: Commit, tree: Tree, machine: Mapping[str, Any], when: str
 ) -> dict[str, Any]:
-    """What ``--json`` writes. No host name, no path; durations in seconds."""
+    """The document that ``--json`` writes. No host name, no paths; durations in seconds."""
     rule = comparison.rule
     return {
         "gemm_comparison": SCHEMA,
@@ -65,14 +65,14 @@ def _record(row: Row) -> dict[str, Any]:
             "clock_event_reasons": samples.reasons,
             "gpu_seconds": _round(samples.gpu_seconds, 3),
             "looks": [list(look.log_ratios) for look in row.looks],
-            # What the timer could tell apart by the end of each look.
+            # The timer's resolution at the end of each interim analysis.
             "resolutions": [seen.resolution for seen in accumulate(row.looks)],
         }
     return record
 
 
 def cycles_change(row: Row) -> float | None:
-    """Relative change in SM cycles, the mean over blocks; None where no clock was seen."""
+    """Relative change in SM cycles, the mean over blocks; None if the clock is unknown."""
     known = [c for block in row.samples.blocks if math.isfinite(c := block.log_cycles)]
     return _round(math.expm1(statistics.fmean(known))) if known else None
 
@@ -84,33 +84,33 @@ def _round(value: float, digits: int = 9) -> float:
 Outcomes = dict[str, Outcome]
 
 
-def verdicts(told: Mapping[str, Any]) -> tuple[Outcomes, Outcomes]:
-    """The verdicts on the controls and on the cases that were timed, from the document alone, by case id.
+def verdicts(recorded: Mapping[str, Any]) -> tuple[Outcomes, Outcomes]:
+    """The verdicts on the controls and on the timed cases, by case id, from the document alone.
 
     Raises ValueError for a document of another version.
     """
-    if told.get("gemm_comparison") != SCHEMA:
-        version = told.get("gemm_comparison")
-        raise ValueError(f"a comparison of schema {version!r}, this version reads {SCHEMA}; compare again")
-    rule = Rule(**told["rule"])
-    return _again(told["controls"], control_rule(rule)), _again(told["cases"], rule)
+    if recorded.get("gemm_comparison") != SCHEMA:
+        version = recorded.get("gemm_comparison")
+        raise ValueError(f"comparison of schema {version!r}, but this version reads {SCHEMA}; compare again")
+    rule = Rule(**recorded["rule"])
+    return _judged_again(recorded["controls"], control_rule(rule)), _judged_again(recorded["cases"], rule)
 
 
-def _again(records: Sequence[Mapping[str, Any]], rule: Rule) -> Outcomes:
+def _judged_again(records: Sequence[Mapping[str, Any]], rule: Rule) -> Outcomes:
     timed = {record["case"]: record for record in records if record.get("looks")}
 
     def more(case: str, look: int) -> tuple[Sequence[float], float] | None:
         record = timed[case]
         if look >= len(record["looks"]):
-            return None  # It crashed in this look.
+            return None  # It crashed in this interim analysis.
         return record["looks"][look], record["resolutions"][look]
 
     found = decide(list(timed), more, rule)
     return {
-        case: outcome_of(found[case].kind) if case in found else _said(record)
+        case: outcome_of(found[case].kind) if case in found else _recorded(record)
         for case, record in timed.items()
     }
 
 
-def _said(record: Mapping[str, Any]) -> Outcome:
+def _recorded(record: Mapping[str, Any]) -> Outcome:
     return Outcome(VerdictKind(record["verdict"]), record["verdict_reason"])

@@ -1,4 +1,4 @@
-"""Which cases of a selection have changed against a commit, and which of them two can be timed as a pair."""
+"""Which selected cases differ from another commit, and which of them can be timed as a pair."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Pair:
     """A case of the working tree and its counterpart.
 
     Attributes:
-        case: of the working tree.
-        base: the same of the commit; None where that has none.
-        outcome: the verdict, where there is nothing to time for it; None: the pair is to be timed.
+        case: the working tree's.
+        base: the commit's; None if it has none.
+        outcome: the verdict if nothing needs to be timed; None if the pair has to be timed.
         detail: why, in one line.
     """
 
@@ -34,7 +34,7 @@ class Pair:
 
 
 def pairs_of(cases: Sequence[Case], commit: Commit, capability: tuple[int, int]) -> list[Pair]:
-    """A pair for each case that has code of ours, in their order; both sides compiled.
+    """A pair for each case that is not a library call, in the same order; both sides compiled.
 
     Raises ToolchainError without a compiler.
     """
@@ -68,7 +68,7 @@ def _pair(
     try:
         same = base.launch == case.launch and old.cubin == new.cubin
         reasons, handed = refusals(base.kernel, base.config, base.dtype, limits), base.arguments
-    except Exception as error:  # A declaration of another time may do anything.
+    except Exception as error:  # A declaration of another commit may do anything.
         text = f"at {commit.label}, its declaration fails ({type(error).__name__}: {error})"
         return Pair(case, base, BASE_UNUSABLE, text)
     if same:
@@ -80,6 +80,6 @@ def _pair(
 
 
 def _first_line(error: CompileError) -> str:
-    """What does not compile, and the first line with an error in it."""
+    """What does not compile, and the first line that contains an error."""
     said = next((line.strip() for line in error.log.splitlines() if "error" in line.lower()), "")
     return f"{error.message}{': ' if said else ''}{said}"

@@ -1,4 +1,4 @@
-"""The cases of a stored run judged again, by what its JSON tells alone."""
+"""Judges the cases of a stored run again, from its JSON alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.baselines.fields import BaselineError, read_json
 from harness.files import fault
 from harness.verdicts.evidence import again
 
-_REMEDY = "only what `pytest --benchmark-json` of this suite wrote can be judged again"
+_REMEDY = "only files written by `pytest --benchmark-json` of this suite can be judged again"
 
 
 class _Stats(BaseModel):
@@ -25,7 +25,7 @@ class _Benchmark(BaseModel):
 
 
 class _Said(BaseModel):
-    """What a run told of a case, beside its evidence. Older runs do not tell which were ``red``."""
+    """What a run recorded of a case besides its evidence. Older runs do not contain ``red``."""
 
     case: str
     verdict: str
@@ -44,8 +44,8 @@ class _Run(BaseModel):
 
 @dataclass(frozen=True)
 class Replayed:
-    """A ``case`` judged again; ``said`` and ``now`` are kind, reason and colour, of the run and of today,
-    ``red`` whether it is red today."""
+    """A ``case`` judged again; ``said`` and ``now`` are kind, reason and colour, as recorded and as judged
+    now; ``red`` whether it fails now."""
 
     case: str
     said: str
@@ -54,7 +54,7 @@ class Replayed:
 
 
 def replay(path: Path) -> list[Replayed]:
-    """Every case of a run judged again. Raises BaselineError for a file that does not tell enough."""
+    """Every case of a run, judged again. Raises BaselineError for a file without the necessary evidence."""
     document = read_json(path, _REMEDY)
     found, case = [], ""
     try:
@@ -72,7 +72,7 @@ def replay(path: Path) -> list[Replayed]:
     except (ValueError, KeyError) as error:
         raise BaselineError(f"{path}: {case}{error}; {_REMEDY}") from None
     if not found:
-        raise BaselineError(f"{path}: no judged case in it; {_REMEDY}")
+        raise BaselineError(f"{path}: contains no judged case; {_REMEDY}")
     return found
 
 

@@ -1,6 +1,6 @@
-"""From a timed case to a verdict: measure, judge, confirm a suspicion in a fresh worker, record.
+"""From a timed case to a verdict: measure, judge, confirm a suspected regression in a new process, record.
 
-Knows neither pytest nor CUDA: a device that can `time`, a baseline, a policy.
+Knows neither pytest nor CUDA, only a device that can `time`, a baseline and a policy.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from harness.model import Case
 from harness.timing.measurement import Measurement
 from harness.timing.plan import Plan
 from harness.verdicts.drift import differences
-from harness.verdicts.evidence import Evidence, conclude, confirmed, told
+from harness.verdicts.evidence import Evidence, conclude, confirmed, recorded
 from harness.verdicts.judge import CONFIRMED
 from harness.verdicts.paired import Paired
 from harness.verdicts.vocabulary import Observation, Policy, Verdict, VerdictKind
 
 
 class PairsWithBaseline(Protocol):
-    """Times a case beside the commit of its baseline."""
+    """Times a case side by side with the commit of its baseline."""
 
     def __call__(self, case: Case, entry: BaselineEntry, threshold: float) -> Paired: ...
 
 
 @dataclass(frozen=True)
 class Result:
-    """A case, its verdict and what that rests on.
+    """A case, its verdict and what that is based on.
 
     Attributes:
         case: the case.
-        verdict: what it came to.
-        evidence: all that decided it.
-        policy: that of the run, for this kernel.
-        measurement: the last one: of a confirmed suspicion, the confirming one; None where the device failed.
+        verdict: its verdict.
+        evidence: everything the verdict is based on.
+        policy: the run's policy for this kernel.
+        measurement: the last one (if a regression was suspected, the repetition); None if the device failed.
     """
 
     case: Case
@@ -47,7 +47,7 @@ class Result:
 
     @property
     def first_median(self) -> float | None:
-        """Median seconds of the measurement that a fresh worker was to confirm."""
+        """Median seconds of the first measurement, if a new process repeated it."""
         e = self.evidence
         return e.first.median if e.first and e.second and e.first.seconds else None
 
@@ -57,18 +57,18 @@ class Result:
 
     @property
     def usable(self) -> bool:
-        """Whether there are samples, enough of them and each a duration."""
+        """Whether there are enough samples, all of them valid durations."""
         return self.measurement is not None and self.verdict.gflops is not None
 
 
 class SampleClock:
     """A timer for pytest-benchmark that replays device samples.
 
-    ``benchmark.pedantic(clock.tick, rounds=len(samples))`` then records exactly those seconds: no host
-    time gets in, and nothing is calibrated.
+    ``benchmark.pedantic(clock.tick, rounds=len(samples))`` then records exactly those seconds: no host time
+    is included, and nothing is calibrated.
     """
 
-    __name__ = "device_clock"  # what pytest-benchmark writes into its JSON
+    __name__ = "device_clock"  # recorded in pytest-benchmark's JSON
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -78,7 +78,7 @@ class SampleClock:
         self._now, self._samples = 0.0, list(reversed(samples))
 
     def tick(self) -> None:
-        # Starting again at zero keeps microseconds exact however many seconds went before.
+        # Starting at zero each time keeps microseconds exact, however many seconds have accumulated.
         self._now += self._samples.pop()
 
     def __call__(self) -> float:
@@ -95,11 +95,11 @@ def run(
     against: PairsWithBaseline | None = None,
     busy: Callable[[], Sequence[str]] = tuple,
 ) -> Result:
-    """Times and judges one case; what the device cannot do becomes a verdict, never an exception.
+    """Times and judges one case; a failure of the device becomes a verdict, not an exception.
 
-    A suspicion is measured again in a fresh worker, and what is left of it beside the baseline's own commit
-    where ``against`` can. ``now`` gives this run's machine_info, to say what is not as it was; ``busy`` tells
-    who else is on the GPU.
+    A suspected regression is measured again in a new process, and if confirmed, ``against`` compares it with
+    the baseline's commit. ``now`` returns this run's machine_info, to report what has changed; ``busy`` lists
+    other GPU processes.
     """
     entry = baseline.entry(case.id) if baseline else None
     reference = entry.reference if entry else None
@@ -111,7 +111,8 @@ def run(
         verdict = conclude(evidence, policy)
         if verdict.kind is not VerdictKind.REGRESSED or not (baseline and entry and reference):
             return Result(case, verdict, evidence, policy, m)
-        # One process can be unlucky (memory layout, a neighbour's burst); two in a row are not.
+        # One process can be unlucky (memory layout, another process's burst); two in a row are unlikely to
+        # be.
         device.restart()
         m = device.time(case, plan)
         second = observation(case, m)
@@ -128,7 +129,7 @@ def run(
 
 
 def observation(case: Case, m: Measurement) -> Observation:
-    """What the judge sees of a measurement."""
+    """The part of a measurement that the judge uses."""
     return Observation(
         case_id=case.id,
         flop=case.flop,
@@ -148,9 +149,9 @@ def observation(case: Case, m: Measurement) -> Observation:
 
 
 def extra_info(result: Result) -> dict[str, Any]:
-    """What goes into the run's JSON: all that was seen and came of it, and the evidence to judge it again.
+    """The record in the run's JSON: what was measured, the verdict, and the evidence to judge it again.
 
-    What is usable is stored beside its samples; of all else the samples, few or none, are among it.
+    pytest-benchmark stores the samples of usable cases; those of unusable ones, few or none, are in here.
     """
     m, v, case = result.measurement, result.verdict, result.case
     info: dict[str, Any] = {
@@ -161,7 +162,7 @@ def extra_info(result: Result) -> dict[str, Any]:
         "verdict_reason": v.reason,
         "red": v.failed(result.policy),
         "launch": str(case.launch),
-        "evidence": told(result.evidence, result.policy),
+        "evidence": recorded(result.evidence, result.policy),
     }
     if m is None or not result.usable:
         return info | {"seconds": list(m.seconds) if m else []}
@@ -200,5 +201,5 @@ def extra_info(result: Result) -> dict[str, Any]:
 
 
 def _per_clock(case: Case, m: Measurement) -> float | None:
-    """FLOP per SM clock of the whole GPU; None where the clock is not known."""
+    """FLOP per SM clock cycle of the whole GPU; None if the clock is unknown."""
     return case.flop / (m.median * m.sm_clock_mhz * 1e6) if m.sm_clock_mhz else None

@@ -1,8 +1,8 @@
-"""The SM clock during each timed launch, from stamps that a tiny kernel leaves between them. Pure.
+"""The SM clock during each timed launch, from stamps that a tiny kernel records between them. Pure.
 
 NVML does not show it: on an H200 a large FP16 product runs at 1575 MHz from its first launch, and at 1320
-once the power cap bites, some 40 ms later, while NVML still reads 1980. A stamp is (SM cycles,
-nanoseconds, SM number); two of one SM give its clock between them.
+once the power cap takes effect, some 40 ms later, while NVML still reads 1980. A stamp is (SM cycles,
+nanoseconds, SM number); two stamps of the same SM give its clock between them.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-WINDOW_NS = 1_000_000  # the nanosecond timer ticks coarsely: over a millisecond its tick is below 0.1 %
+WINDOW_NS = 1_000_000  # the nanosecond timer is coarse: over a millisecond its tick is below 0.1 %
 TOLERANCE = 0.01  # rounds within this of one clock ran at the same clock
-CLUSTER = 5  # rounds at one clock, and a fifth of them all, are no accident of the first milliseconds
+CLUSTER = 5  # so many rounds, and a fifth of all, at one clock are not just the first milliseconds
 
 
 def steady(mhz: list[float], tolerance: float = TOLERANCE) -> list[int]:
-    """Indices of the rounds at full clock: the highest that CLUSTER rounds and a fifth of them share within
-    ``tolerance``, or simply the highest where none is shared so. A round of unknown clock (NaN) is kept."""
+    """Indices of the rounds at full clock: the highest clock shared within ``tolerance`` by CLUSTER rounds
+    and a fifth of all, or else the highest of all. Rounds with unknown clock (NaN) are kept."""
     known = sorted((m for m in mhz if m == m), reverse=True)
     cluster = max(CLUSTER, len(known) // 5)
     shared = (k for k, low in zip(known, known[cluster - 1 :], strict=False) if low >= k * (1 - tolerance))
@@ -27,11 +27,10 @@ def steady(mhz: list[float], tolerance: float = TOLERANCE) -> list[int]:
 
 
 def clocks(stamps: np.ndarray[Any, Any], window_ns: int = WINDOW_NS) -> list[float]:
-    """MHz between each two neighbouring stamps (rows of an (n + 1, 3) integer array), n of them.
+    """The clock in MHz between consecutive stamps (rows of an (n + 1, 3) integer array): n values.
 
-    Each is taken over the stamps around, as far as they span ``window_ns`` or there are more; NaN where
-    the stamps of a window came from different SMs.
-    """
+    Each is computed over a window of stamps that spans at least ``window_ns``, if there are enough; NaN if
+    the stamps of a window came from different SMs."""
     cycles, times, sms = (stamps[:, i].astype(np.int64) for i in range(3))
     found = []
     for i in range(len(stamps) - 1):

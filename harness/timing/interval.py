@@ -1,11 +1,10 @@
 """From the log-ratios of blocks to a confidence interval, and whether it clears a margin. Pure.
 
-Student's t on the log-ratios of the blocks, the blocks being the independent unit (W. S. Gosset, "The
-probable error of a mean", Biometrika 6, 1908). Chosen among three by simulation on recorded H200 samples
+Student's t on the log-ratios of the blocks; the blocks are the independent units (W. S. Gosset, "The probable
+error of a mean", Biometrika 6, 1908). Chosen from three methods by simulation on recorded H200 samples
 (tests/unit/test_paired_statistics.py): with twelve blocks the bootstrap's 99 % interval misses in 3 to 5 % of
-the cases, and the interval of Hodges and Lehmann is right but has no error below 2⁻¹¹, which a run of many
-cases needs; t is right down to where it could be counted, since block medians are nearly normal.
-"""
+the cases; the Hodges-Lehmann interval is accurate but cannot reach error probabilities below 2⁻¹¹, which a
+run of many cases needs; t is accurate as far as could be counted, since block medians are nearly normal."""
 
 from __future__ import annotations
 
@@ -16,11 +15,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-MIN_BLOCKS = 6  # fewer have no spread worth believing
+MIN_BLOCKS = 6  # fewer give no reliable estimate of the spread
 
 
 class PairedKind(StrEnum):
-    """What the interval of B's time over A's says against ±delta."""
+    """Where the interval of B's time relative to A's lies with respect to ±delta."""
 
     SLOWER = "SLOWER"
     SAME = "SAME"
@@ -35,8 +34,8 @@ class Estimate:
     Attributes:
         mean: over the blocks; 0.01 is 1 % slower.
         error: its standard error.
-        blocks: how many.
-        resolution: the least half-width it can claim: what the timer cannot tell apart, as a share.
+        blocks: the number of blocks.
+        resolution: the smallest possible half-width: the timer's resolution, relative.
     """
 
     mean: float
@@ -46,10 +45,10 @@ class Estimate:
 
     @classmethod
     def of(cls, log_ratios: Sequence[float], resolution: float = 0.0) -> Estimate:
-        """Raises ValueError for fewer than MIN_BLOCKS blocks, or a ratio that is no number."""
+        """Raises ValueError for fewer than MIN_BLOCKS blocks, or a ratio that is not finite."""
         n = len(log_ratios)
         if n < MIN_BLOCKS:
-            raise ValueError(f"{n} whole blocks, {MIN_BLOCKS} are needed")
+            raise ValueError(f"{n} complete blocks, {MIN_BLOCKS} are needed")
         if not all(map(math.isfinite, log_ratios)):
             raise ValueError("a block has no finite ratio")
         return cls(statistics.fmean(log_ratios), statistics.stdev(log_ratios) / math.sqrt(n), n, resolution)
@@ -60,7 +59,7 @@ class Estimate:
         return math.expm1(self.mean)
 
     def half_width(self, miss: float) -> float:
-        """Half the width of the two-sided interval that misses the truth with probability ``miss``."""
+        """Half the width of the two-sided interval that misses the true value with probability ``miss``."""
         return max(float(_student().isf(miss / 2, self.blocks - 1)) * self.error, self.resolution)
 
     def interval(self, miss: float) -> tuple[float, float]:
@@ -69,20 +68,20 @@ class Estimate:
         return math.expm1(self.mean - half), math.expm1(self.mean + half)
 
     def _room(self, delta: float) -> float:
-        """Distance of the mean from the nearer of ±ln(1 + delta)."""
+        """Distance of the mean from the nearest of ±ln(1 + delta)."""
         return abs(abs(self.mean) - math.log1p(delta))
 
     def claim(self, delta: float) -> PairedKind:
-        """What the interval would say if it were narrow enough."""
+        """The conclusion if the interval were narrow enough."""
         if abs(self.mean) <= math.log1p(delta):
             return PairedKind.SAME
         return PairedKind.SLOWER if self.mean > 0 else PairedKind.FASTER
 
     def p_value(self, delta: float) -> float:
-        """The smallest ``miss`` at which the interval still clears ±delta; 1 where none does.
+        """The smallest ``miss`` at which the interval still clears ±delta; 1 if none does.
 
-        Whatever the truth, an interval that holds it makes no false claim: so a claim at this level is
-        false with at most this probability.
+        An interval that contains the true value makes no false claim, so a claim at this level is false with
+        at most this probability.
         """
         room = self._room(delta)
         if room <= self.resolution:
@@ -93,6 +92,6 @@ class Estimate:
 
 
 def _student() -> Any:
-    from scipy import stats  # late: it takes most of a second, and most commands have no use for it
+    from scipy import stats  # imported late: it takes most of a second, and most commands do not need it
 
     return stats.t

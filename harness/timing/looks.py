@@ -1,9 +1,9 @@
-"""Verdicts on many cases in up to three looks, with the probability of any false one held. Pure.
+"""Verdicts on many cases in up to three interim analyses (looks), with the familywise error controlled. Pure.
 
-The error is spent in equal parts over the looks (Bonferroni's inequality: no assumption on how the looks
-depend on each other), and within a look over the cases by Holm's step-down (S. Holm, "A simple sequentially
+The error probability is divided equally among the looks (Bonferroni's inequality: no assumption on their
+dependence), and within a look among the cases by Holm's step-down procedure (S. Holm, "A simple sequentially
 rejective multiple test procedure", Scand. J. Statist. 6, 1979). SLOWER, SAME and FASTER exclude each other,
-so a case needs no share for each of the three (Goeman, Solari and Stijnen, "Three-sided hypothesis
+so a case does not need a share for each of the three (Goeman, Solari and Stijnen, "Three-sided hypothesis
 testing", Statist. Med. 29, 2010).
 """
 
@@ -20,9 +20,10 @@ DEFAULT_DELTA = 0.005
 @dataclass(frozen=True)
 class Rule:
     """``delta``: the smallest change that matters, relative; ``error``: the probability of any false verdict
-    in a run; ``looks`` at most: the first has ``blocks`` blocks, and each further one doubles their sum.
+    in a run; ``looks``: the maximum number of interim analyses; ``blocks``: those of the first one; each
+    further one doubles the total.
 
-    Raises ValueError for values that make no test.
+    Raises ValueError for invalid values.
     """
 
     delta: float = DEFAULT_DELTA
@@ -32,14 +33,14 @@ class Rule:
 
     def __post_init__(self) -> None:
         if not 0 < self.delta < 1:
-            raise ValueError(f"delta {self.delta:g}: give a share between 0 and 1, such as 0.005")
+            raise ValueError(f"delta {self.delta:g}: must be between 0 and 1, such as 0.005")
         if not 0 < self.error < 1:
-            raise ValueError(f"error {self.error:g}: give a probability between 0 and 1, such as 0.01")
+            raise ValueError(f"error {self.error:g}: must be a probability between 0 and 1, such as 0.01")
         if self.looks < 1 or self.blocks < 6 or self.blocks % 2:
-            raise ValueError("a look is needed, and an even number of 6 blocks or more")
+            raise ValueError("needs at least one look, and an even number of at least 6 blocks")
 
     def blocks_of(self, look: int) -> tuple[int, int]:
-        """First block and number of blocks that look 0, 1, 2 … adds."""
+        """The first block and the number of blocks that look 0, 1, 2 … adds."""
         before = self.blocks * 2 ** (look - 1) if look else 0
         return before, self.blocks * 2**look - before
 
@@ -50,15 +51,15 @@ class Rule:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a look says of a case.
+    """The result of an interim analysis for a case.
 
     Attributes:
-        kind: what the interval says against the margin.
-        change: relative change of the time, above 0 where B is slower.
-        interval: of that change; it misses the truth with probability ``miss``.
-        miss: the case's share of the error.
+        kind: where the interval lies relative to the margin.
+        change: relative change of the time, positive if B is slower.
+        interval: of that change; it misses the true value with probability ``miss``.
+        miss: the case's share of the error probability.
         look: 0, 1, 2 …
-        blocks: seen so far.
+        blocks: the number of blocks so far.
     """
 
     kind: PairedKind
@@ -70,9 +71,9 @@ class Finding:
 
 
 def look_at(estimates: Mapping[str, Estimate], rule: Rule, look: int, others: int = 0) -> dict[str, Finding]:
-    """A finding for each case that is not decided yet; those that stay AMBIGUOUS want the next look.
+    """A finding for each undecided case; those that stay AMBIGUOUS need the next look.
 
-    ``others`` are undecided too, but have no estimate.
+    ``others``: the number of undecided cases without an estimate.
     """
     ranked = sorted(estimates, key=lambda case: estimates[case].p_value(rule.delta))
     found, stopped, miss = {}, False, 0.0
@@ -86,12 +87,12 @@ def look_at(estimates: Mapping[str, Estimate], rule: Rule, look: int, others: in
     return {case: found[case] for case in estimates}
 
 
-# Log-ratios of the blocks that a look adds to a case, and the resolution so far; None where it cannot go on.
+# The log-ratios of the blocks that a look adds to a case, and the resolution so far; None to give up.
 More = Callable[[str, int], tuple[Sequence[float], float] | None]
 
 
 def decide(cases: Sequence[str], more: More, rule: Rule) -> dict[str, Finding]:
-    """The last finding of each case; none for one that ended without whole blocks enough."""
+    """The last finding of each case; none for a case with too few complete blocks."""
     found: dict[str, Finding] = {}
     seen: dict[str, list[float]] = {case: [] for case in cases}
     for look in range(rule.looks):

@@ -1,4 +1,4 @@
-"""What timing a case gave."""
+"""The result of timing a case."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class Measurement:
 
     Attributes:
         seconds: device seconds of each round.
-        reference_seconds: those of the library on the same problem, interleaved; may be empty.
-        resources: of the binary; None of a library.
-        sm_clock_mhz: median of ``mhz``; 0 where it was not seen.
-        power_w, temperature_c: the most that NVML saw, in W and °C.
+        reference_seconds: those of the library for the same problem, interleaved; may be empty.
+        resources: of the binary; None for a library.
+        sm_clock_mhz: median of ``mhz``; 0 if unknown.
+        power_w, temperature_c: the maxima reported by NVML, in W and °C.
         clock_event_reasons: NVML's bits, or-ed over the rounds.
-        discarded: rounds thrown away for a throttled clock.
-        throttled: whether retries did not give enough clean ones.
+        discarded: number of rounds discarded because of a throttled clock.
+        throttled: whether retries did not give enough valid rounds.
         l2: ``cold`` or ``warm``, as in Plan.
-        duty: the share of the time that the GPU was kept busy, at most.
-        mhz: the SM clock during each round, where it was seen.
-        extra: further figures for the run's JSON, by name.
+        duty: the duty cycle: the maximum fraction of time the GPU was kept busy.
+        mhz: the SM clock during each round, if known.
+        extra: further values for the run's JSON, by name.
     """
 
     seconds: tuple[float, ...]
@@ -45,20 +45,20 @@ class Measurement:
 
     @property
     def median(self) -> float:
-        """Median seconds. Raises ValueError where no sample survived."""
+        """Median seconds. Raises ValueError without samples."""
         if not self.seconds:
             raise ValueError("no samples")
         return float(np.median(self.seconds))
 
     @property
     def spread(self) -> float:
-        """Interquartile range over the median, dimensionless."""
+        """Interquartile range divided by the median, dimensionless."""
         q1, q3 = np.percentile(self.seconds, (25, 75))
         return float((q3 - q1) / self.median)
 
     @property
     def cublas_ratio(self) -> float | None:
-        """Speed as a share of cuBLAS's in the same run; 1.0 is as fast."""
+        """Speed relative to cuBLAS's in the same run; 1.0 is equally fast."""
         if not self.reference_seconds:
             return None
         return float(np.median(self.reference_seconds)) / self.median

@@ -1,4 +1,4 @@
-"""What one stretch of blocks came to: plain data, and the log-ratio of each block."""
+"""The samples of a sequence of blocks: plain data, and the log-ratio of each block."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.timing.clocks import steady
 from harness.timing.schedule import VISITS, Stretch
 
 _EVENT_RESOLUTION = 0.5e-6
-_SAME = 1e-9  # an event pair's time is a float of milliseconds: closer is rounding
+_SAME = 1e-9  # event times are floats in milliseconds: smaller differences are rounding
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Block:
     """One block of launches.
 
     Attributes:
-        a, b: device seconds of each launch of arm A, which is the base, and of arm B.
-        a_mhz, b_mhz: the SM clock in MHz while each ran; empty where it was not seen.
+        a, b: device seconds of each launch of side A, the base, and of side B.
+        a_mhz, b_mhz: the SM clock in MHz during each; empty if unknown.
     """
 
     a: tuple[float, ...]
@@ -31,12 +31,12 @@ class Block:
 
     @property
     def log_ratio(self) -> float:
-        """ln(median of B / median of A): above 0, B is slower."""
+        """ln(median of B / median of A): positive if B is slower."""
         return math.log(statistics.median(self.b) / statistics.median(self.a))
 
     @property
     def log_cycles(self) -> float:
-        """The same in SM cycles. Not a number where a clock is unknown."""
+        """The same in SM cycles; NaN if a clock is unknown."""
         cycles = [
             statistics.median([s * f for s, f in zip(seconds, mhz, strict=True)]) if mhz else math.nan
             for seconds, mhz in ((self.a, self.a_mhz), (self.b, self.b_mhz))
@@ -46,14 +46,14 @@ class Block:
 
 @dataclass(frozen=True)
 class PairedSamples:
-    """What timing a pair gave.
+    """The result of timing a pair.
 
     Attributes:
-        blocks: the whole blocks.
-        discarded: launches thrown away for a throttled clock.
-        gpu_seconds: that the GPU was kept for it.
+        blocks: the complete blocks.
+        discarded: number of launches discarded because of a throttled clock.
+        gpu_seconds: seconds the GPU was occupied.
         reasons: NVML's clock-event bits, or-ed.
-        spun: SM cycles a launch, of A and of B, that a planted slowdown took; None without one.
+        spun: SM cycles per launch, of A and of B, that a planted slowdown took; None without one.
     """
 
     blocks: tuple[Block, ...]
@@ -77,9 +77,9 @@ class PairedSamples:
 
     @property
     def resolution(self) -> float:
-        """Half of what the timer cannot tell apart, over the median: half the smallest gap between samples,
-        or, where none differ, half of the 0.5 µs that CUDA promises of events (cudaEventElapsedTime). 0
-        without a block."""
+        """Half the timer's resolution, divided by the median: half the smallest difference between samples,
+        or if none differ, half of the 0.5 µs that CUDA specifies for events (cudaEventElapsedTime). 0 without
+        a block."""
         if not self.blocks:
             return 0.0
         seen = sorted({s for block in self.blocks for s in (*block.a, *block.b)})
@@ -87,16 +87,16 @@ class PairedSamples:
         return min(gaps, default=_EVENT_RESOLUTION) / 2 / self.median("a")
 
     def median(self, arm: str) -> float:
-        """Median seconds of arm ``a`` or ``b`` over all blocks. Raises ValueError without a block."""
+        """Median seconds of side ``a`` or ``b`` over all blocks. Raises ValueError without a block."""
         seconds: list[float] = [s for block in self.blocks for s in getattr(block, arm)]
         return statistics.median(seconds)
 
 
 def at_full_clock(launches: str, mhz: Sequence[float]) -> set[int]:
-    """Indices of the launches that ran at the full clock of their arm (``clocks.steady``).
+    """Indices of the launches that ran at the full clock of their side (``clocks.steady``).
 
-    Each arm has its own: under a power cap, a build that draws more runs at a lower one, and is slower.
-    """
+    Each side has its own: under a power cap, a build that draws more power runs at a lower clock, and is
+    slower."""
     kept = set()
     for arm in "AB":
         places = [i for i, a in enumerate(launches) if a == arm]
@@ -107,8 +107,8 @@ def at_full_clock(launches: str, mhz: Sequence[float]) -> set[int]:
 def into_blocks(
     orders: Sequence[str], rounds: int, seconds: Sequence[float], mhz: Sequence[float]
 ) -> tuple[tuple[Block, ...], int]:
-    """Launches in the order of ``Stretch.launches`` to blocks; those off the full clock of their arm are
-    thrown away and counted, and with them blocks of which either arm lost more than half."""
+    """Launches, in the order of ``Stretch.launches``, to blocks. Launches not at the full clock of their side
+    are discarded and counted, and so are blocks in which a side lost more than half."""
     launches = Stretch(tuple(orders)).launches(rounds)
     kept = at_full_clock(launches, mhz)
     blocks, size = [], VISITS * rounds
@@ -128,5 +128,5 @@ def into_blocks(
 
 
 def total(stretches: Iterable[PairedSamples]) -> PairedSamples:
-    """All blocks of some stretches of one case."""
+    """All blocks of several sequences of one case."""
     return sum(stretches, PairedSamples(()))

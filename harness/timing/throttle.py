@@ -1,6 +1,6 @@
-"""Batches of launches, until there are enough at full clock: the one loop for all that is timed.
+"""Batches of launches, until there are enough at full clock: the one loop for everything that is timed.
 
-Power or heat may lower the clock: then batches become shorter, and a rest between them lets it come back.
+If power or heat lower the clock, batches become shorter, with rests between them so that it recovers.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ REST_SECONDS = 0.15
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch that was run.
+    """A batch that has run.
 
     Attributes:
-        launches: how many.
-        lost: how many are to be thrown away since it ran, for a clock below the full one.
+        launches: number of launches.
+        lost: number of launches discarded after it ran, because they were below full clock.
         span: device seconds from the first to the last.
     """
 
@@ -33,16 +33,16 @@ class Batch:
         return self.lost > self.launches // 4
 
 
-# Given the size of the batch and whether a throttled one may come again: what was run, or None at the end.
+# From the size of the batch, and whether a throttled one may be repeated, to the batch run; None at the end.
 Run = Callable[[int, bool], Batch | None]
 
 
 def batches(run: Run, size: int, least: int, retries: int, duty: float) -> None:
-    """Calls ``run(size, again)`` until it gives None.
+    """Calls ``run(size, again)`` until it returns None.
 
-    It runs a batch of at most ``size``, which begins as given and shrinks with each throttled batch, down to
-    ``least``; ``again`` is false once ``retries`` throttled ones were there. Between batches comes the rest
-    that makes the duty cycle.
+    ``run`` runs a batch of at most ``size`` launches; ``size`` shrinks after each throttled batch, down to
+    ``least``; ``again`` is False after ``retries`` throttled batches. Between batches the GPU rests according
+    to the duty cycle.
     """
     used = 0
     while now := run(size, used < retries):

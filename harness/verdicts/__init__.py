@@ -1,1 +1,1 @@
-"""What is judged, by which rules, and what it came to: codes and figures, no words for people. Pure."""
+"""Observations, the rules for judging them, and verdicts: codes and numbers, no text for people. Pure."""

@@ -1,4 +1,4 @@
-"""What is not as it was when a baseline was measured: the machine's settings, software and state. Pure."""
+"""What has changed since a baseline was measured: the machine's settings, software and state. Pure."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 from harness.verdicts.judge import CLOCK_TOLERANCE
 from harness.verdicts.vocabulary import Observation, Reference
 
-# Names in ``machine_info``, the likeliest causes first.
+# Names in ``machine_info``, the most likely causes first.
 SETTINGS = (
     *("board", "vbios", "driver", "cuda_driver", "nvcc", "cublas", "pycuda", "power_limit_w"),
     *("applications_sm_clock_mhz", "max_sm_clock_mhz", "max_memory_clock_mhz", "memory_mib", "ecc", "mig"),
 )
-# Of those, what may change how many cycles a kernel takes; the others change the clock alone, which is seen.
+# Those that may change how many cycles a kernel takes; the others only change the clock, which is measured.
 _DECISIVE = ("board", "driver", "cuda_driver", "nvcc", "max_memory_clock_mhz", "ecc", "mig")
 _DEGREES = 10.0
 
 
 @dataclass(frozen=True)
 class Difference:
-    """``what`` was ``then`` and is ``now``: a name of SETTINGS, or ``sm_clock_mhz``, ``temperature_c`` (°C)
-    or ``cublas_speed``, whose relative change is ``now``. ``decisive`` where it may by itself change how many
-    cycles a kernel takes; ``reasons`` NVML's clock-event bits, of a clock."""
+    """``what`` was ``then`` and is ``now``: a name in SETTINGS, or ``sm_clock_mhz``, ``temperature_c`` (°C)
+    or ``cublas_speed``, whose relative change is ``now``. ``decisive``: it may by itself change how many
+    cycles a kernel takes; ``reasons``: for a clock, NVML's clock-event bits."""
 
     what: str
     then: Any = None
@@ -36,7 +36,7 @@ class Difference:
 def settings(
     then: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str] = SETTINGS
 ) -> tuple[Difference, ...]:
-    """Which of these differ between two ``machine_info``; what either does not tell is no difference."""
+    """Which of these differ between two ``machine_info``; a value missing from either is not a difference."""
     return tuple(
         Difference(name, then[name], now[name], name in _DECISIVE)
         for name in names
@@ -47,7 +47,7 @@ def settings(
 def differences(
     then: Mapping[str, Any], reference: Reference, now: Mapping[str, Any], o: Observation
 ) -> tuple[Difference, ...]:
-    """What differs between the reference, measured on the machine ``then``, and this run; the likeliest
+    """What differs between the reference, measured on the machine ``then``, and this run; the most likely
     causes first. ``then`` and ``now`` are ``machine_info``."""
     found = list(settings(then, now))
     clock = reference.sm_clock_mhz

@@ -1,7 +1,7 @@
-"""All that decides a verdict, in one place: concluded from as it grows, stored, concluded from again. Pure.
+"""Everything a verdict is based on, in one place: judged while it grows, stored, judged again. Pure.
 
-`gate.timed` gathers the evidence; what a run's JSON tells of a case gives the same verdict by that alone:
-kernels may have been renamed or removed since.
+`gate.timed` collects the evidence. What a run's JSON contains of a case is sufficient for the same verdict,
+even if kernels have been renamed or removed since.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from harness.verdicts.vocabulary import Observation, Policy, Reference, Verdict
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of a case that was to be judged.
+    """What is known of a case to be judged.
 
     Attributes:
-        first: what was measured; None only with an error.
-        reference: what the baseline holds of the case; None where it lacks it.
+        first: the first measurement; None only with an error.
+        reference: the case in the baseline; None if it is not there.
         stored: whether this GPU has a baseline.
-        second: what a fresh worker measured, to confirm a suspicion.
-        paired: what came of a pair with the baseline's commit.
-        differences: what is not as it was when the baseline was measured.
-        others: processes that came to the GPU, each in words.
-        error: code and text of what the device could not do.
+        second: the measurement of a new process, to confirm a suspected regression.
+        paired: the result of the paired comparison with the baseline's commit.
+        differences: what has changed since the baseline was measured.
+        others: descriptions of other processes that used the GPU.
+        error: code and text of a failure of the device.
     """
 
     first: Observation | None = None
@@ -50,7 +50,7 @@ class Evidence:
 
 
 def conclude(e: Evidence, policy: Policy) -> Verdict:
-    """The verdict on all that is known so far, under the policy for the kernel."""
+    """The verdict on everything known so far, with the policy for the kernel."""
     if e.error:
         return broken(e.error[0])
     verdict = confirmed(e, policy)
@@ -66,9 +66,9 @@ def conclude(e: Evidence, policy: Policy) -> Verdict:
 
 
 def confirmed(e: Evidence, policy: Policy) -> Verdict:
-    """The verdict without a pair: one is wanted where its reason is CONFIRMED."""
+    """The verdict without a paired comparison, which is needed if the reason is CONFIRMED."""
     if e.first is None:
-        raise ValueError("what was not measured cannot be judged")
+        raise ValueError("a case that was not measured cannot be judged")
     verdict = judge(e.first, e.reference, policy, stored=e.stored)
     if e.second is None or e.reference is None:
         return verdict
@@ -77,19 +77,21 @@ def confirmed(e: Evidence, policy: Policy) -> Verdict:
 
 # Stored with a run
 
-UNUSABLE = "gemm_unusable"  # beside pytest-benchmark's "benchmarks", which can hold only what has samples
+UNUSABLE = (
+    "gemm_unusable"  # next to pytest-benchmark's "benchmarks", which can contain only cases with samples
+)
 _SEEN = (
     *("sm_clock_mhz", "power_w", "temperature_c", "clock_event_reasons", "throttled"),
     *("l2", "duty", "cubin_sha256"),
 )
-_HELD_TO = (
+_OF_BASELINE = (
     *("median_s", "gflops", "noise_floor", "cubin_sha256", "l2", "duty", "sm_clock_mhz"),
     "launch",
 )
 
 
-def told(e: Evidence, policy: Policy) -> dict[str, Any]:
-    """The evidence as JSON can hold it. Samples that pytest-benchmark stores itself are left out."""
+def recorded(e: Evidence, policy: Policy) -> dict[str, Any]:
+    """The evidence as a JSON object, without the samples that pytest-benchmark stores itself."""
     last, reference = e.last, e.reference
     return {
         "policy": asdict(policy),
@@ -99,7 +101,7 @@ def told(e: Evidence, policy: Policy) -> dict[str, Any]:
         "stored": e.stored,
         "baseline": reference
         and {
-            "info": {name: getattr(reference, name) for name in _HELD_TO},
+            "info": {name: getattr(reference, name) for name in _OF_BASELINE},
             "stats": dict(reference.stats) if policy.compare_fail else {},
         },
         "measured": _seen(last) if last else None,
@@ -116,7 +118,7 @@ def _seen(o: Observation) -> dict[str, Any]:
 
 
 def _pair(given: Any) -> Any:
-    """A pair as told now, of one as older runs told it."""
+    """Converts a pair recorded by an older version to the current form."""
     if not isinstance(given, dict) or "reason" in given:
         return given
     kind, reason = of_older(given["kind"])
@@ -147,9 +149,9 @@ class _Baseline(BaseModel):
     stats: dict[str, Any]
 
 
-class _Told(BaseModel):
-    """The evidence in a run's JSON. Older runs tell the kernel's own threshold beside the policy, no ``flop``
-    and no ``library``, and differences as texts."""
+class _Recorded(BaseModel):
+    """The evidence in a run's JSON. Older runs store the kernel's own threshold next to the policy, no
+    ``flop`` and no ``library``, and differences as text."""
 
     policy: Policy
     launch: str
@@ -170,20 +172,20 @@ class _Told(BaseModel):
 class _Info(BaseModel):
     case: str
     variant: str
-    evidence: _Told
+    evidence: _Recorded
     seconds: tuple[float, ...]
 
 
 def recall(info: Mapping[str, Any], seconds: Sequence[float]) -> tuple[Evidence, Policy]:
-    """The evidence and the policy for the kernel, from what a run stored of a case and the samples of its
-    last measurement. Raises pydantic's ValidationError where it is not what a run stores, ValueError for a
-    case id that names no problem."""
+    """The evidence and the policy for the kernel, from a stored case and the samples of its last measurement.
+    Raises pydantic's ValidationError if it is not what a run stores, ValueError for a case id that contains
+    no problem."""
     given = _Info.model_validate({**info, "seconds": seconds})
     case, e = given.case, given.evidence
     flop = e.flop
     if flop is None:
         flop = find_problem(case.removeprefix(f"{given.variant}-")).flops
-    # Older runs do not tell; a library's call has no cubin.
+    # Older runs do not store this; a library call has no cubin.
     library = e.library if e.library is not None else not (e.measured and e.measured.cubin_sha256)
 
     def observation(seen: _Seen | None, samples: tuple[float, ...]) -> Observation | None:
@@ -209,6 +211,6 @@ def recall(info: Mapping[str, Any], seconds: Sequence[float]) -> tuple[Evidence,
 
 
 def again(info: Mapping[str, Any], seconds: Sequence[float]) -> tuple[Verdict, Policy]:
-    """The verdict that this evidence comes to, and the policy that it is under. Raises as `recall`."""
+    """The verdict on stored evidence, and its policy. Raises as `recall`."""
     evidence, policy = recall(info, seconds)
     return conclude(evidence, policy), policy

@@ -1,7 +1,8 @@
 """From an observation, a reference and a policy to a verdict. Pure: no file, no clock, no device, no wording.
 
-A change is judged against max(min_change, noise_factor × noise floor): the noise floor comes from fresh
-runs of one binary, since rounds of one process are not independent. What cannot be judged never passes.
+A change is compared with max(min_change, noise_factor × noise floor). The noise floor comes from several
+processes running the same binary, since rounds of one process are not independent. A case that cannot be
+judged never passes.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ from dataclasses import replace
 from harness.verdicts.paired import Paired, settled
 from harness.verdicts.vocabulary import Observation, Policy, Reference, Verdict, VerdictKind
 
-CONFIRMED = "SLOWER_CONFIRMED"  # the one reason that a pair with the baseline's commit may still settle
-CLOCK_TOLERANCE = 0.01  # relative; on an H200 a case's clock differs by less from run to run
-# NVML's hardware slowdown, software and hardware thermal slowdown and power brake: never part of normal work.
+CONFIRMED = (
+    "SLOWER_CONFIRMED"  # the one reason after which a paired comparison with the baseline's commit decides
+)
+CLOCK_TOLERANCE = 0.01  # relative; the clock of a case varies less between runs on an H200
+# NVML's hardware slowdown, software and hardware thermal slowdown and power brake: never normal operation.
 _HEAT = 0x008 | 0x020 | 0x040 | 0x080
-MIN_SAMPLES = 5  # Fewer rounds than this have no median worth comparing.
+MIN_SAMPLES = 5  # fewer rounds give no meaningful median
 
 
 def judge(o: Observation, reference: Reference | None, policy: Policy, *, stored: bool = True) -> Verdict:
     """The verdict on one measurement. ``stored`` False: this GPU has no baseline file at all.
 
-    REGRESSED is a suspicion here, which `confirm` settles with a measurement from a fresh worker.
-    """
+    REGRESSED only means that a regression is suspected; `confirm` decides, with a measurement in a new
+    process."""
     if any(not (0 < s < math.inf) for s in o.seconds):
         return Verdict(VerdictKind.AMBIGUOUS, "IMPOSSIBLE_SAMPLE")
     if len(o.seconds) < MIN_SAMPLES:
@@ -66,7 +69,7 @@ def _compare(o: Observation, reference: Reference, policy: Policy, verdict: Verd
 
 
 def _clock(o: Observation, reference: Reference | None) -> str | None:
-    """Where the SM clock is against the reference's: lower, higher or alike; None where either is unknown."""
+    """The SM clock relative to the reference's: lower, higher or alike; None if either is unknown."""
     if reference is None or not reference.sm_clock_mhz or not o.sm_clock_mhz:
         return None
     off = o.sm_clock_mhz / reference.sm_clock_mhz - 1
@@ -74,40 +77,39 @@ def _clock(o: Observation, reference: Reference | None) -> str | None:
 
 
 def confirm(first: Verdict, second: Observation, reference: Reference, policy: Policy) -> Verdict:
-    """What a suspected regression comes to once a fresh worker has measured it again.
+    """The verdict on a suspected regression after a new process has measured it again.
 
-    It stands only if both are beyond the threshold; where the binary is the baseline's to the byte and
-    launched alike, or is a library's, no code of ours changed and it is DRIFTED.
+    It is confirmed only if both measurements are beyond the threshold. If the binary is byte-identical to the
+    baseline's and launched in the same way, or is a library's, our code has not changed: DRIFTED.
     """
-    again = judge(second, reference, policy)
-    if again.kind is VerdictKind.AMBIGUOUS or again.reason == "COMPARE_FAIL":
-        return again
-    if again.kind is not VerdictKind.REGRESSED:
-        return replace(again.to(VerdictKind.PASS, "NOT_CONFIRMED"), first_change=first.change)
+    repeated = judge(second, reference, policy)
+    if repeated.kind is VerdictKind.AMBIGUOUS or repeated.reason == "COMPARE_FAIL":
+        return repeated
+    if repeated.kind is not VerdictKind.REGRESSED:
+        return replace(repeated.to(VerdictKind.PASS, "NOT_CONFIRMED"), first_change=first.change)
     if second.library:
-        return again.to(VerdictKind.DRIFTED, "LIBRARY_SLOWER")
+        return repeated.to(VerdictKind.DRIFTED, "LIBRARY_SLOWER")
     same = second.cubin_sha256 is not None and second.cubin_sha256 == reference.cubin_sha256
     if same and reference.launch in (None, second.launch):
-        return again.to(VerdictKind.DRIFTED, "SAME_BINARY_SLOWER")
-    return again.to(VerdictKind.REGRESSED, CONFIRMED)
+        return repeated.to(VerdictKind.DRIFTED, "SAME_BINARY_SLOWER")
+    return repeated.to(VerdictKind.REGRESSED, CONFIRMED)
 
 
 def settle(confirmed: Verdict, paired: Paired) -> Verdict:
-    """What a regression that a fresh worker confirmed comes to beside the baseline's own commit.
+    """The verdict on a confirmed regression after the paired comparison with the baseline's commit.
 
-    Only where that is faster here and now, too, has the code become slower.
+    The code has become slower only if that commit is faster on this machine today, too.
     """
     outcome = settled(paired.outcome)
     return confirmed.to(*outcome) if outcome else confirmed
 
 
 def unpaired(confirmed: Verdict, o: Observation, reference: Reference, *, decisive: bool) -> Verdict:
-    """What a regression that a fresh worker confirmed comes to where no pair could tell code from machine.
+    """The verdict on a confirmed regression if no paired comparison was possible.
 
-    It stands where the machine is as it was. At a lower clock a compute-bound kernel takes as many cycles as
-    before; one that takes more has regressed, and of one that takes fewer, as what waits for memory does,
-    nothing can be said. ``decisive``: a setting differs that may change the number of cycles.
-    """
+    It stands if the machine has not changed. At a lower clock a compute-bound kernel takes as many cycles as
+    before; one that takes more cycles has regressed; for one that takes fewer, as memory-bound kernels do,
+    the comparison is inconclusive. ``decisive``: a setting differs that may change the number of cycles."""
     per_clock, threshold = confirmed.per_clock, confirmed.threshold
     if _clock(o, reference) == "lower" and per_clock is not None and threshold is not None:
         if abs(per_clock) <= threshold:
@@ -118,12 +120,12 @@ def unpaired(confirmed: Verdict, o: Observation, reference: Reference, *, decisi
 
 
 def broken(code: str) -> Verdict:
-    """The verdict where the device gave up, by the code of its error: WRONG, or CRASHED for all else."""
+    """The verdict if the device failed, by its error code: WRONG, or CRASHED for everything else."""
     if code == "WRONG":
         return Verdict(VerdictKind.WRONG, "OUTPUT")
     return Verdict(VerdictKind.CRASHED, code)
 
 
 def shared(verdict: Verdict) -> Verdict:
-    """The verdict where other processes were on the GPU: its times say nothing."""
+    """The verdict if other processes used the GPU, which makes the timings useless."""
     return verdict.to(VerdictKind.AMBIGUOUS, "SHARED_GPU")

@@ -1,5 +1,5 @@
-"""Verdicts on a case beside its counterpart in another commit: what `compare` says, and what the gate makes
-of it for a suspected regression. Pure."""
+"""Verdicts of paired comparisons with another commit: those of `compare`, and what the gate concludes from
+them for a suspected regression. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from harness.timing.interval import PairedKind
 from harness.verdicts.vocabulary import Outcome, VerdictKind
 
-# What there is nothing to time for.
+# Without timing.
 SAME_BINARY = Outcome(VerdictKind.PASS, "SAME_BINARY")
 NOT_IN_BASE = Outcome(VerdictKind.NO_BASELINE, "NOT_IN_BASE")
 BASE_UNUSABLE = Outcome(VerdictKind.AMBIGUOUS, "BASE_UNUSABLE")
 COMPILE_ERROR = Outcome(VerdictKind.CRASHED, "COMPILE_ERROR")
 NO_PAIR = Outcome(VerdictKind.NO_BASELINE, "NO_PAIR")
-# What timing came to.
+# From timing.
 SLOWER = Outcome(VerdictKind.REGRESSED, "SLOWER_PAIRED")
 FASTER = Outcome(VerdictKind.IMPROVED, "FASTER_PAIRED")
 WITHIN = Outcome(VerdictKind.PASS, "WITHIN_MARGIN")
@@ -32,32 +32,32 @@ _CLAIMS = {
 
 
 def outcome_of(claim: PairedKind) -> Outcome:
-    """The verdict on what an interval says against ±delta."""
+    """The verdict for an interval relative to ±delta."""
     return _CLAIMS[claim]
 
 
 def failed_beside(error: str) -> Outcome:
-    """The verdict where a device failed as it timed a pair, by the code of its error."""
+    """The verdict if the device failed while timing a pair, by its error code."""
     if error.startswith("BASE_"):
         return BASE_UNUSABLE
     return WRONG if error == "WRONG" else Outcome(VerdictKind.CRASHED, error)
 
 
 def red(outcome: Outcome) -> bool:
-    """Whether a comparison with it is red: only what was judged and is fine, or is new, is not."""
+    """Whether a comparison with this verdict fails: all but PASS, IMPROVED and cases new in this commit."""
     return outcome != NOT_IN_BASE and outcome.kind not in (VerdictKind.PASS, VerdictKind.IMPROVED)
 
 
 @dataclass(frozen=True)
 class Paired:
-    """What came of timing a case side by side with the baseline's commit.
+    """The result of timing a case side by side with the baseline's commit.
 
     Attributes:
-        kind, reason: the verdict on the pair alone; NO_BASELINE NO_PAIR where there was none.
-        detail: why, in one line, where there are no figures.
-        commit: the full hash of the baseline's commit; empty where it could not be had.
-        change: relative change of the time, above 0 where the working tree's is slower.
-        interval: of that change.
+        kind, reason: the verdict on the pair alone; NO_BASELINE NO_PAIR if there was none.
+        detail: the reason in one line, if there are no numbers.
+        commit: the full hash of the baseline's commit; empty if it was not available.
+        change: relative change of the time, positive if the working tree is slower.
+        interval: the confidence interval of that change.
         delta: the margin, relative.
     """
 
@@ -74,7 +74,7 @@ class Paired:
         return Outcome(self.kind, self.reason)
 
 
-# What a regression that a fresh worker confirmed comes to by the pair; by what is not here, it stays.
+# The verdict on a confirmed regression, by the verdict on the pair; unchanged for any other.
 _SETTLED = {
     WITHIN: Outcome(VerdictKind.DRIFTED, "BASE_AS_SLOW"),
     FASTER: Outcome(VerdictKind.DRIFTED, "BASE_AS_SLOW"),
@@ -87,13 +87,13 @@ _SETTLED = {
 
 
 def settled(pair: Outcome) -> Outcome | None:
-    """What a confirmed regression comes to by the verdict on the pair; None: as it was."""
+    """The verdict on a confirmed regression, by the verdict on the pair; None: unchanged."""
     if pair.kind is VerdictKind.CRASHED:
         return Outcome(VerdictKind.CRASHED, "PAIR_CRASHED")
     return _SETTLED.get(pair)
 
 
-# How runs recorded by older versions told it.
+# As recorded by older versions.
 _OLDER = {
     **{str(claim): outcome for claim, outcome in _CLAIMS.items()},
     "IDENTICAL": SAME_BINARY,
@@ -105,5 +105,5 @@ _OLDER = {
 
 
 def of_older(word: str) -> Outcome:
-    """The outcome that a recorded run told by one word. Raises KeyError for what none ever said."""
+    """The outcome that an older run recorded as one word. Raises KeyError for an unknown word."""
     return _OLDER[word]

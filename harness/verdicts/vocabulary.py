@@ -1,4 +1,4 @@
-"""The one vocabulary of check, gpu, compare and study: what was seen, what it is held to, what it came to."""
+"""The vocabulary of check, gpu, compare and study: observations, references, policies and verdicts."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 from pytest_benchmark.stats import Stats
 
 DEFAULT_MIN_CHANGE = 0.01
-# Noise floors beyond the threshold that a slowdown needs for both looks to find it in 95 % of runs: of normal
-# medians, the 95 % quantile of (median of 5 - lesser of 2 others) / range of the 5, after E. Lord, "The use
-# of range in place of standard deviation in the t-test", Biometrika 34, 1947.
+# How far beyond the threshold, in noise floors, a slowdown must be for both measurements to detect it in 95 %
+# of runs: for normal medians, the 95 % quantile of (median of 5 - lesser of 2 others) / range of the 5, after
+# E. Lord, "The use of range in place of standard deviation in the t-test", Biometrika 34, 1947.
 _POWER_FACTOR = 1.23
 _FIELDS = ("min", "max", "mean", "median", "stddev", "iqr")
 
 
 class VerdictKind(StrEnum):
-    """What a case came to; the reason code beside it says why."""
+    """The kind of a verdict; a reason code says why."""
 
     PASS = "PASS"
     REGRESSED = "REGRESSED"
@@ -34,13 +34,13 @@ class VerdictKind(StrEnum):
     REFUSED = "REFUSED"
 
 
-# Counted and shown, but nothing that a change of code could settle: the interpreter lacks a feature that the
-# kernel declares; the kernel's declaration does not take the problem.
+# NOT_EMULATED and REFUSED are counted and shown, but no fault of the code: the interpreter does not support a
+# feature that the kernel declares; the kernel's declaration does not accept the problem.
 NOT_RED = (VerdictKind.PASS, VerdictKind.IMPROVED, VerdictKind.NOT_EMULATED, VerdictKind.REFUSED)
 
 
 class Outcome(NamedTuple):
-    """A verdict without its figures."""
+    """A verdict without its numbers."""
 
     kind: VerdictKind
     reason: str
@@ -57,16 +57,16 @@ class Observation:
         case_id: the case.
         flop: floating-point operations of a launch.
         seconds: device seconds of each round.
-        launch: grid, block and dynamic shared memory in words; empty where not told.
-        library: whether no code of the project is in it.
-        sm_clock_mhz: median SM clock over the rounds in MHz; 0 where it was not seen.
-        power_w, temperature_c: the most that NVML saw, in W and °C.
+        launch: grid, block and dynamic shared memory as text; empty if unknown.
+        library: whether it is a library call.
+        sm_clock_mhz: median SM clock over the rounds in MHz; 0 if unknown.
+        power_w, temperature_c: the maxima reported by NVML, in W and °C.
         clock_event_reasons: NVML's bits, or-ed over the rounds.
         throttled: whether retries did not give enough rounds at full clock.
         l2: ``cold`` or ``warm``.
-        duty: share of the time that the GPU was kept busy, at most 1.
-        cubin_sha256: of the binary; None of a library.
-        reference_seconds: device seconds of cuBLAS on the same problem; may be empty.
+        duty: the fraction of time the GPU is kept busy, at most 1.
+        cubin_sha256: of the binary; None for a library.
+        reference_seconds: device seconds of cuBLAS for the same problem; may be empty.
     """
 
     case_id: str
@@ -97,17 +97,17 @@ class Observation:
 
 @dataclass(frozen=True)
 class Reference:
-    """What an observation is held to: a stored baseline's figures of the case.
+    """What an observation is compared with: the case in a stored baseline.
 
     Attributes:
         median_s: median device seconds of the middle run.
         gflops: GFLOPS at that median.
-        noise_floor: (max - min) / median of the medians of fresh runs, dimensionless.
-        l2, duty, launch, cubin_sha256: as in Observation; ``launch`` None where it is not told.
-        sm_clock_mhz: the SM clock that is expected, in MHz; None where it is not known.
-        temperature_c: °C then; None where it is not known.
-        cublas_ratio: speed as a share of cuBLAS's in the same run; None without one.
-        stats: pytest-benchmark's statistics of the seconds, for checks of the user's own.
+        noise_floor: (max - min) / median of the medians of several processes, dimensionless.
+        l2, duty, launch, cubin_sha256: as in Observation; ``launch`` None if unknown.
+        sm_clock_mhz: the expected SM clock in MHz; None if unknown.
+        temperature_c: the temperature in °C; None if unknown.
+        cublas_ratio: speed relative to cuBLAS's in the same run; None without one.
+        stats: pytest-benchmark's statistics of the seconds, for the user's own checks.
     """
 
     median_s: float
@@ -125,9 +125,10 @@ class Reference:
 
 @dataclass(frozen=True)
 class CompareFail:
-    """A check of the user's own: ``field`` of the device seconds may grow by so much, in percent or seconds.
+    """A check requested by the user: the statistic ``field`` of the device seconds may grow by ``percent``,
+    or by ``seconds``.
 
-    Raises ValueError for an unknown field, and where not exactly one of the two is given.
+    Raises ValueError for an unknown field, and unless exactly one of the two limits is given.
     """
 
     field: str
@@ -141,7 +142,8 @@ class CompareFail:
             raise ValueError(f"{self.field}: give either a percentage or seconds")
 
     def exceeded(self, seconds: tuple[float, ...], stored: Mapping[str, Any]) -> Exceeded | None:
-        """By what these samples exceed the limit, else None. ``stored``: a baseline's ``stats``."""
+        """The check and both values if these samples exceed it, else None. ``stored``: a baseline's
+        ``stats``."""
         stats = Stats()  # type: ignore[no-untyped-call]
         stats.data = list(seconds)
         now, then = float(getattr(stats, self.field)), float(stored[self.field])
@@ -154,7 +156,7 @@ class CompareFail:
 
 @dataclass(frozen=True)
 class Exceeded:
-    """A check of the user's own that failed: its field was ``then`` seconds in the baseline, is ``now``."""
+    """A user's ``check`` that failed: its field was ``then`` seconds in the baseline and is ``now``."""
 
     check: CompareFail
     now: float
@@ -166,12 +168,11 @@ class Policy:
     """How strict a run is.
 
     Attributes:
-        min_change: relative change of the GFLOPS from which on it matters; None: what the kernel declares,
-            or 1 %.
-        noise_factor: a change of so many noise floors does not matter.
-        allow_no_baseline, allow_orphans: whether NO_BASELINE and ORPHAN are green.
-        fail_on_drift: whether DRIFTED is red.
-        compare_fail: checks of the user's own.
+        min_change: smallest relative change of the GFLOPS that counts; None: the kernel's own, or 1 %.
+        noise_factor: changes below this many noise floors do not count.
+        allow_no_baseline, allow_orphans: whether NO_BASELINE and ORPHAN pass.
+        fail_on_drift: whether DRIFTED fails.
+        compare_fail: the user's own checks.
     """
 
     min_change: float | None = None
@@ -182,37 +183,37 @@ class Policy:
     compare_fail: tuple[CompareFail, ...] = ()
 
     def of_kernel(self, threshold: float | None) -> Policy:
-        """This policy for a kernel that declares a threshold of its own; what the run asks for goes first."""
+        """This policy for a kernel with a ``threshold`` of its own; an option of the run takes precedence."""
         return self if self.min_change is not None else replace(self, min_change=threshold)
 
     def threshold(self, noise_floor: float) -> float:
-        """The relative change of GFLOPS beyond which a case is not the same any more."""
+        """The relative change of the GFLOPS beyond which a case counts as slower or faster."""
         least = DEFAULT_MIN_CHANGE if self.min_change is None else self.min_change
         return max(least, self.noise_factor * noise_floor)
 
 
 def detectable(threshold: float, noise_floor: float) -> float:
-    """The smallest slowdown that the gate finds with 95 % power, as a share of the GFLOPS.
+    """The smallest slowdown that the gate detects with 95 % power, relative to the GFLOPS.
 
     H. S. Bloom's minimum detectable effect ("Minimum detectable effects", Evaluation Review 19, 1995), with
-    the noise floor as the measure of spread. A slowdown between threshold and this is found less often.
-    """
+    the noise floor as the measure of spread. Slowdowns between the threshold and this are detected less
+    often."""
     return threshold + _POWER_FACTOR * noise_floor
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a case came to, and the figures that say so.
+    """The verdict on a case, with its numbers.
 
     Attributes:
-        kind: what it came to.
-        reason: a stable code that says why.
-        change: relative change of the GFLOPS against the reference (-0.03: 3 % slower).
-        per_clock: that of the work per SM clock, where both clocks are known.
+        kind: the kind of verdict.
+        reason: a stable reason code.
+        change: relative change of the GFLOPS from the reference (-0.03: 3 % slower).
+        per_clock: relative change of the work per SM clock cycle, if both clocks are known.
         threshold, noise_floor: relative, too.
         gflops, baseline_gflops: GFLOPS at the medians.
-        first_change: ``change`` of the first measurement, where a second did not confirm it.
-        exceeded: the check of the user's own that failed.
+        first_change: ``change`` of the first measurement, if a second did not confirm it.
+        exceeded: the user's own check that failed.
     """
 
     kind: VerdictKind
@@ -238,11 +239,11 @@ class Verdict:
         return detectable(self.threshold, self.noise_floor)
 
     def to(self, kind: VerdictKind, reason: str) -> Verdict:
-        """The same figures, judged otherwise."""
+        """The same numbers with another verdict."""
         return replace(self, kind=kind, reason=reason)
 
     def failed(self, policy: Policy) -> bool:
-        """Whether the case is red. Only what is known to be fine, or cannot be tried here, is not."""
+        """Whether the case fails, under this policy."""
         return not (
             self.kind in NOT_RED
             or (self.kind is VerdictKind.NO_BASELINE and policy.allow_no_baseline)

@@ -34,7 +34,7 @@ def test_the_limit_is_that_of_the_unit_that_computes(
 
 
 def test_what_a_refresh_took_over_is_no_measurement_of_its_own() -> None:
-    with pytest.raises(BaselineError, match="no case of the same binary that each has measured"):
+    with pytest.raises(BaselineError, match="no case that both measured with the same binary"):
         agreement(STORED[0], STORED[0])
     found = agreement(STORED[0], STORED[1])
     assert all(a.seconds[0] != a.seconds[1] for a in found)

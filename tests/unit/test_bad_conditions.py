@@ -67,7 +67,7 @@ def test_visitor_during_a_run_costs_the_cases_it_met(rig: Rig, option: str) -> N
     assert TRAIN in message
     assert evidence_command.main([str(rig.root / "out.json")]) == 0
     with pytest.raises(
-        baselines.BaselineError, match=r"AMBIGUOUS \(SHARED_GPU\), no baseline can rest on it"
+        baselines.BaselineError, match=r"AMBIGUOUS \(SHARED_GPU\) cannot be used for a baseline"
     ):
         baselines.load_run(rig.root / "out.json")
 
@@ -295,7 +295,7 @@ def test_shallow_clone_without_the_baseline_s_commit(repo: Repo, tmp_path: Path)
 def test_baseline_of_a_dirty_tree_has_no_commit_to_be_paired_with(repo: Repo) -> None:
     result = Way(repo, entry={"dirty": True}).run()
     assert wording.path(result.evidence).endswith("no pair")
-    assert "the baseline was measured with changes on top of" in message(result.verdict, result.evidence)
+    assert "the baseline was measured with uncommitted changes to" in message(result.verdict, result.evidence)
     assert json.loads(json.dumps(gate.extra_info(result)))["evidence"]["paired"]["reason"] == "NO_PAIR"
 
 

@@ -53,7 +53,7 @@ def all_info(**values: Any) -> Callable[[dict[str, Any]], Any]:
     [
         (
             lambda d: d["machine_info"].update(name="Other GPU"),
-            "name is Other GPU, in run_1.json Test",
+            "name is Other GPU, but Test",
         ),
         (lambda d: d["machine_info"].update(driver="1.0"), "driver is 1.0"),
         (lambda d: d["machine_info"].update(nvcc="12.9.1"), "nvcc is 12.9.1"),
@@ -71,9 +71,9 @@ def all_info(**values: Any) -> Callable[[dict[str, Any]], Any]:
         (all_info(gflops=1.0), "gflops is 1"),
         (lambda d: d["benchmarks"][0]["stats"].update(rounds=4), "4 rounds, at least 5"),
         (lambda d: d["benchmarks"][0]["stats"].update(median=float("nan")), "median is nan"),
-        (lambda d: d["benchmarks"].pop(), f"run_3.json: lacks {NAIVE.id}"),
+        (lambda d: d["benchmarks"].pop(), f"run_3.json does not contain {NAIVE.id}"),
         (lambda d: d["benchmarks"].clear(), "no timed case"),
-        (lambda d: d["benchmarks"].append(d["benchmarks"][0]), "in it twice"),
+        (lambda d: d["benchmarks"].append(d["benchmarks"][0]), " twice"),
         (lambda d: d["benchmarks"][0].update(fullname="test_x.py::test_y"), "not a timed case of this suite"),
         (lambda d: d.update(datetime="2026-11-02T10:00:00+00:00"), "the same run was given twice"),
         (lambda d: d.update(machine_info={"gpu": None}), "name is missing"),
@@ -94,7 +94,7 @@ def test_runs_no_baseline_can_rest_on(
 
 
 def test_four_runs_are_too_few(tmp_path: Path) -> None:
-    with pytest.raises(BaselineError, match="4 runs, a baseline needs at least 5"):
+    with pytest.raises(BaselineError, match="4 runs; a baseline needs at least 5"):
         merged(tmp_path, five_runs([TILED])[:4])
 
 
@@ -159,7 +159,7 @@ def test_merge_does_not_build_on_a_damaged_baseline(
     file.write_text(file.read_text()[:500])
     files = [str(path) for path in saved(tmp_path / "new", five_runs([TILED]))]
     assert main(["merge", *files, "--root", str(root), "--yes"]) == 1
-    assert "cut short" in capsys.readouterr().err
+    assert "truncated" in capsys.readouterr().err
 
 
 def test_prune_drops_what_the_suite_has_no_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -163,20 +163,20 @@ def test_the_highest_number_is_current(root: Path) -> None:
 def test_refusals_of_what_is_no_baseline(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     for text, reason in [
-        ("", "not JSON"),
-        ('{"gemm_baseline": {"schema"', "cut short"),
-        ("[" * 100_000, "not JSON"),
+        ("", "not valid JSON"),
+        ('{"gemm_baseline": {"schema"', "truncated"),
+        ("[" * 100_000, "not valid JSON"),
         ("[1, 2]", "no JSON object"),
         ("{}", "no gemm_baseline"),
         (json.dumps(five_runs([TILED])[0]), "not a baseline of this suite"),
         ('{"gemm_baseline": 3}', "no gemm_baseline"),
-        ('{"gemm_baseline": {"schema": 2}}', "schema 2, this version reads 1"),
+        ('{"gemm_baseline": {"schema": 2}}', "schema 2, but this version reads 1"),
         ('{"gemm_baseline": {}}', "schema None"),
     ]:
         path.write_text(text)
         refused(path, reason, "measure again")
     path.write_bytes(b"\xff\xfe{}")
-    refused(path, "not JSON")
+    refused(path, "not valid JSON")
     refused(tmp_path / "absent.json", "No such file")
     refused(tmp_path, "cannot be read")
 
@@ -195,12 +195,12 @@ def test_a_truncated_baseline_is_refused_at_every_length(file: Path) -> None:
     text = file.read_text()
     for end in range(0, len(text) - 2, 97):
         file.write_text(text[:end])
-        refused(file, "cut short", "restore it from git")
+        refused(file, "truncated", "restore it from git")
 
 
 def test_an_edit_by_hand_is_refused(file: Path) -> None:
     edited(file, lambda d: d["benchmarks"][0]["extra_info"].update(noise_floor=0.5), sealed=False)
-    refused(file, "checksum does not fit", "restore it from git")
+    refused(file, "checksum does not match", "restore it from git")
 
 
 def test_layout_is_not_content(file: Path) -> None:
@@ -226,12 +226,12 @@ def set_stats(**values: Any) -> Callable[[Document], Any]:
         (set_info(median_s=0), "median_s is 0: input should be greater than 0"),
         (set_info(median_s="0.01"), "median_s is '0.01': input should be a valid number"),
         (set_info(median_s=True), "median_s is True: input should be a valid number"),
-        (set_info(median_s=0.0101), "median_s is 0.0101, its other figures make it 0.01"),
-        (set_info(gflops=13730.0), "gflops is 13730, its other figures make it 13743.9"),
+        (set_info(median_s=0.0101), "median_s is 0.0101, but 0.01 follows from the other values"),
+        (set_info(gflops=13730.0), "gflops is 13730, but 13743.9 follows from the other values"),
         (set_info(noise_floor=float("nan")), "noise_floor is nan"),
         (set_info(noise_floor=-1), "noise_floor is -1"),
         (set_info(noise_floor=0.02), "noise_floor 0.02 does not follow"),
-        (set_info(run_medians=[0.01] * 4), "4 run medians, at least 5"),
+        (set_info(run_medians=[0.01] * 4), "4 run medians; at least 5"),
         (set_info(run_medians=[0.01] * 4 + ["x"]), "run_medians.4 is 'x'"),
         (set_info(run_medians=7), "run_medians is 7: input should be a valid list"),
         (set_info(cublas_ratio=-0.1), "cublas_ratio is -0.1"),
@@ -243,16 +243,16 @@ def set_stats(**values: Any) -> Callable[[Document], Any]:
         (set_stats(min=-1), "min is -1"),
         (set_stats(stddev=float("nan")), "stddev is nan"),
         (set_stats(rounds=0), "rounds is 0"),
-        (set_stats(median=0.02), "gflops is 13743.9, its other figures make it 6871.95"),
+        (set_stats(median=0.02), "gflops is 13743.9, but 6871.95 follows from the other values"),
         (lambda d: d["benchmarks"][0].pop("stats"), "stats is missing"),
         (lambda d: d["benchmarks"][0].pop("group"), "group is missing"),
-        (lambda d: d["benchmarks"].append(d["benchmarks"][0]), f"{TILED.id} is in it twice"),
+        (lambda d: d["benchmarks"].append(d["benchmarks"][0]), f"contains {TILED.id} twice"),
         (lambda d: d["benchmarks"].append("x"), "it is 'x': it should be an object"),
         (lambda d: d.pop("benchmarks"), "benchmarks is missing"),
         (lambda d: d.update(datetime="../../x"), "isoformat"),
         (lambda d: d["commit_info"].pop("id"), "id is missing"),
         (lambda d: d["machine_info"].pop("driver"), "driver is missing"),
-        (lambda d: d["machine_info"].update(name="Other GPU"), "lies about its GPU"),
+        (lambda d: d["machine_info"].update(name="Other GPU"), "names two different GPUs"),
         (lambda d: d["gemm_baseline"].update(runs="5"), "runs is '5'"),
     ],
 )
@@ -283,7 +283,7 @@ def test_a_full_disk_loses_nothing(file: Path, call: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, call, full)
     with pytest.raises(BaselineError, match="No space left on device") as caught:
         write(baseline, file.parent)
-    assert "what was there is untouched" in str(caught.value)
+    assert "the old files are unchanged" in str(caught.value)
     assert contents(file.parent) == before
 
 

@@ -84,7 +84,7 @@ def test_a_file_and_its_cases_know_their_board(root: Path, capsys: pytest.Captur
 def test_runs_of_two_boards_make_no_baseline(tmp_path: Path) -> None:
     documents = runs(OURS_IS, [TILED])
     documents[2]["machine_info"]["board"] = THEIRS_IS
-    with pytest.raises(BaselineError, match=f"run_3.json: board is {THEIRS_IS}, in run_1.json {OURS_IS}"):
+    with pytest.raises(BaselineError, match=f"run_3.json: board is {THEIRS_IS}, but {OURS_IS} in run_1.json"):
         synthetic.merged(tmp_path, documents)
 
 
@@ -113,7 +113,7 @@ def test_history_of_a_board_is_not_that_of_another(root: Path, capsys: pytest.Ca
     ]
     stored(root, OURS_IS, seconds=0.011)
     assert note(root, SLUG, THEIRS_IS) == ""
-    assert note(root, SLUG, OURS_IS).startswith("history: 2 cases slower than they once were, since 0006")
+    assert note(root, SLUG, OURS_IS).startswith("history: 2 cases slower than before, since 0006")
 
 
 # What is told

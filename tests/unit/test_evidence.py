@@ -190,9 +190,9 @@ def test_pytest_benchmark_compares_such_runs(rig: Rig, tmp_path_factory: pytest.
     ("text", "says"),
     [
         ("no json", "not valid JSON: truncated or damaged"),
-        ("[]", "holds no JSON object"),
+        ("[]", "contains no JSON object"),
         ("{}", "benchmarks is missing"),
-        ('{"benchmarks": []}', "no judged case in it"),
+        ('{"benchmarks": []}', "contains no judged case"),
         ('{"benchmarks": [{"stats": {"data": []}}]}', "extra_info is missing"),
         ('{"benchmarks": [{"extra_info": {}, "stats": {"data": [1]}}]}', "case is missing"),
         (

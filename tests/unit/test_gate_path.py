@@ -96,7 +96,7 @@ def test_pair_that_cannot_tell_is_no_pass(repo: Repo, then: float, bias: float, 
     ("entry", "why"),
     [
         ({"commit": "0" * 40}, f"not paired: no commit {'0' * 40} in this repository"),
-        ({"dirty": True}, "not paired: the baseline was measured with changes on top of "),
+        ({"dirty": True}, "not paired: the baseline was measured with uncommitted changes to "),
         ({"commit": "unknown"}, "not paired: no commit unknown"),
     ],
 )

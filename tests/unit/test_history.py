@@ -191,9 +191,7 @@ def test_gate_tells_of_what_became_slower_and_blocks_nothing(rig: Rig) -> None:
     outcome = rig.run(*OURS, device=ReplayDevice(3))
     assert outcome.status == 0
     count = len(load(min(rig.baselines.iterdir())).entries)
-    line = (
-        f"history: {count} cases slower than they once were, since 0002; python -m harness baseline history"
-    )
+    line = f"history: {count} cases slower than before, since 0002; see python -m harness baseline history"
     assert outcome.text.count("history: ") == 1
     assert line in outcome.text
 

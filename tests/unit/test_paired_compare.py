@@ -116,7 +116,7 @@ def test_reasons_are_of_one_kind_each_and_red_or_green() -> None:
 
 
 def test_document_of_another_version_is_refused() -> None:
-    with pytest.raises(ValueError, match="schema 1, this version reads 2; compare again"):
+    with pytest.raises(ValueError, match="schema 1, but this version reads 2; compare again"):
         verdicts({"gemm_comparison": 1})
 
 
@@ -162,7 +162,7 @@ def test_machine_that_prefers_one_side_judges_nothing(bias: float) -> None:
     result = run([*IDENTICAL, pair("tiled")], device)
     assert result.exit_status == 3
     assert kinds(result) == ["SAME_BINARY"] * 4 + ["MACHINE_UNFIT"]
-    assert result.unfit.startswith("the machine is unfit: two equal builds of naive-")
+    assert result.unfit.startswith("the control failed: two identical builds of naive-")
     assert not any("tiled" in name for name, _ in device.asked)
 
 
@@ -275,7 +275,7 @@ def test_throttled_blocks_come_again_and_what_stays_throttled_is_ambiguous(
 
     result = run([pair("tiled")], SimulatedDevice(slower_by(), mhz=wandering))
     assert result.exit_status == 3
-    assert "thrown away for a throttled clock" in result.unfit
+    assert "discarded because of a throttled clock" in result.unfit
 
 
 def test_build_that_draws_more_power_is_slower_but_not_in_cycles() -> None:
@@ -419,7 +419,7 @@ def test_command_turns_red(command: Command) -> None:
     [
         (("no-such",), "no commit no-such in this repository"),
         (("HEAD", "--delta", "much"), "'much': give a percentage"),
-        (("HEAD", "--delta", "0"), "delta 0: give a share"),
+        (("HEAD", "--delta", "0"), "delta 0: must be between"),
         (("HEAD", "--kernel", "nave"), "did you mean 'naive'"),
         (("HEAD", "-k", "no such case"), "-k 'no such case': "),
         (("HEAD", "-k", "nothing"), "leaves no case"),

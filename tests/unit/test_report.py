@@ -244,7 +244,7 @@ def test_a_damaged_baseline_makes_no_table(project: Path, capsys: pytest.Capture
     assert path is not None
     path.write_text("{")
     assert readme(project) == 1
-    assert "cut short" in capsys.readouterr().err
+    assert "truncated" in capsys.readouterr().err
     assert (project / "README.md").read_text() == README
 
 

@@ -43,7 +43,7 @@ def test_a_predicate_is_no_opcode() -> None:
         lambda text: "",
         lambda text: text.replace("/*", "<").replace("*/", ">"),
     ],
-    ids=["a line lost", "cut short", "empty", "another format"],
+    ids=["a line lost", "truncated", "empty", "another format"],
 )
 def test_a_listing_that_lacks_instructions_is_refused(damage: object) -> None:
     """Counted as fewer, they would be a change of the kernel that nobody made."""
