@@ -1,4 +1,4 @@
-"""The ladder: the one list of kernel declarations. Imports nothing of CUDA."""
+"""The ladder: the list of kernel declarations. Imports nothing of CUDA."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ TENSOR_DUTY = 0.25  # tensor cores kept busy would reach the board's power cap
 
 
 def _column_of_threads(config: Config, dtype: DType) -> BlockShape:
-    """One thread an element of C, x down a column."""
+    """One element of C per thread, x along a column."""
     x, y = config["BLOCK_X"], config["BLOCK_Y"]
     return BlockShape(threads=(x, y), tile=(x, y), thread_tile=(1, 1), shared_bytes=0)
 
 
 def _row_of_threads(config: Config, dtype: DType) -> BlockShape:
-    """One thread an element of C, x along a row."""
+    """One element of C per thread, x along a row."""
     x, y = config["BLOCK_X"], config["BLOCK_Y"]
     return BlockShape(threads=(x, y), tile=(y, x), thread_tile=(1, 1), shared_bytes=0)
 
 
 def _square_tile(config: Config, dtype: DType) -> BlockShape:
-    """One thread an element of a square tile of C; a padded tile of A and of B in shared memory."""
+    """One element of a square tile of C per thread; a padded tile of A and of B in shared memory."""
     size, padding = config["TILE_SIZE"], config["PADDING"]
     shared = 2 * size * (size + padding) * 4
     return BlockShape(threads=(size, size), tile=(size, size), thread_tile=(1, 1), shared_bytes=shared)
 
 
 def _column_tile(config: Config, dtype: DType) -> BlockShape:
-    """A column of THREAD_TILE_M elements a thread."""
+    """A column of THREAD_TILE_M elements per thread."""
     m, n, k = config["TILE_M"], config["TILE_N"], config["TILE_K"]
     thread_m = config["THREAD_TILE_M"]
     return BlockShape(
@@ -56,7 +56,7 @@ def _column_tile(config: Config, dtype: DType) -> BlockShape:
 
 
 def _register_tile(config: Config, dtype: DType) -> BlockShape:
-    """THREAD_TILE_M × THREAD_TILE_N elements a thread; scalar access to both tiles, rows padded."""
+    """THREAD_TILE_M × THREAD_TILE_N elements per thread; scalar access to both tiles, rows padded."""
     m, n, k = config["TILE_M"], config["TILE_N"], config["TILE_K"]
     thread_m, thread_n, padding = config["THREAD_TILE_M"], config["THREAD_TILE_N"], config["PADDING"]
     return BlockShape(
@@ -68,7 +68,7 @@ def _register_tile(config: Config, dtype: DType) -> BlockShape:
 
 
 def _float4_tile(config: Config, dtype: DType) -> BlockShape:
-    """As before, by float4: As (k, m + padding) holds A transposed, Bs (k, n); STAGES of each, or one."""
+    """The same with float4: As (k, m + padding) holds A transposed, Bs (k, n); STAGES of each, or one."""
     m, n, k = config["TILE_M"], config["TILE_N"], config["TILE_K"]
     thread_m, thread_n, padding = config["THREAD_TILE_M"], config["THREAD_TILE_N"], config["PADDING"]
     return BlockShape(
@@ -95,7 +95,8 @@ def _async_tile(config: Config, dtype: DType) -> BlockShape:
 
 
 def _warp_tile(config: Config, dtype: DType) -> BlockShape:
-    """A warp a warp tile; STAGES of As (k, m + 4), transposed, and of Bs (k, n), in dynamic shared memory."""
+    """One warp tile per warp; STAGES of As (k, m + 4), transposed, and Bs (k, n), in dynamic shared
+    memory."""
     m, n, k = config["TILE_M"], config["TILE_N"], config["TILE_K"]
     warps = (m // config["WARP_TILE_M"]) * (n // config["WARP_TILE_N"])
     return BlockShape(
@@ -109,8 +110,8 @@ def _warp_tile(config: Config, dtype: DType) -> BlockShape:
 
 
 def _fragments(config: Config, dtype: DType) -> BlockShape:
-    """A warp a warp tile of tensor core fragments; As (m, k) and Bs (k, n) with rows 16 bytes longer, and
-    a fragment of C (16, 16 + 4) a warp."""
+    """One warp tile of tensor-core fragments per warp; As (m, k) and Bs (k, n) with rows padded by 16 bytes,
+    and a fragment of C (16, 16 + 4) per warp."""
     m, n, k = config["TILE_M"], config["TILE_N"], config["TILE_K"]
     warps = (m // config["WARP_TILE_M"]) * (n // config["WARP_TILE_N"])
     size = dtype.storage.itemsize
@@ -124,7 +125,7 @@ def _fragments(config: Config, dtype: DType) -> BlockShape:
 
 
 def _small_matrices(config: Config, dtype: DType) -> BlockShape:
-    """MATRICES matrices a block, an element of C a thread; a tile of A and of B for each."""
+    """MATRICES matrices per block, one element of C per thread; a tile of A and of B for each matrix."""
     tile, matrices = config["TILE"], config["MATRICES"]
     return BlockShape(
         threads=(tile, tile * matrices),
@@ -136,13 +137,14 @@ def _small_matrices(config: Config, dtype: DType) -> BlockShape:
 
 
 def _matrices_first(shape: BlockShape, problem: Problem) -> tuple[int, int, int]:
-    """x counts the matrices, of which there may be many; y and z the tiles along N and M."""
+    """x: the matrices, which may be many; y and z: the tiles along N and M."""
     rows, columns = shape.tile
     return -(-problem.batch // shape.batch), -(-problem.n // columns), -(-problem.m // rows)
 
 
 def _split_tile(config: Config, dtype: DType) -> BlockShape:
-    """A tile as register makes it, by SPLIT blocks; and a word that says how many came before."""
+    """A tile as in the stage register, computed by SPLIT blocks; and a word for the number of earlier
+    blocks."""
     m, n, k = config["TILE_M"], config["TILE_N"], config["TILE_K"]
     thread_m, thread_n = config["THREAD_TILE_M"], config["THREAD_TILE_N"]
     return BlockShape(
@@ -155,17 +157,17 @@ def _split_tile(config: Config, dtype: DType) -> BlockShape:
 
 
 def _tiles(config: Config, problem: Problem) -> int:
-    """Tiles of C; one where it has no element, since a launch has a block."""
+    """The number of tiles of C; one for an empty C, since a launch needs a block."""
     return max(1, -(-problem.m // config["TILE_M"]) * -(-problem.n // config["TILE_N"]))
 
 
 def _counters(config: Config, problem: Problem) -> int:
-    """Bytes: a counter a tile of C."""
+    """Bytes: one counter per tile of C."""
     return 4 * _tiles(config, problem)
 
 
 def _counters_and_slabs(config: Config, problem: Problem) -> int:
-    """Bytes: the counters, and SPLIT slabs a tile."""
+    """Bytes: the counters, and SPLIT slabs per tile."""
     slab = 4 * config["TILE_M"] * config["TILE_N"]
     return _counters(config, problem) + _tiles(config, problem) * config["SPLIT"] * slab
 
@@ -175,7 +177,7 @@ def _library(config: Config, dtype: DType) -> BlockShape:
 
 
 def _tile(tile: int, tile_k: int, thread_m: int, thread_n: int) -> Config:
-    """A square tile of C and the part of it that a thread holds."""
+    """A square tile of C, and the part of it each thread computes."""
     return Config(TILE_M=tile, TILE_N=tile, TILE_K=tile_k, THREAD_TILE_M=thread_m, THREAD_TILE_N=thread_n)
 
 
@@ -199,7 +201,7 @@ def _warp(tile: tuple[int, int, int], warp: tuple[int, int], thread: tuple[int, 
 KERNELS: tuple[Kernel, ...] = (
     Kernel(
         name="strided",
-        idea="one element of C a thread, uncoalesced: the bad example",
+        idea="one element of C per thread, uncoalesced: a bad example",
         source=Path("s00_strided.cu"),
         entry="gemm_strided",
         dtypes=(F32,),
@@ -209,7 +211,7 @@ KERNELS: tuple[Kernel, ...] = (
     ),
     Kernel(
         name="naive",
-        idea="one element of C a thread, coalesced",
+        idea="one element of C per thread, coalesced",
         source=Path("s01_naive.cu"),
         entry="gemm_naive",
         dtypes=(F32,),
@@ -219,11 +221,11 @@ KERNELS: tuple[Kernel, ...] = (
     ),
     Kernel(
         name="tiled",
-        idea="tiles of A and B shared by a block",
+        idea="tiles of A and B in shared memory",
         source=Path("s02_tiled.cu"),
         entry="gemm_tiled",
         dtypes=(F32,),
-        # 64 is what the arithmetic of reuse asks for, and 4 096 threads.
+        # 64 would be best for data reuse, but needs 4 096 threads per block.
         configs=tuple(
             Config(TILE_SIZE=size, PADDING=padding) for size in (32, 16, 8, 64) for padding in (0, 1)
         ),
@@ -231,7 +233,7 @@ KERNELS: tuple[Kernel, ...] = (
     ),
     Kernel(
         name="tiled_unrolled",
-        idea="tiled, with all that the compiler could wish to know",
+        idea="tiled, with everything known at compile time and unrolled",
         source=Path("s03_tiled_unrolled.cu"),
         entry="gemm_tiled_unrolled",
         dtypes=(F32,),
@@ -242,7 +244,7 @@ KERNELS: tuple[Kernel, ...] = (
     ),
     Kernel(
         name="rectangular",
-        idea="a thin slice of K, a column of C a thread",
+        idea="thin slices of K, a column of C per thread",
         source=Path("s04_rectangular.cu"),
         entry="gemm_rectangular",
         dtypes=(F32,),
@@ -257,7 +259,7 @@ KERNELS: tuple[Kernel, ...] = (
     ),
     Kernel(
         name="register",
-        idea="a tile of C in the registers of a thread",
+        idea="a tile of C per thread, in registers",
         source=Path("s05_register.cu"),
         entry="gemm_register",
         dtypes=(F32,),
@@ -267,7 +269,7 @@ KERNELS: tuple[Kernel, ...] = (
             *(_register(128, 8, m, n) for m, n in ((4, 4), (4, 8), (4, 16))),
             *(_register(64, 16, m, n) for m, n in ((4, 8), (4, 16), (8, 8))),
             *(_register(32, 32, m, n) for m, n in ((4, 4), (4, 8))),
-            # Half a warp to a block, and more sums than a thread has registers.
+            # Half a warp per block, and more accumulators than registers per thread.
             *(_register(32, 32, m, n) for m, n in ((4, 16), (8, 8))),
             _register(128, 8, 16, 16),
         ),
@@ -275,7 +277,7 @@ KERNELS: tuple[Kernel, ...] = (
     ),
     Kernel(
         name="vectorized",
-        idea="float4 loads and stores, A transposed on the way in",
+        idea="float4 loads and stores, A transposed in shared memory",
         source=Path("s06_vectorized.cu"),
         entry="gemm_vectorized",
         dtypes=(F32,),
@@ -289,7 +291,7 @@ KERNELS: tuple[Kernel, ...] = (
     ),
     Kernel(
         name="prefetch",
-        idea="the next tiles on their way into registers",
+        idea="the next tiles prefetched into registers",
         source=Path("s07_prefetch.cu"),
         entry="gemm_prefetch",
         dtypes=(F32,),
@@ -298,7 +300,7 @@ KERNELS: tuple[Kernel, ...] = (
     ),
     Kernel(
         name="double_buffered",
-        idea="two tiles in shared memory, one barrier a tile",
+        idea="two tiles in shared memory, one barrier per tile",
         source=Path("s08_double_buffered.cu"),
         entry="gemm_double_buffered",
         dtypes=(F32,),
@@ -311,7 +313,7 @@ KERNELS: tuple[Kernel, ...] = (
     ),
     Kernel(
         name="async_copy",
-        idea="cp.async: copies without registers, several tiles ahead",
+        idea="cp.async: copies that bypass registers, several tiles ahead",
         source=Path("s09_async_copy.cu"),
         entry="gemm_async_copy",
         dtypes=(F32,),
@@ -324,7 +326,7 @@ KERNELS: tuple[Kernel, ...] = (
     ),
     Kernel(
         name="warp_tiled",
-        idea="block, warp and thread tiles; blocks in an order that L2 likes",
+        idea="block, warp and thread tiles; block order optimised for L2 reuse",
         source=Path("s10_warp_tiled.cu"),
         entry="gemm_warp_tiled",
         dtypes=(F32,),
@@ -334,14 +336,14 @@ KERNELS: tuple[Kernel, ...] = (
             _warp((128, 256, 8), (64, 64), (16, 8), stages=3),
             _warp((128, 128, 8), (64, 32), (8, 8), stages=3),
             _warp((64, 64, 16), (32, 32), (8, 4), stages=3),
-            _warp((256, 256, 8), (64, 64), (16, 16), stages=3),  # twice the lanes it needs
+            _warp((256, 256, 8), (64, 64), (16, 16), stages=3),  # too large for a warp's lanes
         ),
         shape=_warp_tile,
         min_capability=(8, 0),
     ),
     Kernel(
         name="wmma",
-        idea="tensor cores, through nvcuda::wmma",
+        idea="tensor cores, with nvcuda::wmma",
         source=Path("s11_wmma.cu"),
         entry="gemm_wmma",
         dtypes=(F16, BF16, TF32),
@@ -356,7 +358,7 @@ KERNELS: tuple[Kernel, ...] = (
     ),
     Kernel(
         name="batched_small",
-        idea="small matrices, several of them a block",
+        idea="small matrices, several per block",
         source=Path("s12_batched_small.cu"),
         entry="gemm_batched_small",
         operation=GEMM_BATCHED,
@@ -370,7 +372,7 @@ KERNELS: tuple[Kernel, ...] = (
     ),
     Kernel(
         name="split_k",
-        idea="K shared by several blocks, added up in a fixed order",
+        idea="K split over several blocks, partial sums added in a fixed order",
         source=Path("s13_split_k.cu"),
         entry="gemm_split_k",
         dtypes=(F32,),

@@ -82,7 +82,7 @@ def _refused(name: str, problem: Problem) -> tuple[str, ...]:
 
 def test_what_a_kernel_does_not_take_is_refused_with_the_reasons() -> None:
     assert _refused("matrix_mul", Problem(16, 32, 48)) == ()
-    assert _refused("matrix_mul", Problem(19, 32, 48)) == ("m 19 is no multiple of 16",)
+    assert _refused("matrix_mul", Problem(19, 32, 48)) == ("m 19 is not a multiple of 16",)
     (reason,) = _refused("layout_nt", Problem(4, 5, 6))
     assert "layout NT, not NN" in reason
     (reason,) = _refused("sgemm", Problem(4, 5, 6, lda=8))
@@ -95,7 +95,7 @@ def test_what_a_kernel_does_not_take_is_refused_with_the_reasons() -> None:
 def test_what_is_refused_is_not_run(emulated: EmulatedDevice) -> None:
     kernel = BY_NAME["matrix_mul"]
     case = Case(kernel, kernel.dtypes[0], kernel.configs[0], Problem(19, 32, 48))
-    with pytest.raises(ValueError, match="m 19 is no multiple of 16"):
+    with pytest.raises(ValueError, match="m 19 is not a multiple of 16"):
         verify(emulated, case)
 
 

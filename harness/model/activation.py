@@ -1,4 +1,4 @@
-"""Functions that an epilogue applies to every sum, with what they do to an error."""
+"""Activation functions of epilogues, with their effect on rounding errors."""
 
 from __future__ import annotations
 

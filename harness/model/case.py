@@ -23,7 +23,7 @@ class Case:
 
     @property
     def variant(self) -> str:
-        """The compiled thing: kernel, dtype and config, without the problem."""
+        """What is compiled: kernel, dtype and config, without the problem."""
         return variant_name(self.kernel, self.config, self.dtype)
 
     @property
@@ -36,7 +36,7 @@ class Case:
 
     @property
     def flop(self) -> int:
-        """Operations of one launch."""
+        """Floating-point (or integer) operations of one launch."""
         return self.kernel.operation.flop(self.problem)
 
     def gflops(self, seconds: float) -> float:
@@ -45,18 +45,18 @@ class Case:
 
     @property
     def storages(self) -> dict[str, Storage]:
-        """How each operand lies in memory, by name."""
+        """The memory layout of each operand, by name."""
         return self.kernel.operation.storages(self.problem, self.dtype)
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
-        """What a launch hands over, in the order of the kernel's own parameters."""
+        """The arguments of a launch, in the order of the kernel's own parameters."""
         maps = self.kernel.maps(self.config) if self.kernel.maps else {}
         return arguments(self.kernel.signature, self.kernel.operation, self.problem, self.dtype, maps)
 
     @property
     def refusals(self) -> tuple[str, ...]:
-        """Why the kernel does not take this problem, a line a reason; empty if it does."""
+        """Why the kernel does not accept this problem, one line per reason; empty if it does."""
         return self.kernel.refusals(self.config, self.problem)
 
     def __str__(self) -> str:

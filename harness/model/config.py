@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-# How the macros of a config read in a case id; macros of one stem join with an x.
+# Names of a config's macros in a case id; macros with the same stem are joined with an x.
 _LABELS = {"TILE_SIZE": "tile", "THREAD_TILE": "thread", "WARP_TILE": "warp", "PADDING": "pad"}
 
 
 class Config(Mapping[str, int]):
-    """The compile-time parameters of a kernel, each handed to nvcc as ``-D NAME=value``."""
+    """The compile-time parameters of a kernel, each passed to nvcc as ``-D NAME=value``."""
 
     def __init__(self, **parameters: int) -> None:
         self._items = tuple(parameters.items())
@@ -35,7 +35,7 @@ class Config(Mapping[str, int]):
 
     @property
     def label(self) -> str:
-        """Short and stable: TILE_M=64, TILE_N=64, TILE_K=8, PADDING=1 reads ``tile64x64x8-pad1``."""
+        """Short and stable: TILE_M=64, TILE_N=64, TILE_K=8, PADDING=1 is ``tile64x64x8-pad1``."""
         parts: dict[str, str] = {}
         for name, value in self._items:
             stem, _, axis = name.rpartition("_")

@@ -1,4 +1,4 @@
-"""What a kernel multiplies, how exactly it adds up, and what it writes."""
+"""Element types: those of the inputs, the precision of the accumulation, and that of the output."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class DType:
 
     @property
     def integer(self) -> bool:
-        """Whether products are added up as integers, exactly."""
+        """Whether products are accumulated as integers, exactly."""
         return self.storage.kind == "i"
 
     @property
@@ -46,8 +46,8 @@ class DType:
 
     @property
     def macros(self) -> tuple[str, ...]:
-        """The macros that tell the ``.cu`` file what it is compiled for: ``DTYPE_F16``, and ``OUTPUT_F16``
-        where the output is not the usual one, FP32 (or INT32 of integers)."""
+        """The macros for the ``.cu`` file: ``DTYPE_F16``, and ``OUTPUT_F16`` if the output is not the
+        default, FP32 (INT32 for integers)."""
         multiplied, _, written = self.name.upper().partition("_")
         return (f"DTYPE_{multiplied}", *((f"OUTPUT_{written}",) if written else ()))
 
@@ -88,7 +88,7 @@ def with_output(dtype: DType, output: DType) -> DType:
     )
 
 
-# FP16 through and through: each addition rounds to FP16.
+# FP16 accumulation: each addition rounds to FP16.
 F16_ACC16 = replace(with_output(F16, F16), name="f16acc16_f16", accumulate_roundoff=2.0**-11)
 
 DTYPES = {
@@ -101,7 +101,7 @@ DTYPES = {
 
 
 def find_dtype(name: str) -> DType:
-    """The dtype of this name. Raises ValueError, naming the known ones."""
+    """The dtype with this name. Raises ValueError, which lists the known ones."""
     if name not in DTYPES:
         raise ValueError(f"unknown dtype {name!r}; known: {', '.join(DTYPES)}")
     return DTYPES[name]

@@ -18,15 +18,13 @@ from harness.model.takes import ANY, Takes, narrow, signature_refusals
 
 @dataclass(frozen=True)
 class BlockShape:
-    """What one block of threads does, as the declaration says and the legality rules check.
+    """What one block computes, as declared; checked by the legality rules.
 
-    ``threads`` (x, y) of a block; ``tile`` rows and columns of C a block makes; ``thread_tile`` the
-    part of it one thread holds (for a warp-wide kernel, its warp's tile over 32 threads does not
-    apply: None); ``shared_bytes`` static and dynamic shared memory of a block; ``dynamic`` whether
-    that memory is asked for at launch, None where it is not declared; ``vectors`` (what, row stride in
-    elements, vector width in elements) for every vector access into shared memory; ``batch`` matrices of a
-    batch a block makes; ``split`` blocks that share the K of a tile.
-    """
+    ``threads``: (x, y) per block; ``tile``: rows and columns of C per block; ``thread_tile``: rows and
+    columns per thread (None for warp-wide kernels); ``shared_bytes``: static and dynamic shared memory per
+    block, None if not declared; ``dynamic``: whether it is requested at launch; ``vectors``: (name, row
+    stride in elements, vector width in elements) for every vector access to shared memory; ``batch``:
+    matrices of a batch per block; ``split``: number of blocks that share the K of a tile."""
 
     threads: tuple[int, int]
     tile: tuple[int, int]
@@ -55,18 +53,18 @@ class Launch:
 
     @classmethod
     def parse(cls, text: str) -> Launch:
-        """The launch that ``str`` wrote so. Raises ValueError."""
+        """The inverse of ``str``. Raises ValueError."""
         match = _LAUNCH.fullmatch(text)
         if match is None:
-            raise ValueError(f"{text!r} is no launch")
+            raise ValueError(f"{text!r} is not a launch")
         x, y, z, i, j, k, shared = map(int, match.groups())
         return cls((x, y, z), (i, j, k), shared)
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """Memory that a kernel may use between its blocks: ``bytes`` of it, of which a launch finds the first
-    ``zeroed`` bytes zero, and leaves them so for the next one; the others hold anything."""
+    """Global memory for communication between blocks: ``bytes`` in total, of which the first ``zeroed`` bytes
+    are zero at the start of a launch and must be zero after it; the rest has arbitrary contents."""
 
     bytes: Callable[[Config, Problem], int]
     zeroed: Callable[[Config, Problem], int] = lambda config, problem: 0
@@ -76,18 +74,18 @@ class Workspace:
 class Kernel:
     """A kernel under test. ``source`` None means a library call (cuBLAS), which has no config.
 
-    ``source`` is the ``.cu`` file, relative to the declaration, ``include`` further folders that it includes
-    from. ``entry`` names the ``__global__`` function: by its plain name, in its namespace (``ns::gemm``), or
-    as an instance of a template, in which ``{TILE_M}`` stands for a parameter of the config. ``operation`` is
-    what it computes; ``parameters`` its own parameters as C++ declares them (``parse_parameters``), empty for
-    the usual ones; ``takes`` the problems it is meant for. ``shape`` gives what a block does, of a config and
-    dtype or once for all; ``configs`` is the whole space to cover, the first one being the one timed at every
-    shape; ``grid`` the blocks of a launch where they are not one a tile, x along the columns of C.
-    ``maps`` are the tensor maps of a config, by operand, for parameters of type ``CUtensorMap``.
-    ``features`` are those of the hardware that no emulation is expected of, such as ``wgmma`` and ``tma``.
-    ``threshold`` overrides the slowdown that counts as a regression; ``largest_timed`` skips timing problems
-    with more FLOP than that; ``duty`` is the share of the time that timing keeps the GPU busy, below 1 for
-    what would otherwise reach its power cap.
+    ``source`` is the ``.cu`` file, relative to the declaration; ``include``: additional include folders.
+    ``entry`` names the ``__global__`` function: its plain name, with namespace (``ns::gemm``), or an instance
+    of a template, in which ``{TILE_M}`` stands for a parameter of the config. ``idea``: one line for the
+    ladder table. ``operation`` is what it computes; ``parameters`` its parameters as declared in C++
+    (``parse_parameters``), empty for the default ones; ``takes`` the problems it accepts; ``workspace`` the
+    global memory it needs. ``shape`` is what a block computes, constant or by config and dtype; ``configs``
+    are all configs to test, of which the first is timed at every shape; ``grid`` the blocks of a launch if
+    they are not one per tile with x along the columns of C. ``flags`` are further options for nvcc. ``maps``
+    are the tensor maps of a config, by operand, for parameters of type ``CUtensorMap``. ``features`` are
+    hardware features that cannot be emulated, such as ``wgmma`` and ``tma``. ``threshold`` overrides the
+    smallest slowdown that counts as a regression; ``largest_timed`` skips timing of problems with more FLOP;
+    ``duty`` is the duty cycle of the timing, below 1 for kernels that would otherwise reach the power cap.
     """
 
     name: str
@@ -118,7 +116,8 @@ class Kernel:
         for dtype in self.dtypes:
             if dtype.integer and activation and not activation.exact:
                 raise ValueError(
-                    f"{self.name}: {activation.name} makes no integers, and {dtype} has an integer output"
+                    f"{self.name}: {activation.name} does not produce integers, but {dtype} has an integer "
+                    "output"
                 )
 
     @property
@@ -127,51 +126,52 @@ class Kernel:
 
     @cached_property
     def signature(self) -> tuple[Parameter, ...]:
-        """What it is launched with, in its own order. Raises ValueError for what cannot be read."""
+        """Its parameters, in its own order. Raises ValueError if the declaration cannot be parsed."""
         text = self.parameters or usual_parameters(self.operation, self.workspace is not None)
         return parse_parameters(text, self.operation)
 
     def entry_of(self, config: Config, dtype: DType) -> str:
-        """The name of the function, as C++ has it. Raises ValueError for a field that is no parameter."""
+        """The C++ name of the function. Raises ValueError for a field that is not a parameter of the
+        config."""
         try:
             return self.entry.format(**config)
         except (KeyError, IndexError) as error:
             raise ValueError(f"{self.name}: entry {self.entry!r}: the config has no {error}") from None
 
     def shape_of(self, config: Config, dtype: DType) -> BlockShape:
-        """What a block does."""
+        """What a block computes."""
         return self.shape if isinstance(self.shape, BlockShape) else self.shape(config, dtype)
 
     def launch(self, config: Config, dtype: DType, problem: Problem) -> Launch:
-        """Grid and block for a problem: by default one block a tile (or as many as share it), x along the
+        """Grid and block for a problem: by default one block per tile (or as many as share it), x along the
         columns of C."""
         shape = self.shape_of(config, dtype)
         rows, columns = shape.tile
         batches = -(-problem.batch // shape.batch)
         tiles = (-(-problem.n // columns), -(-problem.m // rows), batches * shape.split)
-        # CUDA refuses a grid of no blocks: of a problem without elements one block is launched.
+        # CUDA rejects an empty grid, so one block is launched for an empty problem.
         x, y, z = (max(1, count) for count in (self.grid(shape, problem) if self.grid else tiles))
         return Launch((x, y, z), (*shape.threads, 1), (shape.shared_bytes or 0) if shape.dynamic else 0)
 
     def refusals(self, config: Config, problem: Problem) -> tuple[str, ...]:
-        """Why it does not take a problem, a line a reason; empty if it does."""
+        """Why it does not accept a problem, one line per reason; empty if it does."""
         said = signature_refusals(self.signature, self.operation, problem)
         return (*said, *self.takes.refusals(problem, config))
 
     def narrowed(self, problem: Problem) -> Problem:
-        """The problem as far as the parameters can say it."""
+        """The problem, restricted to what the parameters can express."""
         return problem if self.library else narrow(self.signature, self.operation, problem)
 
 
 def variant_name(kernel: Kernel, config: Config, dtype: DType) -> str:
-    """The name of a compiled thing, such as ``tiled-f32-tile32-pad0``."""
+    """The name of a variant, such as ``tiled-f32-tile32-pad0``."""
     return "-".join(part for part in (kernel.name, dtype.name, config.label) if part)
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What the compiler gave a binary: registers a thread, bytes of shared memory a block and of
-    local memory a thread, and the SHA-256 of the cubin."""
+    """The resources of a binary: registers per thread, bytes of shared memory per block and of local memory
+    per thread, and the SHA-256 of the cubin."""
 
     registers: int
     shared_bytes: int

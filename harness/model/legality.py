@@ -1,4 +1,4 @@
-"""Which config can run on which GPU, and why not; how many blocks of it an SM holds."""
+"""Which config can run on which GPU, and why not; how many of its blocks fit on an SM."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class GpuLimits:
         except KeyError:
             known = ", ".join(f"{major}.{minor}" for major, minor in _TABLE)
             name = ".".join(map(str, capability))
-            raise ValueError(f"compute capability {name} is not known; known: {known}") from None
+            raise ValueError(f"unknown compute capability {name}; known: {known}") from None
 
 
 _TABLE: dict[tuple[int, ...], GpuLimits] = {
@@ -61,7 +61,7 @@ _TABLE: dict[tuple[int, ...], GpuLimits] = {
 
 
 def refusals(kernel: Kernel, config: Config, dtype: DType, limits: GpuLimits) -> tuple[str, ...]:
-    """Why this variant cannot run on such a GPU, a line a reason; empty if it can."""
+    """Why this variant cannot run on such a GPU, one line per reason; empty if it can."""
     reasons = list(_capability_refusals(kernel, dtype, limits))
     if not kernel.library:
         shape = kernel.shape_of(config, dtype)
@@ -71,7 +71,7 @@ def refusals(kernel: Kernel, config: Config, dtype: DType, limits: GpuLimits) ->
 
 
 def legal_variants(kernel: Kernel, limits: GpuLimits) -> list[tuple[Config, DType]]:
-    """What of a kernel can run on such a GPU, in the order of its dtypes and then of its configs."""
+    """The variants of a kernel that can run on such a GPU, in the order of its dtypes, then its configs."""
     return [
         (config, dtype)
         for dtype in kernel.dtypes
@@ -84,23 +84,23 @@ def _capability_refusals(kernel: Kernel, dtype: DType, limits: GpuLimits) -> Ite
     needed = max(kernel.min_capability, dtype.min_capability)
     if limits.capability < needed:
         have, need = ("{}.{}".format(*version) for version in (limits.capability, needed))
-        yield f"{kernel.name} {dtype} needs compute capability {need}, this is {have}"
+        yield f"{kernel.name} {dtype} needs compute capability {need}, this GPU has {have}"
 
 
 def _block_refusals(shape: BlockShape, limits: GpuLimits) -> Iterable[str]:
     x, y = shape.threads
     threads = x * y
     if threads > limits.threads_per_block:
-        yield f"{threads} threads a block ({x}×{y}), at most {limits.threads_per_block}"
+        yield f"{threads} threads per block ({x}×{y}), at most {limits.threads_per_block} allowed"
     if threads < 1 or threads % WARP:
-        yield f"{threads} threads a block ({x}×{y}) are not whole warps of {WARP}"
+        yield f"{threads} threads per block ({x}×{y}) are not a multiple of the warp size {WARP}"
     allowed = limits.shared_per_block_optin if shape.dynamic else limits.shared_per_block_static
     if shape.shared_bytes is not None and shape.shared_bytes > allowed:
         kind = "dynamic" if shape.dynamic else "static"
-        yield f"{shape.shared_bytes} bytes of {kind} shared memory a block, at most {allowed}"
+        yield f"{shape.shared_bytes} bytes of {kind} shared memory per block, at most {allowed} allowed"
     for what, stride, width in shape.vectors:
         if stride % width:
-            yield f"rows of {what} are {stride} elements apart: vectors of {width} would be misaligned"
+            yield f"rows of {what} are {stride} elements apart, so vectors of {width} would be misaligned"
 
 
 def _tile_refusals(shape: BlockShape, limits: GpuLimits) -> Iterable[str]:
@@ -134,12 +134,12 @@ class Occupancy:
 def occupancy(
     threads: int, registers: int, shared_bytes: int, limits: GpuLimits, barriers: int = 1
 ) -> Occupancy:
-    """Resident blocks of so many threads, registers a thread, bytes of shared memory and barriers a block.
+    """Resident blocks with so many ``threads``, ``registers`` per thread, bytes of shared memory and
+    ``barriers`` per block.
 
-    The arithmetic is cuda_occupancy.h's, of the CUDA toolkit: registers go to whole warps in units of
-    256, within one of four sub-partitions; shared memory in units of 128 bytes, 1 KB more a block from
-    8.0 on; barriers count from 9.0 on. Zero blocks mean that it cannot be launched.
-    """
+    As in cuda_occupancy.h of the CUDA toolkit: registers are allocated per warp in units of 256, within one
+    of four sub-partitions; shared memory in units of 128 bytes, plus 1 KB per block from 8.0 on; barriers
+    count from 9.0 on. Zero blocks mean that the kernel cannot be launched."""
     warps = _up(threads, WARP) // WARP
     by = {
         "threads": limits.threads_per_sm // WARP // warps if threads <= limits.threads_per_block else 0,

@@ -1,7 +1,7 @@
-"""What a kernel is asked to compute, as data: operands, how they lie in memory, the float64 reference.
+"""What a kernel computes, as data: operands, their memory layout, the float64 reference.
 
-All that depends on the operation is made from this: the parameters of a kernel, the arguments of a launch and
-its buffers on every device, the error bound, the call of cuBLAS beside it, FLOP and bytes.
+Everything that depends on the operation is derived from this: a kernel's default parameters, the arguments
+and buffers of a launch on every device, the error bound, the cuBLAS call it is compared with, FLOP and bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from harness.model.activation import GELU, RELU, Activation
 from harness.model.dtype import Array, DType
 from harness.model.problem import Problem
 
-# A matrix with a leading dimension above this is held without the columns past its rows.
+# A matrix with a larger leading dimension is stored without its padding.
 SPARSE = 2**24
 
 Values = Mapping[str, Array]  # by operand, (batch, rows, columns) each
@@ -24,10 +24,9 @@ Values = Mapping[str, Array]  # by operand, (batch, rows, columns) each
 
 @dataclass(frozen=True)
 class Storage:
-    """How an operand lies in memory: ``count`` matrices of ``rows`` × ``columns`` elements, rows ``ld``
-    elements and matrices ``rows + gap`` rows apart. ``transposed``: these are the rows of the transposed
-    matrix.
-    """
+    """The memory layout of an operand: ``count`` matrices of ``rows`` × ``columns`` elements of ``dtype``,
+    rows ``ld`` elements apart, matrices ``rows + gap`` rows apart. ``transposed``: column-major storage, so
+    these are the rows of the transposed matrix."""
 
     dtype: np.dtype[np.generic]
     count: int
@@ -44,32 +43,32 @@ class Storage:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns of the buffer that holds it, columns past the row and rows of gaps included."""
+        """Rows and columns of its buffer, including padding and gaps."""
         return self.count * (self.rows + self.gap), self.columns if self.ld > SPARSE else self.ld
 
     @property
     def bytes(self) -> int:
-        """Bytes of the elements alone."""
+        """Bytes of the elements, without padding."""
         return self.count * self.rows * self.columns * self.dtype.itemsize
 
     def elements(self, buffer: Array) -> Array:
-        """The elements in a buffer of ``shape``, as they lie: a view of (count, rows, columns)."""
+        """The elements in a buffer of ``shape``, as stored: a view of (count, rows, columns)."""
         matrices = buffer.reshape(self.count, self.rows + self.gap, buffer.shape[1])
         return matrices[:, : self.rows, : self.columns]
 
     def matrices(self, buffer: Array) -> Array:
-        """The matrices in a buffer of ``shape``: a view of (count, m, n), whatever the layout."""
+        """The matrices in a buffer of ``shape``: a view of (count, m, n), for any layout."""
         elements = self.elements(buffer)
         return elements.swapaxes(1, 2) if self.transposed else elements
 
     def buffer(self, matrices: Array, fill: float) -> Array:
-        """A buffer that holds these matrices, (count, m, n), and ``fill`` in between."""
+        """A buffer with these matrices, (count, m, n), and ``fill`` in the padding."""
         out = np.full(self.shape, fill, self.dtype)
         self.matrices(out)[:] = matrices
         return out
 
     def place(self, row: int, column: int) -> str:
-        """What lies at a row and column of the buffer, in words: ``(3, 5)``, ``[2](3, 5)`` of a batch."""
+        """The element at a row and column of the buffer, as text: ``(3, 5)``, or ``[2](3, 5)`` in a batch."""
         matrix, row = divmod(row, max(1, self.rows + self.gap))
         at = (column, row) if self.transposed else (row, column)
         return (f"[{matrix}]" if self.count > 1 else "") + f"({at[0]}, {at[1]})"
@@ -79,11 +78,11 @@ class Storage:
 class Operand:
     """A matrix or vector in global memory.
 
-    ``rows`` and ``columns`` name sizes of the problem (m, n, k), empty for 1. ``role``: what is multiplied is
-    of the dtype's storage type, what is added and the result of its output type; the result is read where
-    beta is not 0, and only there. ``like`` is the matrix of the problem, A, B or C, whose layout and leading
-    dimension it has; empty for a tight row-major one.
-    """
+    ``rows`` and ``columns`` name sizes of the problem (m, n, k), empty for 1. ``role``: ``multiplied``
+    operands have the dtype's storage type, ``added`` ones and the ``result`` its output type; the result is
+    read only if beta is not 0. ``like``: the matrix of the problem, A, B or C, whose layout and leading
+    dimension it shares; empty for a densely packed row-major one. ``batched``: whether there is one per
+    matrix of a batch."""
 
     name: str
     rows: str
@@ -93,7 +92,7 @@ class Operand:
     batched: bool = True
 
     def storage(self, problem: Problem, dtype: DType) -> Storage:
-        """How it lies in memory."""
+        """Its memory layout."""
         m, n = (getattr(problem, size) if size else 1 for size in (self.rows, self.columns))
         turned = bool(self.like) and problem.transposed(self.like)
         rows, columns = (n, m) if turned else (m, n)
@@ -106,15 +105,13 @@ class Operand:
 
 @dataclass(frozen=True)
 class Operation:
-    """result = activation(alpha · product + beta · result + what is added).
+    """result = activation(alpha · product + beta · result + added operands).
 
-    ``product`` makes of the multiplied operands, (batch, rows, columns) in float64 each, their product
-    (batch, m, n); of their absolute values it must give the sum of the absolute values of all terms.
-    ``depth`` is how many products an element adds up, a size of the problem. ``layout`` is that of
-    ``Problem.layout``; ``batched`` whether there may be more than one matrix of each. ``library`` names the
-    epilogue of the cuBLAS call that computes the same, empty for a plain product; None where there is no such
-    call.
-    """
+    ``product`` computes the product (batch, m, n) of the multiplied operands, (batch, rows, columns) in
+    float64 each; for their absolute values it must return the sum of the absolute values of all terms.
+    ``depth`` is the number of products per element, a size of the problem. ``layout`` is as in
+    ``Problem.layout``; ``batched``: whether there may be several matrices. ``library`` names the epilogue of
+    the cuBLAS call that computes the same, empty for a plain product; None if there is no such call."""
 
     name: str
     operands: tuple[Operand, ...]
@@ -127,7 +124,7 @@ class Operation:
 
     @property
     def result(self) -> Operand:
-        """The operand that is written."""
+        """The output operand."""
         return next(operand for operand in self.operands if operand.role == "result")
 
     @property
@@ -137,22 +134,22 @@ class Operation:
 
     @property
     def bare(self) -> bool:
-        """Whether the result is alpha · product + beta · result and nothing else."""
+        """Whether the result is alpha · product + beta · result, without added operands or activation."""
         return self.activation is None and not any(operand.role == "added" for operand in self.operands)
 
     @property
     def plain_product(self) -> bool:
-        """Whether it is bare, and the product that of A and B."""
+        """Whether it is bare, and the product is A·B."""
         return self.bare and self.product is _product
 
     def storages(self, problem: Problem, dtype: DType) -> dict[str, Storage]:
-        """How each operand lies in memory, by name, in the order of the operands."""
+        """The memory layout of each operand, by name, in the order of the operands."""
         return {operand.name: operand.storage(problem, dtype) for operand in self.operands}
 
     def sums(self, problem: Problem, product: Array, values: Values) -> Array:
-        """alpha · product + beta · result + what is added, (batch, m, n) in float64.
+        """alpha · product + beta · result + added operands, (batch, m, n) in float64.
 
-        Of a product and values that are absolute, and a problem whose alpha and beta are, the S of the bound.
+        For absolute values of the product, the operands, alpha and beta, this is the S of the error bound.
         """
         total = problem.alpha * product
         if problem.beta:
@@ -167,7 +164,7 @@ class Operation:
         return 2 * problem.m * problem.n * int(getattr(problem, self.depth)) * problem.batch
 
     def compulsory_bytes(self, problem: Problem, dtype: DType) -> int:
-        """Bytes that no kernel can do without: each operand read once, the result written."""
+        """The minimum bytes of memory traffic: each operand read once, the result written once."""
         storages = self.storages(problem, dtype)
         read_again = storages[self.result.name].bytes if problem.beta else 0
         return sum(storage.bytes for storage in storages.values()) + read_again
@@ -184,7 +181,7 @@ _BIAS = Operand("bias", "", "n", "added", batched=False)
 
 
 def gemm(layout: str = "NN", batched: bool = False) -> Operation:
-    """C = alpha·A·B + beta·C; of a batch, every matrix of A, B and C a fixed stride after the one before."""
+    """C = alpha·A·B + beta·C; for a batch, the matrices of A, B and C lie at fixed strides."""
     name = "gemm" if layout == "NN" else f"gemm_{layout.lower()}"
     return Operation(
         f"{name}_batched" if batched else name,

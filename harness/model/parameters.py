@@ -1,4 +1,4 @@
-"""The parameters of a kernel, in its own order and names, and the arguments that a launch hands over."""
+"""The parameters of a kernel, in its own order and names, and the arguments of a launch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.model.dtype import DType
 from harness.model.operation import Operation, Storage
 from harness.model.problem import Problem
 
-# As PTX has them: integers by width, whatever their sign; p64 a pointer, bytes[128] a tensor map by value.
+# As in PTX: integers by width, regardless of sign; p64 is a pointer, bytes[128] a tensor map by value.
 Kind = Literal["i32", "i64", "f32", "f64", "f16", "bf16", "p64", "bytes[128]"]
 
 _TYPES: dict[str, Kind] = {
@@ -46,9 +46,9 @@ _SIZES = {"m": "M", "n": "N", "k": "K", "batch": "batch", "batchcount": "batch",
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter: ``name`` as the kernel spells it; ``means`` what is handed over: a size (``M``, ``N``,
+    """One parameter: ``name`` as spelled in the kernel; ``means``: the value passed: a size (``M``, ``N``,
     ``K``, ``batch``), ``alpha`` or ``beta``, an operand's name, its ``ld`` or ``stride`` (``ldA``,
-    ``strideA``), ``workspace``, or a number; ``kind`` None: alpha and beta are of the dtype's scalar type.
+    ``strideA``), ``workspace``, or a number; ``kind``: its type; None for the dtype's scalar type.
     """
 
     name: str
@@ -62,8 +62,8 @@ class Parameter:
 
 @dataclass(frozen=True)
 class TensorMap:
-    """How the tensor memory accelerator reads or writes a matrix: boxes of (rows, columns) elements of
-    storage, in shared memory swizzled over so many bytes (0, 32, 64 or 128). Past the edges are zeros."""
+    """How the tensor memory accelerator accesses a matrix: ``box`` of (rows, columns) elements of storage;
+    ``swizzle`` in shared memory in bytes (0, 32, 64 or 128). Elements past the edges are zero."""
 
     box: tuple[int, int]
     swizzle: int = 0
@@ -71,7 +71,7 @@ class TensorMap:
 
 @dataclass(frozen=True)
 class Argument:
-    """What is handed over for a parameter: a number, or the address of an operand or of the workspace."""
+    """The value for a parameter: a number, or the address of an operand or of the workspace."""
 
     name: str
     kind: Kind
@@ -81,7 +81,7 @@ class Argument:
 
 
 def roles(operation: Operation) -> dict[str, str]:
-    """What a parameter of this operation can mean, by its name in small letters without underscores."""
+    """What a parameter of this operation can mean, by its name in lower case without underscores."""
     known = {**_SIZES, "alpha": "alpha", "beta": "beta", "workspace": "workspace"}
     for operand in operation.operands:
         name = operand.name
@@ -91,7 +91,7 @@ def roles(operation: Operation) -> dict[str, str]:
 
 
 def usual_parameters(operation: Operation, workspace: bool = False) -> str:
-    """The parameters that a kernel has unless it declares its own: those of plain GEMM are
+    """The default parameters of a kernel; those of plain GEMM are
     ``M, N, K, alpha, A, lda, B, ldb, beta, C, ldc``."""
     multiplied, added = [], []
     result = operation.result.name
@@ -114,13 +114,11 @@ def _matrix(name: str, batched: bool) -> list[str]:
 
 
 def parse_parameters(text: str, operation: Operation) -> tuple[Parameter, ...]:
-    """The parameters of a declaration such as a C++ one, ``float *C, float *A, float *B, int wA=K, int
-    wB=N``.
+    """Parses a declaration in C++ style, ``float *C, float *A, float *B, int wA=K, int wB=N``.
 
-    Types may be left out: sizes and leading dimensions are then ``int``, strides ``long long``, alpha and
-    beta of the dtype's scalar type. A name that is no role of the operation is followed by ``=`` and its
-    role, or by a number. Raises ValueError, in one line, for what cannot be read and for a role that is not
-    known.
+    Types may be omitted: sizes and leading dimensions are then ``int``, strides ``long long``, alpha and
+    beta of the dtype's scalar type. A name that is not a role of the operation must be followed by ``=`` and
+    its role, or a number. Raises ValueError, in one line, if it cannot be parsed or a role is unknown.
     """
     known = roles(operation)
     found = []
@@ -130,7 +128,7 @@ def parse_parameters(text: str, operation: Operation) -> tuple[Parameter, ...]:
         )
         if not match:
             raise ValueError(
-                f"parameter {item!r} cannot be read: write it as in C++, or as NAME or NAME=ROLE"
+                f"parameter {item!r} cannot be parsed: write it as in C++, or as NAME or NAME=ROLE"
             )
         written, name, role = match["type"], match["name"], match["role"] or match["name"]
         if re.fullmatch(r"-?\d+", role):
@@ -142,8 +140,8 @@ def parse_parameters(text: str, operation: Operation) -> tuple[Parameter, ...]:
                 hint = f"did you mean {known[near[0]]}? " if near else ""
                 choices = ", ".join(dict.fromkeys(known.values()))
                 raise ValueError(
-                    f"parameter {item!r}: {hint}say what {name} means by {name}=ROLE, "
-                    f"one of {choices}, or a number"
+                    f"parameter {item!r}: {hint}state the meaning of {name} as {name}=ROLE, "
+                    f"where ROLE is one of {choices}, or a number"
                 )
             means = known[key]
         found.append(Parameter(name, means, _kind(item, written or "", means, operation)))
@@ -162,7 +160,7 @@ def _kind(item: str, written: str, means: str, operation: Operation) -> Kind | N
         return "bytes[128]"
     if pointer:
         if name:
-            raise ValueError(f"parameter {item!r}: {means} is handed over by its address")
+            raise ValueError(f"parameter {item!r}: {means} is passed as a pointer")
         return "p64"
     if not name:
         if means in ("alpha", "beta"):
@@ -174,11 +172,11 @@ def _kind(item: str, written: str, means: str, operation: Operation) -> Kind | N
 
 
 def _complete(text: str, found: list[Parameter], operation: Operation) -> None:
-    """Raises ValueError where an operand is missing, or a role comes twice."""
+    """Raises ValueError if an operand is missing, or a role occurs twice."""
     means = [parameter.means for parameter in found if not parameter.constant]
     for role in means:
         if means.count(role) > 1 and role not in _SIZES.values():
-            raise ValueError(f"parameters ({text}): {role} is handed over twice")
+            raise ValueError(f"parameters ({text}): {role} occurs twice")
     for operand in operation.operands:
         if operand.name not in means and f"map{operand.name}" not in means:
             raise ValueError(f"parameters ({text}): {operand.name} of {operation.name} is missing")
@@ -191,8 +189,8 @@ def arguments(
     dtype: DType,
     maps: Mapping[str, TensorMap],
 ) -> tuple[Argument, ...]:
-    """What a launch on a problem hands over, in the order of the parameters; ``maps`` by operand. Raises
-    ValueError where one is missing."""
+    """The arguments of a launch for a problem, in the order of the parameters; ``maps`` by operand. Raises
+    ValueError if a tensor map is missing."""
     storages = operation.storages(problem, dtype)
     scalar: Kind = "i32" if dtype.scalar.kind == "i" else "f32"
     return tuple(_argument(parameter, scalar, problem, storages, maps) for parameter in parameters)
@@ -209,7 +207,7 @@ def _argument(
     if kind == "bytes[128]":
         operand = means.removeprefix("map")
         if operand not in maps:
-            raise ValueError(f"parameter {parameter.name}: no tensor map of {operand} is declared")
+            raise ValueError(f"parameter {parameter.name}: no tensor map is declared for {operand}")
         return Argument(parameter.name, kind, buffer=operand, map=maps[operand])
     if kind == "p64":
         return Argument(parameter.name, kind, buffer=means)

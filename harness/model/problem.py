@@ -1,4 +1,4 @@
-"""What is to be computed: sizes, scalars and leading dimensions; and its id, both ways."""
+"""What is to be computed: sizes, scalars and leading dimensions; its id, and the problem of an id."""
 
 from __future__ import annotations
 
@@ -37,18 +37,23 @@ class Problem:
         if min(self.m, self.n, self.k) < 0 or self.batch < 1:
             raise ValueError(f"{sizes}: sizes must be 0 or more, batch 1 or more")
         if not re.fullmatch("[NT][NT]T?", self.layout):
-            raise ValueError(f"{sizes}: layout {self.layout!r}: a letter N or T for A and for B, a T for C")
+            raise ValueError(
+                f"{sizes}: layout {self.layout!r}: must be a letter N or T for A and for B, optionally T for "
+                "C"
+            )
         if self.gap < 0 or (self.gap and self.batch == 1):
-            raise ValueError(f"{sizes}: gap {self.gap}: 0 or more rows, between the matrices of a batch")
+            raise ValueError(
+                f"{sizes}: gap {self.gap}: must be 0 or more rows between the matrices of a batch"
+            )
         for name, row in self._rows.items():
             ld = getattr(self, name) or max(1, row)
             if ld < row:
-                raise ValueError(f"{sizes}: {name} {ld} is shorter than the row of {row}")
+                raise ValueError(f"{sizes}: {name} {ld} is less than the row length {row}")
             object.__setattr__(self, name, ld)
 
     @property
     def _rows(self) -> dict[str, int]:
-        """The tight leading dimensions: how long a row of storage is."""
+        """The smallest leading dimensions: the lengths of the rows of storage."""
         extents = ((self.m, self.k), (self.k, self.n), (self.m, self.n))
         return {
             name: extent[0] if self.transposed(name[2].upper()) else extent[1]
@@ -69,20 +74,20 @@ class Problem:
         return all(getattr(self, name) == max(1, row) for name, row in self._rows.items())
 
     def stored(self, layout: str) -> Problem:
-        """The same problem in another layout; leading dimensions exceed their rows by as much as before."""
+        """The same problem in another layout, with the same padding of the leading dimensions."""
         if layout == self.layout:
             return self
         tight = replace(self, layout=layout, lda=0, ldb=0, ldc=0)
         return tight.with_leading({n: getattr(tight, n) + more for n, more in self.beyond.items()})
 
     def with_leading(self, dimensions: Mapping[str, int]) -> Problem:
-        """The problem with other leading dimensions, by name (``lda`` …); 0 for a tight one."""
+        """The problem with other leading dimensions, by name (``lda`` …); 0 for the smallest one."""
         now = {"lda": self.lda, "ldb": self.ldb, "ldc": self.ldc, **dimensions}
         return replace(self, lda=now["lda"], ldb=now["ldb"], ldc=now["ldc"])
 
     @property
     def beyond(self) -> dict[str, int]:
-        """By how much each leading dimension exceeds a tight one, in elements."""
+        """The padding of each leading dimension, in elements."""
         return {name: getattr(self, name) - max(1, row) for name, row in self._rows.items()}
 
     @property
@@ -118,7 +123,7 @@ _PROBLEM = re.compile(
 
 
 def find_problem(text: str) -> Problem:
-    """The problem of an id: ``MxNxK``, and after it what ``Problem.id`` writes. Raises ValueError."""
+    """The problem with this id: ``MxNxK`` and the optional parts of ``Problem.id``. Raises ValueError."""
     match = _PROBLEM.fullmatch(text)
     if not match:
         raise ValueError(f"unknown shape {text!r}: write it as MxNxK, such as 4096x64x4096")

@@ -1,4 +1,4 @@
-"""Which problems a kernel takes; all others are refused, each with the reason."""
+"""Which problems a kernel accepts; all others are refused, each with the reason."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from harness.model.problem import Problem
 
 @dataclass(frozen=True)
 class Takes:
-    """What a kernel asks of a problem beside what its parameters can say.
+    """What a kernel requires of a problem, besides what its parameters can express.
 
-    ``multiples`` of sizes and leading dimensions, by name (``m``, ``n``, ``k``, ``lda`` …): a number, or the
-    config's parameter that holds it, ``{"m": "TILE_M"}``; ``at_least`` and ``at_most`` by name; ``square``
-    where m, n and k are one size; ``unless`` gives a reason against a problem, or None. ``finite_c`` for a
-    kernel that reads C where beta is 0 too, as ``alpha * sum + beta * C`` does: C then holds numbers.
-    """
+    ``multiples`` of sizes and leading dimensions, by name (``m``, ``n``, ``k``, ``lda`` …): a number, or a
+    parameter of the config, ``{"m": "TILE_M"}``; ``at_least`` and ``at_most`` by name; ``square``: m, n and k
+    must be equal; ``unless`` returns a reason against a problem, or None. ``finite_c``: the kernel reads C
+    even if beta is 0, as ``alpha * sum + beta * C`` does; C is then filled with finite numbers."""
 
     multiples: Mapping[str, int | str] = field(default_factory=dict)
     at_least: Mapping[str, int] = field(default_factory=dict)
@@ -32,11 +31,11 @@ class Takes:
         return id(self)
 
     def refusals(self, problem: Problem, config: Config) -> Iterator[str]:
-        """Why this problem is not taken, a line a reason."""
+        """Why this problem is not accepted, one line per reason."""
         for name, unit, size in self._units(config):
             if getattr(problem, name) % size:
                 what = f"{unit} = {size}" if isinstance(unit, str) else str(size)
-                yield f"{name} {getattr(problem, name)} is no multiple of {what}"
+                yield f"{name} {getattr(problem, name)} is not a multiple of {what}"
         for name, least in self.at_least.items():
             if getattr(problem, name) < least:
                 yield f"{name} {getattr(problem, name)} is below {least}"
@@ -53,8 +52,9 @@ class Takes:
             yield name, unit, config[unit] if isinstance(unit, str) else unit
 
     def near(self, problem: Problem, config: Config) -> Problem:
-        """The problem with its sizes brought into what is taken, as far as that goes: up to multiples, within
-        the limits, square; leading dimensions exceed their rows by as much as before, up to multiples."""
+        """A similar problem that satisfies these requirements as far as possible: sizes rounded up to
+        multiples, within the limits, square; leading dimensions with the same padding, rounded up to
+        multiples."""
         units = {name: size for name, _, size in self._units(config)}
         sizes = {name: getattr(problem, name) for name in ("m", "n", "k")}
         if self.square:
@@ -76,26 +76,26 @@ ANY = Takes()
 def signature_refusals(
     parameters: tuple[Parameter, ...], operation: Operation, problem: Problem
 ) -> Iterator[str]:
-    """What of a problem these parameters cannot say, or the operation has not, a line a reason."""
+    """What of a problem these parameters or the operation cannot express, one line per reason."""
     narrowed = narrow(parameters, operation, problem)
     if narrowed.layout != problem.layout:
         yield f"{operation.name} has layout {operation.layout}, not {problem.layout}"
         problem = problem.stored(operation.layout)
     if narrowed.batch != problem.batch:
-        yield f"{operation.name} takes no batch"
+        yield f"{operation.name} is not batched"
     for name in ("alpha", "beta"):
         if getattr(narrowed, name) != getattr(problem, name):
-            yield f"it has no parameter {name}, which is {getattr(narrowed, name):g}"
+            yield f"it has no parameter {name}, so {name} is {getattr(narrowed, name):g}"
     if (narrowed.lda, narrowed.ldb, narrowed.ldc) != (problem.lda, problem.ldb, problem.ldc):
-        yield "it has no parameter for a leading dimension that is not tight"
+        yield "it has no parameter for a leading dimension, so matrices are densely packed"
     elif narrowed.gap != problem.gap and narrowed.batch == problem.batch:
-        yield "it has no parameter for a stride that is not tight"
+        yield "it has no parameter for a stride, so batches are densely packed"
 
 
 def narrow(parameters: tuple[Parameter, ...], operation: Operation, problem: Problem) -> Problem:
-    """The problem as these parameters can say it: in the operation's layout, without a batch where it has
-    none, tight without leading dimensions or strides, alpha 1 and beta 0 where they are no parameters.
-    """
+    """The problem restricted to what these parameters can express: in the operation's layout, without a batch
+    if it is not batched, densely packed without leading dimensions or strides, alpha 1 and beta 0 if they are
+    not parameters."""
     means = {parameter.means for parameter in parameters}
     problem = problem.stored(operation.layout)
     if not operation.batched:
@@ -105,7 +105,7 @@ def narrow(parameters: tuple[Parameter, ...], operation: Operation, problem: Pro
     if "beta" not in means:
         problem = replace(problem, beta=0.0)
     matrices = [operand.name for operand in operation.operands if operand.like]
-    # A tensor map holds the leading dimension, too.
+    # A tensor map contains the leading dimension, too.
     without = [o.like for o in operation.operands if not {f"ld{o.name}", f"map{o.name}"} & means]
     problem = problem.with_leading({f"ld{like.lower()}": 0 for like in without if like})
     if problem.gap and not all(f"stride{name}" in means for name in matrices):

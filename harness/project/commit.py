@@ -1,9 +1,9 @@
-"""The kernels of another commit: out of git into a temporary folder, and loaded as any project's.
+"""The kernels of another commit: checked out from git into a temporary folder, and loaded as any project's.
 
-A folder that holds another copy of the project stands for a commit, too: a container may have no git.
+A folder with another copy of the project can take the place of a commit, since a container may have no git.
 
-The declarations run with the working tree's ``harness.model``; what they declare is launched as the working
-tree's harness launches. A commit whose declarations need another harness is refused, in one line.
+The declarations run with the working tree's ``harness.model``, and the kernels are launched by the working
+tree's harness. A commit whose declarations need another harness is rejected, in one line.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _GIT_SECONDS = 120
 
 
 class CommitError(Exception):
-    """A commit that cannot be compared with; one line: what is wrong with it, and what to do."""
+    """A commit cannot be compared with; one line: what is wrong, and what to do."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """``name`` as the user gave it, ``sha`` in full, and the kernels that the commit declares. Of a
-    folder, ``name`` is its last part and ``sha`` empty."""
+    """``name`` as given by the user, the full ``sha``, and the ``kernels`` that the commit declares. For a
+    folder, ``name`` is its last part and ``sha`` is empty."""
 
     name: str
     sha: str
@@ -38,15 +38,14 @@ class Commit:
 
     @property
     def label(self) -> str:
-        """``main (1a2b3c4d5e6f)``, or the short hash alone where that is what the user gave."""
+        """``main (1a2b3c4d5e6f)``, or only the short hash if the user gave a hash."""
         if not self.sha:
             return f"the folder {self.name}"
         short = self.sha[:12]
         return short if self.sha.startswith(self.name) else f"{self.name} ({short})"
 
     def counterpart(self, case: Case) -> Case | str:
-        """The case with the same kernel, dtype, config and problem as this commit declares it, or why there
-        is none."""
+        """This commit's case with the same kernel, dtype, config and problem, or why there is none."""
         kernel = next((k for k in self.kernels if k.name == case.kernel.name), None)
         if kernel is None:
             return f"{self.label} has no kernel {case.kernel.name}"
@@ -60,8 +59,8 @@ class Commit:
 
 @dataclass(frozen=True)
 class Tree:
-    """The working tree: its commit, and whether its tracked or untracked files differ from that; ``sha`` is
-    empty where there is no git to tell."""
+    """The working tree: its commit ``sha``, empty without git, and whether tracked or untracked files differ
+    from it (``dirty``)."""
 
     sha: str
     dirty: bool
@@ -72,15 +71,15 @@ class Tree:
 
 
 def working_tree(root: Path) -> Tree:
-    """Raises CommitError where there is no git repository, or no commit in it."""
+    """Raises CommitError if there is no git repository, or no commit in it."""
     head = _git(root, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
     if not head:
-        raise CommitError(f"{root} has no commit to compare with")
+        raise CommitError(f"{root} contains no commit to compare with")
     return Tree(head, bool(_git(root, "status", "--porcelain", "--untracked-files=normal")))
 
 
 def folder_of(name: str, project: Project) -> Path | None:
-    """The folder that a name such as ``../old`` is the path of, if it holds kernels; else None."""
+    """The folder with a path such as ``../old``, if it contains kernels; else None."""
     path = Path(name)
     if (os.sep in name or name in (".", "..")) and _declared(path, project).exists():
         return path.resolve()
@@ -93,23 +92,23 @@ def _declared(root: Path, project: Project) -> Path:
 
 
 def find(name: str, root: Path) -> str:
-    """The full hash of a commit. Raises CommitError where there is none of that name."""
+    """The full hash of a commit. Raises CommitError if there is none with that name."""
     sha = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     if sha:
         return sha
     if _git(root, "rev-parse", "--is-shallow-repository") == "true":
         raise CommitError(
-            f"{name} is not in this shallow clone: `git fetch --unshallow` brings it "
+            f"{name} is not in this shallow clone; get it with `git fetch --unshallow` "
             "(actions/checkout: fetch-depth: 0)"
         )
-    raise CommitError(f"no commit {name} in this repository; `git fetch` may bring it")
+    raise CommitError(f"no commit {name} in this repository; try `git fetch`")
 
 
 @contextlib.contextmanager
 def checked_out(name: str, project: Project) -> Iterator[Commit]:
-    """The kernels of a commit or folder, whose sources are there until the block ends. Raises CommitError.
+    """The kernels of a commit or folder, whose sources exist until the block ends. Raises CommitError.
 
-    Git's own list of worktrees is as before, however the block ends.
+    Git's list of worktrees is restored, however the block ends.
     """
     if other := folder_of(name, project):
         found = Commit(other.name, "", ())
@@ -125,7 +124,7 @@ def checked_out(name: str, project: Project) -> Iterator[Commit]:
             _take(tree, sha, [home, *_included(project.kernels, root, tree)])
             if not _declared(home, project).exists():
                 missing = project.declarations.relative_to(root)
-                raise CommitError(f"{name} has no {missing}; compare with a later commit")
+                raise CommitError(f"{name} does not contain {missing}; compare with a later commit")
             commit = Commit(name, sha, ())
             kernels = _kernels(home, project, commit.label)
             yield replace(commit, kernels=kernels)
@@ -135,7 +134,7 @@ def checked_out(name: str, project: Project) -> Iterator[Commit]:
 
 
 def _take(tree: Path, sha: str, folders: Iterable[Path]) -> None:
-    """Checks out what the commit has of these folders of the worktree."""
+    """Checks out those of these folders that the commit contains."""
     for path in dict.fromkeys(folder.relative_to(tree).as_posix() for folder in folders):
         if path == "." or _git(tree, "ls-tree", sha, "--", path):
             _must(tree, "checkout", "--quiet", sha, "--", path)
@@ -155,12 +154,14 @@ def _kernels(root: Path, project: Project, label: str) -> tuple[Kernel, ...]:
         return load_kernels(root, (read(root) or project.table).kernels)[0]
     except ProjectError as error:
         raise CommitError(
-            f"the kernels of {label} are declared for another harness ({error}); compare with a later commit"
+            f"the kernels of {label} are declared for another version of the harness ({error}); compare with "
+            "a "
+            "later commit"
         ) from None
 
 
 def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    # Where a git hook started this, git's own variables name another repository; and no hook is to run.
+    # If started from a git hook, git's variables name another repository. And do not run hooks.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | {"LC_ALL": "C"}
     command = ["git", "-c", "core.hooksPath=/dev/null", *arguments]
     try:
@@ -168,18 +169,18 @@ def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
             command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_GIT_SECONDS
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise CommitError(f"git does not run in {folder}: {error}") from None
+        raise CommitError(f"git cannot be run in {folder}: {error}") from None
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """What git says, empty where it fails. Raises CommitError where there is no repository or no git."""
+    """The output of git, empty if it fails. Raises CommitError without a repository or git."""
     done = _run(folder, *arguments)
     if "not a git repository" in done.stderr:
-        raise CommitError(f"{folder} is no git repository: there is no commit to compare with")
+        raise CommitError(f"{folder} is not a git repository: there is no commit to compare with")
     if "dubious ownership" in done.stderr:
         raise CommitError(
-            f"git refuses {folder}, which another user owns: "
-            f"`git config --global --add safe.directory {folder}` permits it"
+            f"git rejects {folder}, because another user owns it; "
+            f"allow it with `git config --global --add safe.directory {folder}`"
         )
     return "" if done.returncode else done.stdout.strip()
 

@@ -1,4 +1,4 @@
-"""The problems of a suite, made to fit a kernel: narrowed to what it can say, refused where it takes none."""
+"""Adapts the problems of a suite to a kernel: restricted to what its parameters can express, or refused."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from harness.model import Case, Config, DType, Kernel, Problem
 
-MOST_FLOP = 2**26  # of a problem in place of a refused one: an interpreter needs seconds for it
+MOST_FLOP = 2**26  # of a substitute for a refused problem: the interpreter needs seconds for it
 
 
 class Fitted(NamedTuple):
-    """A problem ``asked`` for, and ``case`` as it is to run. Where there are ``reasons`` the kernel refuses
-    the problem; then ``runs`` says whether another one, the case's, is to run in its place."""
+    """The problem ``asked`` for, and the ``case`` to run. If there are ``reasons``, the kernel refuses the
+    problem; then ``runs`` says whether the case, a similar problem, runs instead."""
 
     asked: Problem
     case: Case
@@ -20,18 +20,18 @@ class Fitted(NamedTuple):
     runs: bool = True
 
     @property
-    def told(self) -> str:
+    def refusal(self) -> str:
         """The refusal in one line."""
         c = self.case
-        instead = f"; {c.problem.id} in its place" if self.runs else ""
+        instead = f"; {c.problem.id} runs instead" if self.runs else ""
         return f"{c.variant} {self.asked.id}: {'; '.join(self.reasons)}{instead}"
 
 
 def fitted(
     kernel: Kernel, config: Config, dtype: DType, problems: Iterable[Problem], near: bool
 ) -> Iterator[Fitted]:
-    """The problems narrowed to what the kernel's parameters can say, each once; and what it refuses, with
-    the reasons. With ``near`` a problem that it takes stands in for one of other sizes."""
+    """The problems restricted to what the kernel's parameters can express, each once; and those it refuses,
+    with the reasons. With ``near``, a similar problem that it accepts runs instead of a refused one."""
     seen: set[Problem] = set()
     for asked in problems:
         problem = kernel.narrowed(asked)
@@ -47,7 +47,7 @@ def fitted(
 
 
 def _near(kernel: Kernel, config: Config, problem: Problem) -> tuple[Problem, bool]:
-    """A problem in place of a refused one, and whether it will do."""
+    """A substitute for a refused problem, and whether it is usable."""
     try:
         found = kernel.narrowed(kernel.takes.near(problem, config))
     except ValueError:
@@ -56,7 +56,7 @@ def _near(kernel: Kernel, config: Config, problem: Problem) -> tuple[Problem, bo
 
 
 def exactly(kernel: Kernel, config: Config, dtype: DType, problems: Sequence[Problem]) -> Iterator[Fitted]:
-    """The very problems, in the kernel's own layout where they name none, or why they are refused."""
+    """Exactly these problems, in the kernel's own layout if they do not name one, or why they are refused."""
     for asked in problems:
         problem = asked.stored(kernel.operation.layout) if asked.layout == "NN" else asked
         reasons = kernel.refusals(config, problem)

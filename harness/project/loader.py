@@ -1,8 +1,8 @@
-"""A project: a root folder with declarations, suites and baselines; and the one loader of all of these.
+"""A project: a root folder with declarations, suites and baselines; and the one loader for all of these.
 
-The suite's own kernels, a user's repository, the base commit of a comparison and a plain folder all come
-through here. The declarations are a Python package or file that defines ``KERNELS`` and, if it wants others
-than the harness's own, ``SUITES``.
+It loads the suite's own kernels, a user's repository, the base commit of a comparison, and plain folders. The
+declarations are a Python package or file that defines ``KERNELS`` and, if it needs suites other than the
+default ones, ``SUITES``.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _NAME = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class Project:
-    """``root`` the folder of the table, ``kernels`` in the order of their declaration, ``suites`` by name,
-    ``baselines`` the folder of what is stored, ``tests`` that of the test files, ``declarations`` the file
-    that declares the kernels."""
+    """``root``: the folder with the table; ``kernels``: in the order of their declaration; ``declarations``:
+    the file that declares them; ``suites``: by name; ``table``: its folders; ``baselines``: the folder of
+    stored measurements; ``tests``: the folder of the test files."""
 
     root: Path
     kernels: tuple[Kernel, ...]
@@ -54,29 +54,29 @@ class Project:
 
     @property
     def static(self) -> Path:
-        """The folder of the compiler's figures and the counts."""
+        """The folder of the stored compiler metrics and memory counters."""
         return self.baselines / "static"
 
 
 def load(root: Path, table: Table | None = None) -> Project:
-    """The project of a folder, by its own table unless one is given.
+    """The project in a folder, with its own table unless one is given.
 
-    Raises ProjectError, one line with file and kernel, for what cannot be read, imported or launched.
+    Raises ProjectError, one line with file and kernel, if something cannot be read, imported or launched.
     """
     root = root.resolve()
     found = table or read(root)
     if found is None:
-        raise ProjectError(f"{root} is no project: its pyproject.toml has no table [tool.gemm-regression]")
+        raise ProjectError(f"{root} is not a project: its pyproject.toml has no table [tool.gemm-regression]")
     kernels, suites, file = load_kernels(root, found.kernels)
     return Project(root, kernels, file, suites, found)
 
 
 def load_kernels(root: Path, path: str) -> tuple[tuple[Kernel, ...], Mapping[str, Suite], Path]:
-    """Kernels, suites and the declaring file, of a package folder or .py file in ``root``. Raises
+    """Kernels, suites and the declaring file, from a package folder or .py file in ``root``. Raises
     ProjectError."""
     file = root / path if path.endswith(".py") else root / path / "__init__.py"
     if not file.is_file():
-        raise ProjectError(f"{root} has no {file.relative_to(root)}, which is to declare its kernels")
+        raise ProjectError(f"{root} has no {file.relative_to(root)}, which must declare its kernels")
     shown = str(file.relative_to(root))
     module = _imported(file, shown)
     kernels = tuple(_resolved(kernel, file, shown) for kernel in _kernels(module, shown))
@@ -88,7 +88,7 @@ def load_kernels(root: Path, path: str) -> tuple[tuple[Kernel, ...], Mapping[str
 
 
 def _imported(file: Path, shown: str) -> ModuleType:
-    """The declarations, run in a namespace of their own that is forgotten afterwards."""
+    """The declarations, run in a temporary namespace of their own."""
     name = f"_gemm_declarations_{next(_NUMBERS)}"
     package = [str(file.parent)] if file.name == "__init__.py" else None
     spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=package)
@@ -97,7 +97,7 @@ def _imported(file: Path, shown: str) -> ModuleType:
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # Whatever a file of anyone's may do.
+    except (Exception, SystemExit) as error:  # a user's file may raise anything
         raise ProjectError(f"{_place(error, file, shown)}: {type(error).__name__}: {_line(error)}") from None
     finally:
         for loaded in [m for m in sys.modules if m == name or m.startswith(f"{name}.")]:
@@ -106,7 +106,7 @@ def _imported(file: Path, shown: str) -> ModuleType:
 
 
 def _place(error: BaseException, file: Path, shown: str) -> str:
-    """The line of the declarations at which it went wrong."""
+    """The line of the declarations where the error occurred."""
     if isinstance(error, SyntaxError) and error.filename == str(file):
         return f"{shown}:{error.lineno}"
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
@@ -124,19 +124,21 @@ def _kernels(module: ModuleType, shown: str) -> Iterator[Kernel]:
         raise ProjectError(f"{shown}: it must define KERNELS, a tuple of Kernel(...)")
     for number, kernel in enumerate(found, 1):
         if not isinstance(kernel, Kernel):
-            raise ProjectError(f"{shown}: KERNELS: number {number} is {type(kernel).__name__}, no Kernel")
+            raise ProjectError(
+                f"{shown}: KERNELS: number {number} is of type {type(kernel).__name__}, not Kernel"
+            )
         yield kernel
 
 
 def _resolved(kernel: Kernel, file: Path, shown: str) -> Kernel:
-    """The kernel with its paths made absolute, once it is sure that it can be launched."""
+    """The validated kernel, with absolute paths."""
     folder = file.parent
     reason = _fault(kernel)
     if not reason and kernel.source is not None and not (folder / kernel.source).is_file():
-        reason = f"there is no source file {kernel.source}"
+        reason = f"the source file {kernel.source} does not exist"
     include = tuple(folder / path for path in kernel.include) if not reason else ()
     if missing := [path for path in include if not path.is_dir()]:
-        reason = f"there is no folder {missing[0]} to include from"
+        reason = f"the include folder {missing[0]} does not exist"
     if reason:
         raise ProjectError(f"{shown}: kernel {kernel.name!r}: {reason}")
     source = kernel.source and folder / kernel.source
@@ -144,25 +146,25 @@ def _resolved(kernel: Kernel, file: Path, shown: str) -> Kernel:
 
 
 def _fault(kernel: Kernel) -> str:
-    """What is wrong with a declaration, empty if nothing is."""
+    """What is wrong with a declaration; empty if nothing is wrong."""
     return next(filter(None, _faults(kernel)), "")
 
 
 def _faults(kernel: Kernel) -> Iterator[str]:
     if not isinstance(kernel.name, str) or not _NAME.fullmatch(kernel.name):
-        yield "a name has letters, digits and _ alone"
+        yield "its name must consist of letters, digits and _"
     if kernel.source is not None and not isinstance(kernel.source, Path):
-        yield f"source is {type(kernel.source).__name__}, no path"
+        yield f"source is of type {type(kernel.source).__name__}, not a path"
     yield _all_are(kernel.dtypes, DType, "dtypes", "F32")
     yield _all_are(kernel.configs, Config, "configs", "Config(TILE=32)")
     labels = [config.label for config in kernel.configs]
     if twice := next((label for label in labels if labels.count(label) > 1), None):
-        yield f"two configs read {twice}"
+        yield f"two configs have the label {twice}"
     if twice := next((d.name for d in kernel.dtypes if kernel.dtypes.count(d) > 1), None):
-        yield f"dtype {twice} is in it twice"
+        yield f"dtype {twice} is listed twice"
     for name in ("include", "features", "flags"):
         if not isinstance(getattr(kernel, name), tuple):
-            yield f"{name} is no tuple: write ({getattr(kernel, name)!r},)"
+            yield f"{name} is not a tuple: write ({getattr(kernel, name)!r},)"
     if kernel.library:
         return
     try:
@@ -173,7 +175,7 @@ def _faults(kernel: Kernel) -> Iterator[str]:
         for config in kernel.configs:
             try:
                 if not isinstance(shape := kernel.shape_of(config, dtype), BlockShape):
-                    yield f"shape gives {type(shape).__name__}, no BlockShape"
+                    yield f"shape returns {type(shape).__name__}, not BlockShape"
                 kernel.entry_of(config, dtype)
             except Exception as error:
                 yield f"shape of config {config.label!r}: {type(error).__name__}: {_line(error)}"
@@ -186,11 +188,11 @@ def _all_are(values: Any, kind: type, name: str, example: str) -> str:
 
 
 def _suites(module: ModuleType, shown: str) -> Mapping[str, Suite]:
-    """The harness's suites, and the declared ones over them."""
+    """The default suites, overridden by the declared ones."""
     found = getattr(module, "SUITES", ())
     suites = list(found.values() if isinstance(found, Mapping) else found if _iterable(found) else [found])
     if wrong := next((suite for suite in suites if not isinstance(suite, Suite)), None):
-        raise ProjectError(f"{shown}: SUITES: {wrong!r} is no Suite")
+        raise ProjectError(f"{shown}: SUITES: {wrong!r} is not a Suite")
     return {**SUITES, **{suite.name: suite for suite in suites}}
 
 

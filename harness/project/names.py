@@ -1,4 +1,4 @@
-"""The lookup of what a user names; a wrong name is answered with the near ones, in one line."""
+"""Looks up names given by the user; for an unknown name, suggests similar ones in one line."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ _SHOWN = 4
 
 
 def find_suite(suites: Mapping[str, Suite], name: str) -> Suite:
-    """The suite of this name. Raises ValueError, with names that are known."""
+    """The suite with this name. Raises ValueError, which lists known names."""
     return suites[_known("suite", name, suites)]
 
 
 def find_kernel(kernels: Iterable[Kernel], name: str) -> Kernel:
-    """The kernel of this name. Raises ValueError, with names that are known."""
+    """The kernel with this name. Raises ValueError, which lists known names."""
     named = {kernel.name: kernel for kernel in kernels}
     return named[_known("kernel", name, named)]
 
 
 def find_config(kernel: Kernel, label: str) -> Config:
-    """The declared config of a kernel with this label. Raises ValueError, with labels that are known."""
+    """The declared config of a kernel with this label. Raises ValueError, which lists known labels."""
     configs = {config.label: config for config in kernel.configs}
     return configs[_known(f"config of {kernel.name}", label, configs)]
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> ValueError:
-    """One line: the name, those most like it or the first few, and how many more there are."""
+    """One line: the name, the most similar known names or the first few, and how many more there are."""
     names = [each for each in dict.fromkeys(known) if each]
     near = difflib.get_close_matches(name, names, _SHOWN)
     hint = f" (did you mean {near[0]!r}?)" if near else ""

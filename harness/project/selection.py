@@ -1,4 +1,4 @@
-"""Which cases a run is about: a suite, narrowed by the names a user gives. One language for all commands."""
+"""Which cases a run is about: a suite, filtered by the user's options; the same for all commands."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class _Adds(Protocol):
 
 @dataclass(frozen=True)
 class Choice:
-    """What a user chooses by: a suite; only these kernels and configs; these problems in place of the
-    suite's; of what is left, what fits pytest's ``-k`` expression."""
+    """The user's selection: a ``suite``; only these ``kernels`` and ``configs``; these ``shapes`` instead of
+    the suite's problems; of those, the ones that match ``expression``, pytest's ``-k``."""
 
     suite: str = "full"
     kernels: Sequence[str] = ()
@@ -40,32 +40,38 @@ class Choice:
 
 
 def add_options(add: _Adds, suite: str = "full") -> None:
-    """The options of a choice but ``-k``, which is pytest's own, and of the project. ``add`` is add_argument
-    or addoption."""
-    add("--project", type=Path, metavar="PATH", help="the project's folder; default: the nearest from here")
+    """Adds the options for selection, except ``-k``, which is pytest's own, and for the project. ``add``:
+    add_argument or addoption."""
+    add("--project", type=Path, metavar="PATH", help="the project's folder; default: the nearest one above")
     add("--suite", default=suite, metavar="NAME", help=f"named set of cases: smoke or full (default {suite})")
     add("--kernel", action="append", default=[], metavar="NAME", help="only this kernel; may be repeated")
     add(
         "--config", action="append", default=[], metavar="LABEL", help="only this config, such as tile32-pad0"
     )
-    add("--shape", action="append", default=[], metavar="MxNxK", help="these problems in place of the usual")
+    add(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="MxNxK",
+        help="these problem sizes instead of the suite's",
+    )
 
 
 def add_selection(parser: argparse.ArgumentParser, suite: str = "full") -> None:
-    """All options of a choice, for a command that is not pytest."""
+    """Adds all options for selection, for a command that is not pytest."""
     add_options(parser.add_argument, suite)
     parser.add_argument(
         "-k",
         default="",
         metavar="EXPRESSION",
-        help='only what fits, as in pytest: "tiled and not 4096"',
+        help='only matching cases, as in pytest: "tiled and not 4096"',
     )
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Cases to verify and cases to time, in the order of the kernels within a problem; and the problems that
-    kernels refuse, of both."""
+    """Cases to ``verify`` and cases to time (``timed``), in the order of the kernels within a problem; and
+    the problems that kernels refuse (``refused``)."""
 
     verify: tuple[Case, ...] = ()
     timed: tuple[Case, ...] = ()
@@ -73,22 +79,22 @@ class Selection:
 
     @property
     def refused_text(self) -> str:
-        """How many problems are refused, in one line; empty where none is."""
+        """How many problems are refused, in one line; empty if none."""
         pairs = {(each.case.kernel.name, each.asked.id) for each in self.refused}
         if not pairs:
             return ""
         kernels = len({name for name, _ in pairs})
-        return f"{len(pairs)} problems of {kernels} kernels, --list-cases shows why"
+        return f"{len(pairs)} problems of {kernels} kernels; --list-cases shows the reasons"
 
 
 def select(
     project: Project, choice: Choice, capability: tuple[int, int], emulated: bool = False
 ) -> Selection:
-    """The cases that a choice leaves, on a GPU of this compute capability or, ``emulated``, in an
-    interpreter: that has no library calls, and each variant also where 32 bits do not hold an index.
+    """The selected cases, for a GPU with this compute capability, or ``emulated``: without library calls, and
+    each variant also with indices that need more than 32 bits.
 
-    Raises ValueError, in one line, for a name that does not exist, that the suite has no case of, that is
-    illegal on such a GPU, for a problem that no chosen kernel takes, and where nothing fits the expression.
+    Raises ValueError, in one line, for a name that does not exist, has no case in the suite or is illegal on
+    such a GPU, for a problem that no selected kernel accepts, and if nothing matches the expression.
     """
     limits = GpuLimits.of(capability)
     suite = find_suite(project.suites, choice.suite)
@@ -99,7 +105,7 @@ def select(
     verify = list(suite.verify(executed, limits, emulated and not problems))
     timed = suite.time(kernels, limits)
     if problems:
-        # A problem without a single operation has a result to verify, but no speed.
+        # A problem with zero FLOP has a result to verify, but no speed.
         verify, timed = _on(verify, problems), _on(timed, [p for p in problems if p.flops])
     elif emulated:
         verify += [each for each in _on(verify, [SPARSE]) if each.runs]
@@ -108,8 +114,8 @@ def select(
     names = {variant_name(kernel, config, dtype) for kernel, config, dtype in every}
     verify, timed = ([each for each in found if each.case.variant in names] for found in (verify, timed))
     if problems and verify and not any(each.runs for each in verify):
-        reasons = dict.fromkeys(each.told for each in verify)
-        raise ValueError(f"no chosen kernel takes this shape: {_some(list(reasons))}")
+        reasons = dict.fromkeys(each.refusal for each in verify)
+        raise ValueError(f"no selected kernel accepts this shape: {_some(list(reasons))}")
     fits = fitting(choice.expression)
     refused = {
         (each.case.variant, each.asked): each
@@ -122,7 +128,9 @@ def select(
         tuple(refused.values()),
     )
     if choice.expression and not (found.verify or found.timed):
-        raise ValueError(f"-k {choice.expression!r} leaves no case; `--list-cases` of a check lists them")
+        raise ValueError(
+            f"-k {choice.expression!r} matches no case; `nox -s check -- --list-cases` lists them"
+        )
     return found
 
 
@@ -169,7 +177,7 @@ def fitting(expression: str) -> Callable[[str], bool]:
 
 
 def _on(found: Iterable[Fitted], problems: Sequence[Problem]) -> list[Fitted]:
-    """The same variants on these very problems."""
+    """The same variants with exactly these problems."""
     variants = {each.case.variant: each.case for each in found}.values()
     return [e for p in problems for c in variants for e in exactly(c.kernel, c.config, c.dtype, [p])]
 
@@ -180,7 +188,8 @@ def _some(lines: Sequence[str]) -> str:
 
 
 def _check_config(label: str, searched: Sequence[Kernel], limits: GpuLimits) -> None:
-    """Raises ValueError for a label that none of these kernels declares, or that is illegal for them all."""
+    """Raises ValueError for a label that none of these kernels declares, or that is illegal for all of
+    them."""
     owners = [kernel for kernel in searched if any(config.label == label for config in kernel.configs)]
     if not owners:
         raise unknown("config", label, sorted({c.label for kernel in searched for c in kernel.configs}))
@@ -190,29 +199,29 @@ def _check_config(label: str, searched: Sequence[Kernel], limits: GpuLimits) -> 
 
 
 def _check_all_there(what: str, asked: Sequence[str], there: Collection[str], suite: Suite) -> None:
-    """Raises ValueError for a name without a case: a run of nothing would pass."""
+    """Raises ValueError for a name without a case, since an empty run would pass."""
     for name in asked:
         if name not in there:
             raise ValueError(
                 f"suite {suite.name!r} has no case of {what} {name!r} here; "
-                "`pytest --list-cases --suite full` shows what there is and what is illegal"
+                "`pytest --list-cases --suite full` lists all cases, and which are illegal"
             )
 
 
 def _check_each_is_verified(found: Iterable[Fitted], suite: Suite) -> None:
-    """Raises ValueError for a kernel that takes no problem of the suite: unseen, it would pass."""
+    """Raises ValueError for a kernel that accepts no problem of the suite, since it would pass unchecked."""
     found = list(found)
     verified = {each.case.kernel.name for each in found if each.runs}
     for each in found:
         if each.case.kernel.name not in verified:
             raise ValueError(
-                f"{each.case.kernel.name} takes no problem of suite {suite.name!r}, so nothing of it is "
-                f"verified: {each.told}; declare SUITES with problems that it takes, or correct takes="
+                f"{each.case.kernel.name} accepts no problem of suite {suite.name!r}, so it would not be "
+                f"verified: {each.refusal}; declare SUITES with problems it accepts, or correct takes="
             )
 
 
 def illegal(kernels: Iterable[Kernel], limits: GpuLimits) -> list[tuple[str, tuple[str, ...]]]:
-    """The declared variants that such a GPU refuses, each with the reasons, in the order of the kernels."""
+    """The declared variants that cannot run on such a GPU, with the reasons, in the order of the kernels."""
     refused = []
     for kernel in kernels:
         for dtype in kernel.dtypes:
@@ -223,13 +232,13 @@ def illegal(kernels: Iterable[Kernel], limits: GpuLimits) -> list[tuple[str, tup
 
 
 def listing(project: Project, selection: Selection, capability: tuple[int, int]) -> list[str]:
-    """What would run, what is declared but illegal here, and what kernels refuse, with the reasons; a line
+    """What would run, what is declared but illegal here, and what kernels refuse, with the reasons; one line
     each."""
     lines = ["verified variants:"]
     lines += [f"  {variant}" for variant in dict.fromkeys(case.variant for case in selection.verify)]
     lines += ["timed cases:", *(f"  {case.id}" for case in selection.timed)]
     if selection.refused:
-        lines += ["refused problems:", *(f"  {each.told}" for each in selection.refused)]
+        lines += ["refused problems:", *(f"  {each.refusal}" for each in selection.refused)]
     refused = illegal(project.kernels, GpuLimits.of(capability))
     lines += [f"illegal for compute capability {'.'.join(map(str, capability))}:"]
     lines += [f"  {variant}: {'; '.join(reasons)}" for variant, reasons in refused] or ["  none"]
@@ -237,11 +246,10 @@ def listing(project: Project, selection: Selection, capability: tuple[int, int])
 
 
 def find_case(project: Project, text: str, capability: tuple[int, int]) -> Case:
-    """The case with this id; its problem need not be one of a suite's.
+    """The case with this id; its problem need not be in a suite.
 
-    Raises ValueError in one line where the id names no variant that is legal here, or a problem that its
-    kernel refuses.
-    """
+    Raises ValueError, in one line, if the id names no variant that is legal here, or a problem that its
+    kernel refuses."""
     limits = GpuLimits.of(capability)
     for kernel in project.kernels:
         for config, dtype in legal_variants(kernel, limits):
@@ -251,6 +259,6 @@ def find_case(project: Project, text: str, capability: tuple[int, int]) -> Case:
                 continue
             (found,) = exactly(kernel, config, dtype, [find_problem(shape)])
             if found.reasons:
-                raise ValueError(f"{kernel.name} does not take it: {found.told}")
+                raise ValueError(f"{kernel.name} does not accept it: {found.refusal}")
             return found.case
     raise ValueError(f"unknown case {text!r}: `pytest --list-cases` lists the variants; add -MxNxK")

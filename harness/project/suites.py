@@ -9,15 +9,15 @@ from harness.model import Config, DType, Kernel, Problem
 from harness.model.legality import GpuLimits, legal_variants
 from harness.project.fitting import Fitted, fitted
 
-# Never square, M, N and K all different: a square problem does not see two of them exchanged. Small, for
-# the reference is computed on the host; some K over four tiles of 32, for fewer do not see a lost sum.
-TALL = Problem(2085, 137, 9, beta=-1)  # more than eight of the highest tiles, a band of warp_tiled
-WHOLE = Problem(256, 384, 128)  # whole tiles, aligned: nothing but fast paths
+# Never square, M, N and K all different, since a square problem hides exchanged sizes. Small, because the
+# reference is computed on the host; some K exceed four tiles of 32, since fewer hide a lost accumulator.
+TALL = Problem(2085, 137, 9, beta=-1)  # more than eight of the tallest tiles, a band of warp_tiled
+WHOLE = Problem(256, 384, 128)  # whole tiles, aligned: fast paths only
 VERIFIED_SMOKE: tuple[Problem, ...] = (
     Problem(1, 1, 1),
     WHOLE,
     Problem(127, 131, 137, alpha=-1, beta=3),  # primes: every edge, nothing aligned
-    Problem(37, 29, 0, beta=2),  # nothing to add up: C is scaled
+    Problem(37, 29, 0, beta=2),  # K = 0: C is only scaled
     Problem(264, 132, 77, alpha=2, beta=1, lda=80, ldb=140, ldc=136),  # aligned, but K ends within a vector
     Problem(66, 258, 81, alpha=3, beta=-1, lda=85, ldb=263, ldc=261),  # odd leading dimensions
 )
@@ -28,12 +28,12 @@ VERIFIED: tuple[Problem, ...] = (
     Problem(1, 257, 129, alpha=0, beta=-1),  # one row
     Problem(263, 1, 67, beta=1),  # one column
     TALL,
-    Problem(5, 397, 83, alpha=2, lda=86, ldb=398, ldc=398),  # flat; aligned for vectors of two alone
+    Problem(5, 397, 83, alpha=2, lda=86, ldb=398, ldc=398),  # flat; aligned for vectors of two only
     Problem(130, 262, 64, ldb=264, ldc=268),  # aligned, but N ends within a vector
-    Problem(3, 2, 199, alpha=-1, beta=1, lda=204, ldc=5),  # long K for a little C
+    Problem(3, 2, 199, alpha=-1, beta=1, lda=204, ldc=5),  # large K, small C
 )
 
-# Rows so far apart that a 32-bit index wraps: only a device that holds no more than the rows can run it.
+# Rows so far apart that a 32-bit index overflows; only a device that stores just the rows can run it.
 SPARSE = Problem(5, 6, 9, beta=1, lda=2**30 + 4, ldb=2**30 + 8, ldc=2**30 + 12)
 
 SQUARES = (256, 512, 1024, 2048, 4096, 8192, 1000, 4095, 4097)
@@ -44,7 +44,7 @@ TIMED: tuple[Problem, ...] = (
     Problem(8205, 5921, 2949),
 )
 
-# For batched operations beside these: rows between the matrices, odd leading dimensions, many small ones.
+# Additional problems for batched operations: gaps between matrices, odd leading dimensions, many small ones.
 VERIFIED_BATCHED: tuple[Problem, ...] = (
     Problem(5, 7, 9, alpha=2, beta=-1, lda=11, ldb=9, ldc=9, batch=3, gap=2),
     Problem(33, 17, 65, beta=1, lda=67, ldb=19, ldc=21, batch=3, gap=2),
@@ -66,12 +66,12 @@ _LARGE = 2**20  # FLOP
 class Suite:
     """A named set of cases.
 
-    The default config of every kernel is timed on ``timed``; where ``all_configs``, every legal config
-    is verified and the others are timed on ``timed_others``. A batched operation is verified on
-    ``verified_batched``, too, and timed on ``timed_batched`` and ``timed_batched_others`` instead; one of
-    integers is verified on ``verified_integer``, too. ``largest_timed``, FLOP by kernel name, is the suite's
-    own limit beside the kernel's. Each problem is narrowed to what a kernel can say, and what it does not
-    take is refused: verified near it instead, or not timed.
+    Every kernel is verified on ``verified``, and its default config timed on ``timed``. With ``all_configs``,
+    every legal config is verified and the others are timed on ``timed_others``. Batched operations are also
+    verified on ``verified_batched``, and timed on ``timed_batched`` and ``timed_batched_others`` instead;
+    integer ones are also verified on ``verified_integer``. ``largest_timed``, FLOP by kernel name, is the
+    suite's own limit in addition to the kernel's. Each problem is restricted to what a kernel can express; if
+    the kernel refuses it, a similar one is verified instead, and it is not timed.
     """
 
     name: str
@@ -86,17 +86,17 @@ class Suite:
     verified_integer: tuple[Problem, ...] = VERIFIED_INTEGER
 
     def variants(self, kernel: Kernel, limits: GpuLimits) -> list[tuple[Config, DType]]:
-        """What of a kernel the suite runs on such a GPU."""
+        """The variants of a kernel that the suite runs on such a GPU."""
         every = legal_variants(kernel, limits)
         return [(c, d) for c, d in every if self.all_configs or c == kernel.configs[0]]
 
     def verified_of(self, kernel: Kernel, dtype: DType) -> tuple[Problem, ...]:
-        """The problems that a kernel is to be verified on, before they are narrowed."""
+        """The problems to verify a kernel on, before they are adapted to it."""
         batched = self.verified_batched if kernel.operation.batched else ()
         return (*self.verified, *batched, *(self.verified_integer if dtype.integer else ()))
 
     def timed_of(self, kernel: Kernel, config: Config) -> tuple[Problem, ...]:
-        """The problems that a config is to be timed on, before they are narrowed."""
+        """The problems to time a config on, before they are adapted to it."""
         default = config == kernel.configs[0]
         if kernel.operation.batched:
             return self.timed_batched if default else self.timed_batched_others
@@ -105,8 +105,7 @@ class Suite:
     def verify(
         self, kernels: Iterable[Kernel], limits: GpuLimits, emulated: bool = False
     ) -> Iterator[Fitted]:
-        """What to verify on such a GPU, or ``emulated`` one, in the order of the kernels, and what is
-        refused."""
+        """What to verify on such a GPU, or ``emulated``, in the order of the kernels; and what is refused."""
         for kernel in kernels:
             for config, dtype in self.variants(kernel, limits):
                 problems: Sequence[Problem] = self.verified_of(kernel, dtype)
@@ -116,8 +115,8 @@ class Suite:
                 yield from fitted(kernel, config, dtype, problems, near=True)
 
     def time(self, kernels: Sequence[Kernel], limits: GpuLimits) -> list[Fitted]:
-        """What to time on such a GPU, by problem, dtype and then kernel, so that data can be kept; and what
-        is refused."""
+        """What to time on such a GPU, ordered by problem, dtype and kernel, so that data can be reused; and
+        what is refused."""
         found = [
             each
             for kernel in kernels
@@ -135,8 +134,8 @@ class Suite:
 
 
 def _for_an_interpreter(problems: Sequence[Problem], default: bool, batched: bool) -> list[Problem]:
-    """Of a kernel's configs only the first on TALL, which would take a sixth of the time, and WHOLE with half
-    its sums. Of a batched operation no large problem without a batch, of which most threads do nothing."""
+    """Fewer and smaller problems for the interpreter: TALL, which would take a sixth of the time, only for
+    the first config; WHOLE with half its K; for batched operations no large problem without a batch."""
     half = replace(WHOLE, k=WHOLE.k // 2)
     kept = (p for p in problems if not (batched and p.batch == 1 and p.flops > _LARGE))
     return [half if problem == WHOLE else problem for problem in kept if problem != TALL or default]

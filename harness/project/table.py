@@ -1,6 +1,6 @@
-"""Where a project is: the table ``[tool.gemm-regression]`` of a pyproject.toml.
+"""Finds a project: the table ``[tool.gemm-regression]`` of a pyproject.toml.
 
-Imports the standard library alone: pytest asks it in every repository of an environment.
+Imports only the standard library, because pytest loads this in every repository of an environment.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _SHOWN = f"{FILE}: [tool.{TOOL}]"
 
 
 class ProjectError(ValueError):
-    """A project that cannot be found or loaded. One line: where, what, and what to do."""
+    """A project cannot be found or loaded. One line: where, what, and what to do."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """The keys of the table, paths relative to its folder: ``kernels`` the declarations, a package folder or
-    a .py file; ``baselines`` the folder of what is stored; ``tests`` that of the three test files."""
+    """The keys of the table, paths relative to its folder: ``kernels``, the declarations, a package folder or
+    a .py file; ``baselines``, the folder of stored measurements; ``tests``, the folder of the test files."""
 
     kernels: str = "kernels"
     baselines: str = "baselines"
@@ -29,7 +29,7 @@ class Table:
 
 
 def read(root: Path) -> Table | None:
-    """The table of a folder's pyproject.toml, None where there is none. Raises ProjectError."""
+    """The table in a folder's pyproject.toml, None if there is none. Raises ProjectError."""
     try:
         document = tomllib.loads((root / FILE).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
@@ -42,20 +42,20 @@ def read(root: Path) -> Table | None:
     return _table(tools[TOOL], root)
 
 
-def _table(told: Any, root: Path) -> Table:
+def _table(given: Any, root: Path) -> Table:
     known = Table.__dataclass_fields__
-    if not isinstance(told, dict):
-        raise ProjectError(f"{root / _SHOWN} is no table")
-    for key, value in told.items():
+    if not isinstance(given, dict):
+        raise ProjectError(f"{root / _SHOWN} is not a table")
+    for key, value in given.items():
         if key not in known:
             raise ProjectError(f"{root / _SHOWN} has the unknown key {key!r}; known: {', '.join(known)}")
         if not isinstance(value, str) or not value:
-            raise ProjectError(f"{root / _SHOWN}: {key} = {value!r} is no path")
-    return Table(**told)
+            raise ProjectError(f"{root / _SHOWN}: {key} = {value!r} is not a path")
+    return Table(**given)
 
 
 def has_table(root: Path) -> bool:
-    """Whether a folder's pyproject.toml has the table; of one that cannot be read, whether it is named."""
+    """Whether a folder's pyproject.toml has the table; if it cannot be parsed, whether it mentions it."""
     try:
         text = (root / FILE).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -75,6 +75,6 @@ def find(start: Path) -> Path:
         if has_table(folder):
             return folder
     raise ProjectError(
-        f"no project: neither {start} nor a folder above has a {FILE} with the table [tool.{TOOL}]; "
-        f"`{TOOL} init` begins one, --project PATH names another"
+        f"no project: neither {start} nor a folder above it has a {FILE} with the table [tool.{TOOL}]; "
+        f"create one with `{TOOL} init`, or name one with --project PATH"
     )

@@ -266,7 +266,7 @@ def other_harness(repo: Repo) -> None:
         (no_kernel, "has no kernel one"),
         (other_abi, "the kernel takes 12 parameters, not 11 ("),
         (does_not_compile, 'identifier "missing" is undefined'),
-        (other_harness, "are declared for another harness"),
+        (other_harness, "are declared for another version of the harness"),
     ],
 )
 def test_baseline_s_commit_that_cannot_be_run_leaves_the_confirmed_verdict(
@@ -289,7 +289,7 @@ def test_shallow_clone_without_the_baseline_s_commit(repo: Repo, tmp_path: Path)
     repo.root = clone
     verdict, text = told_of(Way(repo, entry={"commit": old}))
     assert (verdict.kind, verdict.reason) == (VerdictKind.REGRESSED, "SLOWER_CONFIRMED")
-    assert "not in this shallow clone: `git fetch --unshallow` brings it" in text
+    assert "not in this shallow clone; get it with `git fetch --unshallow`" in text
 
 
 def test_baseline_of_a_dirty_tree_has_no_commit_to_be_paired_with(repo: Repo) -> None:

@@ -119,7 +119,7 @@ def test_a_problem_that_is_not_taken_is_refused_and_a_wrong_result_is_wrong() ->
     taken = replace(case, kernel=replace(case.kernel, takes=Takes(multiples={"m": 8})))
     refused = check(NumpyDevice(), taken)
     assert str(refused.outcome) == "REFUSED NOT_TAKEN"
-    assert checked_text(refused) == f"REFUSED: {case.id}: NOT_TAKEN: m 3 is no multiple of 8"
+    assert checked_text(refused) == f"REFUSED: {case.id}: NOT_TAKEN: m 3 is not a multiple of 8"
     assert str(check(NumpyDevice(), case).outcome) == "PASS CORRECT"
 
     def zero(c: Any, inputs: Inputs, problem: Problem) -> None:

@@ -93,7 +93,7 @@ def test_without_a_project_a_command_says_what_is_missing(
     for command in ("check", "gpu", "compare", "static", "sanitize", "baseline", "counters", "profile"):
         assert cli.main([command, *(["HEAD"] if command == "compare" else [])]) > 0
         (line,) = capsys.readouterr().err.splitlines()
-        assert f": no project: neither {tmp_path} nor a folder above has a pyproject.toml with" in line
+        assert f": no project: neither {tmp_path} nor a folder above it has a pyproject.toml with" in line
 
 
 def test_check_emulates_and_keeps_the_cases_of_a_variant_together(runs: list[list[str]]) -> None:

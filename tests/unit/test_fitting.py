@@ -72,16 +72,19 @@ def test_what_is_refused_is_listed_with_reasons_and_what_runs_in_its_place() -> 
     told = next(line for line in lines if "127x131x137" in line)
     reasons = (
         *(
-            f"{name} {size} is no multiple of TILE = 16"
+            f"{name} {size} is not a multiple of TILE = 16"
             for name, size in (("m", 127), ("n", 131), ("k", 137))
         ),
-        *(f"{name} {size} is no multiple of 4" for name, size in (("lda", 137), ("ldb", 131), ("ldc", 131))),
+        *(
+            f"{name} {size} is not a multiple of 4"
+            for name, size in (("lda", 137), ("ldb", 131), ("ldc", 131))
+        ),
     )
     refused, instead = "127x131x137-alpha-1-beta3", "128x144x144-alpha-1-beta3"
-    assert told == f"  tiled-f32-tile16 {refused}: {'; '.join(reasons)}; {instead} in its place"
-    assert "  tiled-f32-tile16 1000x1000x1000: m 1000 is no multiple of TILE = 16; " in "\n".join(lines)
+    assert told == f"  tiled-f32-tile16 {refused}: {'; '.join(reasons)}; {instead} runs instead"
+    assert "  tiled-f32-tile16 1000x1000x1000: m 1000 is not a multiple of TILE = 16; " in "\n".join(lines)
     count = len({each.asked for each in found.refused})
-    assert found.refused_text == f"{count} problems of 1 kernels, --list-cases shows why"
+    assert found.refused_text == f"{count} problems of 1 kernels; --list-cases shows the reasons"
 
 
 def test_timed_problems_are_refused_and_not_replaced() -> None:
@@ -121,7 +124,7 @@ def test_a_shape_is_taken_as_it_is_or_refused() -> None:
     ]
     assert len(found.refused) == 1
     with pytest.raises(
-        ValueError, match=r"^no chosen kernel takes this shape: tiled-.* m 100 is no multiple"
+        ValueError, match=r"^no selected kernel accepts this shape: tiled-.* m 100 is not a multiple"
     ) as e:
         chosen(TILED, choice=Choice(shapes=("100x100x100",)))
     assert "\n" not in str(e.value)
@@ -131,7 +134,7 @@ def test_a_shape_is_taken_as_it_is_or_refused() -> None:
 
 def test_a_library_call_that_has_no_batch_refuses_one() -> None:
     library = replace(PLAIN, name="library", source=None, configs=(Config(),))
-    with pytest.raises(ValueError, match="gemm takes no batch"):
+    with pytest.raises(ValueError, match="gemm is not batched"):
         chosen(library, choice=Choice(shapes=("64x64x64-batch1000",)))
 
 
@@ -159,7 +162,7 @@ def test_expressions_are_pytests(expression: str, fits: bool) -> None:
 
 def test_an_expression_that_leaves_nothing_is_refused() -> None:
     assert chosen(PLAIN, TILED, choice=Choice(expression="tiled and 4096x64")).verify == ()
-    with pytest.raises(ValueError, match="-k 'nothing' leaves no case"):
+    with pytest.raises(ValueError, match="-k 'nothing' matches no case"):
         chosen(PLAIN, choice=Choice(expression="nothing"))
     with pytest.raises(ValueError, match="-k 'a and': expected"):
         chosen(PLAIN, choice=Choice(expression="a and"))
@@ -169,7 +172,7 @@ def test_a_kernel_that_takes_nothing_of_the_suite_is_an_error() -> None:
     """Else it would be among the kernels of a green run."""
     never = replace(PLAIN, name="never", takes=Takes(unless=lambda problem, config: "not today"))
     with pytest.raises(
-        ValueError, match="never takes no problem of suite 'full', so nothing of it is verified"
+        ValueError, match="never accepts no problem of suite 'full', so it would not be verified"
     ):
         chosen(PLAIN, never)
     assert ids(chosen(PLAIN, never, choice=Choice(kernels=("plain",))).verify)

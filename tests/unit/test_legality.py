@@ -31,16 +31,25 @@ def test_a_sound_block_is_not_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"threads": (64, 64), "thread_tile": (2, 2)}, "4096 threads a block (64×64), at most 1024"),
-        ({"threads": (4, 4), "tile": (32, 32)}, "16 threads a block (4×4) are not whole warps of 32"),
-        ({"shared_bytes": 48 * 1024 + 4}, "49156 bytes of static shared memory a block, at most 49152"),
+        (
+            {"threads": (64, 64), "thread_tile": (2, 2)},
+            "4096 threads per block (64×64), at most 1024 allowed",
+        ),
+        (
+            {"threads": (4, 4), "tile": (32, 32)},
+            "16 threads per block (4×4) are not a multiple of the warp size 32",
+        ),
+        (
+            {"shared_bytes": 48 * 1024 + 4},
+            "49156 bytes of static shared memory per block, at most 49152 allowed",
+        ),
         (
             {"shared_bytes": 227 * 1024 + 4, "dynamic": True},
-            "232452 bytes of dynamic shared memory a block, at most 232448",
+            "232452 bytes of dynamic shared memory per block, at most 232448 allowed",
         ),
         (
             {"vectors": (("Bs", 128, 4), ("As", 65, 4))},
-            "rows of As are 65 elements apart: vectors of 4 would be misaligned",
+            "rows of As are 65 elements apart, so vectors of 4 would be misaligned",
         ),
         ({"thread_tile": (8, 12)}, "a tile of 128×128 is not divisible into thread tiles of 8×12"),
         # The notes' own example: 256 threads where 64 have work.
@@ -80,7 +89,7 @@ def test_a_warp_wide_kernel_has_no_thread_tile_to_check() -> None:
 def test_capability() -> None:
     hopper = kernel_of(GOOD, min_capability=(9, 0))
     assert refusals(hopper, Config(), F32, GpuLimits.of((8, 9))) == (
-        "k f32 needs compute capability 9.0, this is 8.9",
+        "k f32 needs compute capability 9.0, this GPU has 8.9",
     )
     assert (
         refusals(hopper, Config(), F32, H200) == refusals(hopper, Config(), F32, GpuLimits.of((10, 0))) == ()
@@ -97,7 +106,7 @@ def test_turing_has_no_bf16_and_no_tf32(dtype: object, legal: bool) -> None:
 def test_the_declared_space_shows_what_the_notes_get_wrong() -> None:
     kernels = {kernel.name: kernel for kernel in LADDER}
     tiled = refusals(kernels["tiled"], Config(TILE_SIZE=64, PADDING=0), F32, H200)
-    assert tiled == ("4096 threads a block (64×64), at most 1024",)
+    assert tiled == ("4096 threads per block (64×64), at most 1024 allowed",)
     (misaligned,) = [c for c in kernels["vectorized"].configs if c["PADDING"] == 1]
     assert "rows of As are 65 elements apart" in refusals(kernels["vectorized"], misaligned, F32, H200)[0]
 
@@ -109,7 +118,7 @@ def test_the_default_config_runs_on_hopper_in_every_dtype(kernel: Kernel) -> Non
 
 
 def test_an_unknown_gpu_is_one_clear_line() -> None:
-    with pytest.raises(ValueError, match=r"compute capability 6\.1 is not known; known: 7\.5, 8\.0") as error:
+    with pytest.raises(ValueError, match=r"unknown compute capability 6\.1; known: 7\.5, 8\.0") as error:
         GpuLimits.of((6, 1))
     assert "\n" not in str(error.value)
 

@@ -84,7 +84,7 @@ def test_an_id_gives_the_problem_again(text: str) -> None:
     [
         ({"layout": "NX"}, "a letter N or T"),
         ({"gap": 2}, "between the matrices of a batch"),
-        ({"lda": 3, "layout": "TN"}, "lda 3 is shorter than the row of 4"),
+        ({"lda": 3, "layout": "TN"}, "lda 3 is less than the row length 4"),
     ],
 )
 def test_a_problem_that_cannot_be_is_refused(problem: dict[str, object], said: str) -> None:
@@ -113,12 +113,12 @@ def test_flop_and_compulsory_bytes() -> None:
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
 def test_a_right_kernel_gives_no_finding(operation: Operation, dtype: str) -> None:
     if dtype == "s8" and operation.activation and not operation.activation.exact:
-        pytest.skip("an activation that rounds makes no integers")
+        pytest.skip("an activation that rounds does not produce integers")
     assert found(operation, NumpyDevice(), ODD, find_dtype(dtype)) == []
 
 
 def test_an_activation_that_rounds_cannot_make_integers() -> None:
-    with pytest.raises(ValueError, match="k: gelu makes no integers, and s8 has an integer output"):
+    with pytest.raises(ValueError, match="k: gelu does not produce integers, but s8 has an integer output"):
         Kernel("k", None, "", BlockShape((1, 1), (1, 1)), operation=GEMM_BIAS_GELU, dtypes=(S8,))
 
 
@@ -131,7 +131,7 @@ def test_a_right_batch_gives_no_finding(layout: str) -> None:
 def test_a_problem_that_is_not_taken_is_not_verified() -> None:
     case = case_of(GEMM, replace(ODD, batch=3))
     kernel = replace(case.kernel, source=__file__)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="gemm takes no batch"):
+    with pytest.raises(ValueError, match="gemm is not batched"):
         oracle.verify(NumpyDevice(), replace(case, kernel=kernel))
 
 

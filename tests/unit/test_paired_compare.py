@@ -422,7 +422,7 @@ def test_command_turns_red(command: Command) -> None:
         (("HEAD", "--delta", "0"), "delta 0: must be between"),
         (("HEAD", "--kernel", "nave"), "did you mean 'naive'"),
         (("HEAD", "-k", "no such case"), "-k 'no such case': "),
-        (("HEAD", "-k", "nothing"), "leaves no case"),
+        (("HEAD", "-k", "nothing"), "matches no case"),
         (("HEAD", "--json", "/nowhere/out.json"), "its folder does not exist"),
     ],
 )

@@ -95,15 +95,18 @@ def test_what_is_added_and_the_workspace_are_handed_over() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("A, B, C, width", "say what width means by width=ROLE, one of M, N, K, batch, alpha"),
-        ("A, B, C, ldaa", "did you mean ldA[?] say what ldaa means"),
+        (
+            "A, B, C, width",
+            "state the meaning of width as width=ROLE, where ROLE is one of M, N, K, batch, alpha",
+        ),
+        ("A, B, C, ldaa", "did you mean ldA[?] state the meaning of ldaa"),
         ("A, B", r"C of gemm is missing"),
-        ("A, A, B, C", "A is handed over twice"),
-        ("float A, B, C", "A is handed over by its address"),
+        ("A, A, B, C", "A occurs twice"),
+        ("float A, B, C", "A is passed as a pointer"),
         ("A, B, C, int* M", "a pointer cannot hold M"),
         ("A, B, C, quad M", "unknown type 'quad'; known: int"),
-        ("A, B, C, ", "parameter '' cannot be read"),
-        ("A, B, C, bias", "say what bias means"),
+        ("A, B, C, ", "parameter '' cannot be parsed"),
+        ("A, B, C, bias", "state the meaning of bias"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_one_line(text: str, said: str) -> None:
@@ -154,14 +157,14 @@ def refused(takes: Takes, problem: Problem, parameters: str = "", **config: int)
 @pytest.mark.parametrize(
     ("takes", "problem", "reason"),
     [
-        (Takes(multiples={"m": "TILE_M"}), Problem(127, 1, 1), "m 127 is no multiple of TILE_M = 64"),
-        (Takes(multiples={"k": 8}), Problem(1, 1, 12), "k 12 is no multiple of 8"),
-        (Takes(multiples={"lda": 4}), Problem(1, 1, 6), "lda 6 is no multiple of 4"),
+        (Takes(multiples={"m": "TILE_M"}), Problem(127, 1, 1), "m 127 is not a multiple of TILE_M = 64"),
+        (Takes(multiples={"k": 8}), Problem(1, 1, 12), "k 12 is not a multiple of 8"),
+        (Takes(multiples={"lda": 4}), Problem(1, 1, 6), "lda 6 is not a multiple of 4"),
         (Takes(at_most={"n": 64}), Problem(1, 65, 1), "n 65 is above 64"),
         (Takes(at_least={"k": 1}), Problem(1, 1, 0), "k 0 is below 1"),
         (Takes(square=True), Problem(2, 2, 3), "2x2x3 is not square"),
         (Takes(unless=lambda problem, config: "not on Sundays"), Problem(1, 1, 1), "not on Sundays"),
-        (Takes(), Problem(1, 1, 1, batch=3), "gemm takes no batch"),
+        (Takes(), Problem(1, 1, 1, batch=3), "gemm is not batched"),
         (Takes(), Problem(1, 1, 1, layout="TN"), "gemm has layout NN, not TN"),
     ],
 )
@@ -174,8 +177,8 @@ def test_a_problem_that_is_not_taken_is_refused_with_the_reason(
 def test_what_parameters_cannot_say_is_refused_with_the_reason() -> None:
     said = refused(Takes(), PROBLEM, "M, N, K, A, B, C")
     assert said == (
-        "it has no parameter alpha, which is 1; it has no parameter beta, which is 0; "
-        "it has no parameter for a leading dimension that is not tight"
+        "it has no parameter alpha, so alpha is 1; it has no parameter beta, so beta is 0; "
+        "it has no parameter for a leading dimension, so matrices are densely packed"
     )
 
 

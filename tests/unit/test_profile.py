@@ -162,7 +162,7 @@ def test_main_is_red_where_nothing_was_measured(
 
 def test_main_names_the_cases_where_none_matches(ncu: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert profile.main(["-k", "nothing-like-it"]) == 2
-    assert "-k 'nothing-like-it' leaves no case" in capsys.readouterr().err
+    assert "-k 'nothing-like-it' matches no case" in capsys.readouterr().err
 
 
 def test_without_the_tool_it_asks_for_it(ncu: Path, capsys: pytest.CaptureFixture[str]) -> None:

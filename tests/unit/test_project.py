@@ -75,7 +75,9 @@ def test_the_nearest_table_above_is_found(root: Path, tmp_path: Path) -> None:
 
 
 def test_no_table_is_told_how_to_begin(tmp_path: Path) -> None:
-    with pytest.raises(ProjectError, match=r"`gemm-regression init` begins one, --project PATH names"):
+    with pytest.raises(
+        ProjectError, match=r"create one with `gemm-regression init`, or name one with --project"
+    ):
         find(tmp_path)
 
 
@@ -83,8 +85,8 @@ def test_no_table_is_told_how_to_begin(tmp_path: Path) -> None:
     ("table", "why"),
     [
         ('kernel = "x"', r"\[tool.gemm-regression\] has the unknown key 'kernel'; known: kernels, baselines"),
-        ("kernels = 3", r"kernels = 3 is no path"),
-        ('kernels = "nowhere"', r"has no nowhere/__init__.py, which is to declare its kernels"),
+        ("kernels = 3", r"kernels = 3 is not a path"),
+        ('kernels = "nowhere"', r"has no nowhere/__init__.py, which must declare its kernels"),
         ('kernels = "x.py"', r"has no x.py"),
         ("kernels = ", r"pyproject.toml: cannot be read"),
     ],
@@ -104,17 +106,23 @@ def test_a_wrong_table_is_one_line(table: str, why: str, root: Path) -> None:
         ('KERNELS = (Kernel("one", purpose=1),)', r":3: TypeError: .*unexpected keyword argument 'purpose'"),
         ("raise SystemExit('no')", r":3: SystemExit: no"),
         ("LADDER = ()", r"it must define KERNELS, a tuple of Kernel"),
-        ("KERNELS = (3,)", r"KERNELS: number 1 is int, no Kernel"),
+        ("KERNELS = (3,)", r"KERNELS: number 1 is of type int, not Kernel"),
         (f"KERNELS = ({PLAIN}, {PLAIN})", r"two kernels are named 'one'"),
-        (f'KERNELS = (Kernel("a-b", "one.cu", "one", {SHAPE}),)', r"kernel 'a-b': a name has letters"),
-        (f'KERNELS = (Kernel("one", "two.cu", "one", {SHAPE}),)', r"'one': there is no source file two.cu"),
+        (
+            f'KERNELS = (Kernel("a-b", "one.cu", "one", {SHAPE}),)',
+            r"kernel 'a-b': its name must consist of letters",
+        ),
+        (
+            f'KERNELS = (Kernel("one", "two.cu", "one", {SHAPE}),)',
+            r"'one': the source file two.cu does not exist",
+        ),
         (
             f'KERNELS = (Kernel("one", "one.cu", "one", {SHAPE}, include=("nowhere",)),)',
-            r"'one': there is no folder .*nowhere to include from",
+            r"'one': the include folder .*nowhere does not exist",
         ),
         (
             f'KERNELS = (Kernel("one", "one.cu", "one", {SHAPE}, configs=(Config(A=1), Config(A=1))),)',
-            r"'one': two configs read a1",
+            r"'one': two configs have the label a1",
         ),
         (
             f'KERNELS = (Kernel("one", "one.cu", "one", {SHAPE}, configs=()),)',
@@ -125,7 +133,7 @@ def test_a_wrong_table_is_one_line(table: str, why: str, root: Path) -> None:
             r"configs must be a tuple such as \(Config\(TILE=32\),\)",
         ),
         (f'KERNELS = (Kernel("one", "one.cu", "one", {SHAPE}, dtypes=()),)', r"dtypes must be a tuple such"),
-        (f'KERNELS = (Kernel("one", "one.cu", "one", {SHAPE}, features="tma"),)', r"features is no tuple"),
+        (f'KERNELS = (Kernel("one", "one.cu", "one", {SHAPE}, features="tma"),)', r"features is not a tuple"),
         (
             f'KERNELS = (Kernel("one", "one.cu", "one", {SHAPE}, parameters="float *Q"),)',
             r"'one': parameters: ",
@@ -134,9 +142,9 @@ def test_a_wrong_table_is_one_line(table: str, why: str, root: Path) -> None:
             'KERNELS = (Kernel("one", "one.cu", "one", lambda c, d: BlockShape((c["T"], 1), (1, 1))),)',
             r"'one': shape of config '': KeyError: 'T'",
         ),
-        ('KERNELS = (Kernel("one", "one.cu", "one", lambda c, d: 3),)', r"shape gives int, no BlockShape"),
-        (f'KERNELS = (Kernel("one", 3, "one", {SHAPE}),)', r"source is int, no path"),
-        (f'KERNELS = ({PLAIN},)\nSUITES = ("smoke",)', r"SUITES: 'smoke' is no Suite"),
+        ('KERNELS = (Kernel("one", "one.cu", "one", lambda c, d: 3),)', r"shape returns int, not BlockShape"),
+        (f'KERNELS = (Kernel("one", 3, "one", {SHAPE}),)', r"source is of type int, not a path"),
+        (f'KERNELS = ({PLAIN},)\nSUITES = ("smoke",)', r"SUITES: 'smoke' is not a Suite"),
     ],
 )
 def test_a_wrong_declaration_is_one_line_with_its_place(declared: str, why: str, root: Path) -> None:

@@ -171,7 +171,7 @@ def test_every_problem_is_found_by_its_id(problem: Problem) -> None:
         (lambda: find_config(find_kernel("cublas"), "x"), r"unknown config of cublas 'x'; known: none"),
         (lambda: find_problem("4096x4096"), r"unknown shape '4096x4096': write it as MxNxK"),
         (lambda: find_problem("1x2x3-alpha1e-e"), r"shape '1x2x3-alpha1e-e': alpha and beta must be numbers"),
-        (lambda: find_problem("8x8x8-ld4.8.8"), r"problem 8x8x8: lda 4 is shorter than the row of 8"),
+        (lambda: find_problem("8x8x8-ld4.8.8"), r"problem 8x8x8: lda 4 is less than the row length 8"),
         (lambda: find_problem("1x1x2147483648"), r"shape '1x1x2147483648': .* at most 2147483647"),
         (lambda: find_problem("1x2x3-batch0"), r"batch 1 or more"),
     ],

@@ -29,7 +29,7 @@ def problems(draw: st.DrawFn) -> Problem:
 
 
 def smallest_tiles() -> list[str]:
-    """Of each stage and dtype the variant with the fewest threads a block, which runs fastest here."""
+    """Of each stage and dtype the variant with the fewest threads per block, which runs fastest here."""
     chosen: dict[tuple[str, str], tuple[int, str]] = {}
     for name, (kernel, config, dtype) in variants_of("sm_90a", LADDER).items():
         rows, columns = kernel.shape_of(config, dtype).tile
