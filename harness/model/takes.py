@@ -33,9 +33,11 @@ class Takes:
     def refusals(self, problem: Problem, config: Config) -> Iterator[str]:
         """Why this problem is not accepted, one line per reason."""
         for name, unit, size in self._units(config):
+            what = f"{unit} = {size}" if isinstance(unit, str) else str(size)
             if getattr(problem, name) % size:
-                what = f"{unit} = {size}" if isinstance(unit, str) else str(size)
                 yield f"{name} {getattr(problem, name)} is not a multiple of {what}"
+            elif name in ("m", "n") and not getattr(problem, name):
+                yield f"{name} 0 is below {what}, and a launch has at least one block"
         for name, least in self.at_least.items():
             if getattr(problem, name) < least:
                 yield f"{name} {getattr(problem, name)} is below {least}"
@@ -63,7 +65,7 @@ class Takes:
             size = max(size, self.at_least.get(name, 0))
             size = min(size, self.at_most.get(name, size))
             unit = units.get(name, 1)
-            up = -(-size // unit) * unit
+            up = max(-(-size // unit), unit > 1 and name != "k") * unit
             sizes[name] = up if up <= self.at_most.get(name, up) else size // unit * unit
         tight = replace(problem, lda=0, ldb=0, ldc=0, m=sizes["m"], n=sizes["n"], k=sizes["k"])
         rows = {name: getattr(tight, name) + more for name, more in problem.beyond.items()}

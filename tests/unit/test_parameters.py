@@ -159,6 +159,8 @@ def refused(takes: Takes, problem: Problem, parameters: str = "", **config: int)
     [
         (Takes(multiples={"m": "TILE_M"}), Problem(127, 1, 1), "m 127 is not a multiple of TILE_M = 64"),
         (Takes(multiples={"k": 8}), Problem(1, 1, 12), "k 12 is not a multiple of 8"),
+        (Takes(multiples={"m": 8}), Problem(0, 1, 1), "m 0 is below 8, and a launch has at least one block"),
+        (Takes(multiples={"k": 8}), Problem(1, 1, 0), ""),
         (Takes(multiples={"lda": 4}), Problem(1, 1, 6), "lda 6 is not a multiple of 4"),
         (Takes(at_most={"n": 64}), Problem(1, 65, 1), "n 65 is above 64"),
         (Takes(at_least={"k": 1}), Problem(1, 1, 0), "k 0 is below 1"),
@@ -187,6 +189,7 @@ def test_what_parameters_cannot_say_is_refused_with_the_reason() -> None:
     [
         (Takes(multiples={"m": 64, "n": 64, "k": 8}), Problem(128, 192, 144)),
         (Takes(at_most={"m": 64, "n": 64, "k": 64}), Problem(64, 64, 64)),
+        (Takes(multiples={"m": 256, "k": 256}), Problem(256, 131, 256)),
         (Takes(square=True, multiples={"m": 32, "n": 32, "k": 32}), Problem(160, 160, 160)),
         (Takes(at_most={"k": 100}, multiples={"k": 64}), Problem(127, 131, 64)),
         (Takes(at_least={"k": 160}, multiples={"k": 64}), Problem(127, 131, 192)),

@@ -23,7 +23,7 @@ _PACKED = {
     "p64": ("P", 8),
     "bytes[128]": ("128s", 128),
 }
-_MAP_ALIGN = 64  # of a CUtensorMap in the buffer of parameters, which struct does not know
+_MAP_ALIGN = 128  # of a CUtensorMap among the parameters, as CUDA 13 declares it; struct does not know
 _ELEMENTS = {
     "float32": "FLOAT32",
     "float16": "FLOAT16",

@@ -131,14 +131,14 @@ class GlobalMemory:
         resolved = self._resolve(site, address, width, mask)
         if resolved is None:
             raise Trap("unsupported", "an atomic of one warp on several buffers", site, self._lane(0, mask))
-        buffer, element, active = resolved
+        buffer, element, _ = resolved
         if how.wide:
             if how.releases:
                 self.order.fence(mask)
             self.order.synchronise(buffer.number, element * width, self._lanes(mask), True, True)
         self._check_read(site, buffer, element, width, mask, atomic=True)
         self._check_write(site, buffer, element, width, mask, atomic=True)
-        site.count_global("store", buffer.name, active, width, mask)
+        # Not counted: to the hardware an atomic is no store, and Nsight Compute counts it apart.
         return update(buffer.bytes, element, width, change)
 
     def _check_read(
