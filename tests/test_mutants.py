@@ -85,7 +85,7 @@ def test_a_mutant_is_caught_without_a_gpu(
         matrix.row(mutant, seen, gpu.load()),
         *([] if mutant.wrong else [matrix.detail(mutant, seen)]),
     ):
-        assert line in page, f"{matrix.FILE.name} is stale; `{matrix.RENEW}` renews it"
+        assert line in page, f"{matrix.FILE.name} is out of date; `{matrix.RENEW}` updates it"
 
 
 def test_the_kill_matrix_has_the_mutants_that_there_are(page: list[str]) -> None:

@@ -1,7 +1,8 @@
-"""``python -m tests.mutants.matrix [--check]``: docs/kill-matrix.md, of every mutant examined without a GPU.
+"""``python -m tests.mutants.matrix [--check]``: writes docs/kill-matrix.md, from every mutant examined without a
+GPU.
 
-Exit status: 0 up to date or brought up to date; 1 stale, or a mutant that nothing catches; 2 without the
-pinned compiler.
+Exit status: 0 up to date or updated; 1 out of date, or a mutant that nothing catches; 2 without the pinned
+compiler.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ Which check catches which planted bug. Each mutant is a small edit of a real ker
 ladder or of the tests' own project (`tests/operations/`), and all are caught without a GPU. Written by
 `{renew}`; do not edit.
 
-- **value**: the first check of values that fails for somebody who sees nothing else of the emulated device.
-  A launch that had to be stopped has no values; and lanes run in lockstep, so a race seldom shows in them.
-  SIGNATURE: there was no launch, for the compiled parameters are others than those it would hand over.
-- **bounds**, **race**, **uninit**, **barrier, hang**: what the emulated device reports, on the first problem
-  that shows any of it.
-- **static**, **counter**: the compiler's figures, or the counts of the emulated device, are no longer the
-  stored ones. That is red until somebody accepts it; of a mutant whose result is wrong it says that something
-  changed, not that it is wrong. A launch that had to be stopped is not counted.
-- **H200 values**, **compute-sanitizer**: the first check that fails on a GPU, or the error of the launch; and
-  the first of compute-sanitizer's tools that reports anything. {on_gpu}
+- **value**: the first value check that fails, ignoring everything else that the emulated device reports. A
+  launch that had to be stopped has no values. Lanes run in lockstep, so races rarely change the values.
+  SIGNATURE: not launched, because the compiled parameters differ from those that would be passed.
+- **bounds**, **race**, **uninit**, **barrier, hang**: what the emulated device reports, for the first problem
+  with any report.
+- **static**, **counter**: the compiler metrics, or the memory counters, differ from the stored ones. That fails
+  until someone accepts it. For a mutant with a wrong result it shows that something changed, not that it is
+  wrong. A launch that had to be stopped is not counted.
+- **H200 values**, **compute-sanitizer**: the first check that fails on a GPU, or the launch error; and the
+  first of compute-sanitizer's tools that reports anything. {on_gpu}
 """
 
 
 def row(mutant: Mutant, seen: Seen, on_gpu: Results) -> str:
-    """The line of a mutant."""
+    """The row of a mutant."""
     cells = [
         mutant.kind,
         f"`{mutant.name}`",
@@ -57,22 +58,22 @@ def row(mutant: Mutant, seen: Seen, on_gpu: Results) -> str:
 
 
 def detail(mutant: Mutant, seen: Seen) -> str:
-    """The line of a mutant that is right and slower: what the figures and the counts of one problem say."""
+    """The row of a mutant that is correct but slower: how metrics and counters of one problem change."""
     return _line([f"`{mutant.name}`", seen.figures, seen.counters.split("; on ")[0]])
 
 
 def render(seen: Mapping[str, Seen], on_gpu: Results) -> str:
     """The whole page, of every mutant by name."""
     if on_gpu.gpu:
-        note = f"On an {on_gpu.gpu}; – means run and not caught, an empty cell not run."
+        note = f"On an {on_gpu.gpu}; – means run but not caught, an empty cell not run."
     else:
         note = "Both are empty: no GPU run has been stored yet."
     parts = [_HEAD.format(renew=RENEW, on_gpu=note), "## By class\n", *_summary(seen, on_gpu)]
-    columns = ["class", "mutant", "of", "what was done", *COLUMNS, "H200 values", "compute-sanitizer"]
+    columns = ["class", "mutant", "kernel", "planted bug", *COLUMNS, "H200 values", "compute-sanitizer"]
     parts += ["\n## Every mutant\n", _line(columns), _line(["---"] * len(columns))]
     parts += [row(mutant, seen[mutant.name], on_gpu) for mutant in MUTANTS]
-    parts += ["\n## Right and slower: what is said of them\n"]
-    parts += [_line(["mutant", "the compiler's figures", "counts"]), _line(["---"] * 3)]
+    parts += ["\n## Correct but slower: what is reported\n"]
+    parts += [_line(["mutant", "compiler metrics", "memory counters"]), _line(["---"] * 3)]
     parts += [detail(mutant, seen[mutant.name]) for mutant in SLOW]
     return "\n".join(parts) + "\n"
 
@@ -125,7 +126,9 @@ def examine_all() -> dict[str, Seen]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=RENEW, description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing, fail if the page is stale")
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; exit status 1 if the page is out of date"
+    )
     given = parser.parse_args(arguments)
     try:
         pinned_tools()
@@ -139,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = render(seen, gpu.load())
     fresh = FILE.exists() and FILE.read_text(encoding="utf-8") == text
     if given.check and not fresh:
-        print(f"error: {FILE.name} is stale; `{RENEW}` renews it", file=sys.stderr)
+        print(f"error: {FILE.name} is out of date; `{RENEW}` updates it", file=sys.stderr)
         return 1
     if not fresh:
         FILE.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Kernels that are right and slower: only the compiler's figures, counters or a clock tell."""
+"""Kernels that are correct but slower: only compiler metrics, counters or a clock show it."""
 
 from __future__ import annotations
 

@@ -128,7 +128,10 @@ def test_a_stale_page_fails_the_check_and_is_written_without_it(
     monkeypatch.setattr(matrix, "pinned_tools", lambda: None)
     monkeypatch.setattr(matrix, "FILE", tmp_path / "kill-matrix.md")
     assert matrix.main(["--check"]) == 1
-    assert "kill-matrix.md is stale; `python -m tests.mutants.matrix` renews it" in capsys.readouterr().err
+    assert (
+        "kill-matrix.md is out of date; `python -m tests.mutants.matrix` updates it"
+        in capsys.readouterr().err
+    )
     assert not matrix.FILE.exists()
     assert matrix.main([]) == 0
     assert matrix.main(["--check"]) == 0
