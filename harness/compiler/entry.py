@@ -1,4 +1,4 @@
-"""Which of the compiled functions is the entry that a declaration names."""
+"""Finds the compiled function that a declaration names as its entry."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def symbol_of(entry: str, symbols: Sequence[str], what: str) -> str:
         called = {symbol: parts for symbol, parts in called.items() if parts[1] == arguments}
     if len(called) == 1:
         return next(iter(called))
-    there = ", ".join(sorted(_short(full) for full in names.values())) or "none at all"
-    said = "more than one __global__ function is called" if called else "there is no __global__ function"
-    raise CompileError(f"{what}: {said} {entry}; those compiled: {there}")
+    there = ", ".join(sorted(_short(full) for full in names.values())) or "none"
+    said = "several __global__ functions are named" if called else "there is no __global__ function named"
+    raise CompileError(f"{what}: {said} {entry}; compiled functions: {there}")
 
 
 def names_it(entry: str, full: str) -> bool:
-    """Whether the function that a tool names as C++ does is this entry, or another instance of its template:
-    tools spell the arguments of templates in ways of their own."""
+    """Whether the C++ name of a function, as shown by a tool, is this entry, or another instance of its
+    template: tools differ in how they spell template arguments."""
     return _split(entry)[0] == _split(full)[0]
 
 
 def instantiation(entry: str) -> str:
-    """A line after the source that makes an instance of a template; nothing for other functions."""
+    """A line to append to the source that instantiates a template; empty for other functions."""
     return f"auto* gemm_regression_entry = &{entry};\n" if "<" in entry else ""
 
 
@@ -59,7 +59,7 @@ def demangled(symbols: tuple[str, ...]) -> tuple[str, ...]:
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise ToolchainError(
-            f"c++filt does not run ({error}): it comes with binutils, as does what g++ needs"
+            f"c++filt cannot be run ({error}): install binutils, which g++ needs, too"
         ) from None
     return tuple(said.stdout.splitlines())
 

@@ -1,14 +1,14 @@
-"""What goes wrong with a compiler."""
+"""Errors of the compiler."""
 
 from __future__ import annotations
 
 
 class ToolchainError(Exception):
-    """There is no compiler that runs. One line: what was looked for and what to do."""
+    """There is no usable compiler. One line: where it was searched, and what to do."""
 
 
 class CompileError(Exception):
-    """A kernel that does not compile. The message is one line; ``log`` has the compiler's own lines."""
+    """A kernel does not compile. The message is one line; ``log`` contains the compiler's messages."""
 
     def __init__(self, message: str, log: str = "") -> None:
         super().__init__(message, log)

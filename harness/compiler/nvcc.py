@@ -1,4 +1,4 @@
-"""What nvcc makes of a kernel: cubins and PTX, cached on disk, and what ptxas says of them."""
+"""Compiles kernels with nvcc: cubins and PTX, cached on disk, and the resources reported by ptxas."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from harness.compiler.sources import Sources, readable, sources
 from harness.compiler.tools import Nvcc
 from harness.model import Config, DType, Kernel, Resources
 
-COMPILE_SECONDS = 600  # A compile takes about a second, one of CUTLASS up to a minute; longer has gone wrong.
-UNIT = "kernel.cu"  # what nvcc is given, as PyCUDA names it
+COMPILE_SECONDS = (
+    600  # A compilation takes about a second, with CUTLASS up to a minute; longer means something is wrong.
+)
+UNIT = "kernel.cu"  # the name of the file passed to nvcc, as in PyCUDA
 
 Variant = tuple[Kernel, Config, DType]
 
@@ -211,9 +213,9 @@ def _run_nvcc(nvcc: Nvcc, unit: Unit, mode: tuple[str, ...]) -> tuple[bytes, str
                 timeout=COMPILE_SECONDS,
             )
         except subprocess.TimeoutExpired:
-            raise CompileError(f"{unit.what}: nvcc did not end within {COMPILE_SECONDS} s") from None
+            raise CompileError(f"{unit.what}: nvcc did not finish within {COMPILE_SECONDS} s") from None
         except OSError as error:
-            raise ToolchainError(f"{nvcc.path} does not run: {error}") from None
+            raise ToolchainError(f"{nvcc.path} cannot be run: {error}") from None
         log = (said.stdout + said.stderr).strip()
         if said.returncode:
             raise compile_error(unit.what, unit.entry, log, unit.options)
@@ -244,7 +246,7 @@ def read_ptxas(symbol: str, log: str) -> PtxasFigures:
         log,
     )
     if not used or not stack:
-        raise CompileError(f"ptxas says nothing of the function {symbol}", log)
+        raise CompileError(f"ptxas reported nothing about the function {symbol}", log)
     shared, barriers = (re.search(rf"(\d+) {what}", used[2]) for what in ("bytes smem", "barriers"))
     return PtxasFigures(
         registers=int(used[1]),

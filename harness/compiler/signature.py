@@ -1,4 +1,4 @@
-"""Whether a compiled kernel takes the parameters that a launch hands over. Pure.
+"""Whether a compiled kernel takes the parameters that a launch passes. Pure.
 
 A launch passes bytes, not types: a kernel of another signature would run on nonsense, and perhaps be fast.
 PTX tells the size of a parameter and whether it is a float: two of one kind exchanged look alike here.
@@ -52,14 +52,14 @@ def parameters(ptx: str, symbol: str) -> tuple[str, ...] | None:
 
 
 def mismatch(ptx: str, symbol: str, expected: Sequence[Expected]) -> str | None:
-    """One line on the first parameter that is not what is handed over, else None."""
+    """One line on the first parameter that differs from what would be passed, else None."""
     taken = parameters(ptx, symbol)
     if taken is None:
-        return f"it has no kernel {symbol}"
+        return f"there is no kernel {symbol}"
     for position, (parameter, type_) in enumerate(zip(expected, taken, strict=False), 1):
         if parameter.kind not in _kinds(type_):
             handed = f"{parameter.kind} {parameter.name}"
-            return f"parameter {position} is {handed}, the kernel takes {_shown(type_)}"
+            return f"parameter {position} is {handed}, but the kernel takes {_shown(type_)}"
     if len(taken) != len(expected):
         names = ", ".join(parameter.name for parameter in expected)
         return f"the kernel takes {len(taken)} parameters, not {len(expected)} ({names})"

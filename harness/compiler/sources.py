@@ -1,9 +1,8 @@
-"""A kernel's own files: its .cu and all that this includes, but for what comes with the CUDA toolkit.
+"""A kernel's own files: its .cu file and everything it includes, except the files of the CUDA toolkit.
 
-nvcc reads a copy of them, in folders of the cache that are named by the digest of what is in them. An edited
-header is another folder, so no cache can answer for it; a file that was not copied is not found, so none can
-be forgotten; and neither messages nor binaries depend on where the checkout lies.
-"""
+nvcc reads a copy of them, in cache folders that are named by the digest of their contents. An edited header
+gives another folder, so a stale cache entry is impossible; a file that was not copied is not found, so none
+can be missed; and neither messages nor binaries depend on the location of the checkout."""
 
 from __future__ import annotations
 
@@ -142,8 +141,9 @@ def sources(kernel: Kernel) -> Sources:
         for line, quoted, name in _included(files[path]):
             if os.path.isabs(name):
                 raise CompileError(
-                    f"{kernel.name}: {path.name}:{line} includes {name} by its absolute path: include it by "
-                    "a relative one, with its folder in `include` of the declaration"
+                    f"{kernel.name}: {path.name}:{line} includes {name} by an absolute path: use a relative "
+                    "path, "
+                    "and add its folder to `include` of the declaration"
                 )
             places = [(at, path.parent / name)] * quoted
             places += [(home[i], roots[i] / name) for i in range(1, len(roots))]
@@ -162,13 +162,13 @@ def _include_folders(kernel: Kernel, beside: Path) -> Iterator[Path]:
     for folder in kernel.include:
         path = Path(os.path.normpath(beside / folder))
         if not path.is_dir():
-            raise CompileError(f"{kernel.name}: its include folder {path} is not there")
+            raise CompileError(f"{kernel.name}: its include folder {path} does not exist")
         yield path
     for flag in kernel.flags:
         if re.match(r"-I|-isystem|-include|--include-path|--system-include|--pre-include", flag):
             raise CompileError(
-                f"{kernel.name}: flag {flag}: name the folder in `include` of the declaration instead, "
-                "so that a change in it is seen"
+                f"{kernel.name}: flag {flag}: add the folder to `include` of the declaration instead, "
+                "so that changes in it are noticed"
             )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from harness.compiler.errors import ToolchainError
 
-# Those of the dependency group `compiler`: the stored figures are theirs.
+# Those of the dependency group `compiler`, with which the stored metrics were made.
 PINS = ("13.0.88", "13.5.37")  # nvcc, nvdisasm
 _INSTALL = f"{sys.executable} -m pip install --group compiler"
 
@@ -41,7 +41,7 @@ def find_nvcc() -> Nvcc:
     found = next(iter(_candidates("nvcc")), None)
     if not found:
         raise ToolchainError(
-            f"no nvcc in {_looked()}, NVIDIA's wheels: set CUDA_HOME, or, "
+            f"no nvcc found (searched {_searched()}, NVIDIA's wheels): set CUDA_HOME, or, "
             f"in the checkout and with pip 25.1 or newer, `{_INSTALL}`"
         )
     return Nvcc(Path(found), _version(found, os.environ.get("PATH", "")))
@@ -77,10 +77,10 @@ def _pinned(name: str, wanted: str) -> tuple[Path, str]:
         if version == wanted:
             return Path(path), version
         others.append(f"{path} is {version}")
-    there = "; ".join(others) or f"there is none in {_looked()}, NVIDIA's wheels"
+    there = "; ".join(others) or f"none was found (searched {_searched()}, NVIDIA's wheels)"
     raise ToolchainError(
-        f"the stored figures are those of {name} {wanted}, and {there}; for the pinned one, "
-        f"in the checkout and with pip 25.1 or newer, `{_INSTALL}`"
+        f"the stored metrics are from {name} {wanted}, but {there}; install the pinned version, "
+        f"in the checkout and with pip 25.1 or newer, with `{_INSTALL}`"
     )
 
 
@@ -89,7 +89,7 @@ def find_tool(name: str) -> str:
     found = next(iter(_installed(name)), None)
     if not found:
         raise ToolchainError(
-            f"no {name} in {_looked()}: it comes with the CUDA toolkit; "
+            f"no {name} found (searched {_searched()}): it is part of the CUDA toolkit; "
             "install that, and set PATH or CUDA_HOME"
         )
     return found
@@ -109,8 +109,8 @@ def _homes() -> dict[str, str]:
     return {name: home for name in ("CUDA_HOME", "CUDA_PATH") if (home := os.environ.get(name))}
 
 
-def _looked() -> str:
-    """Where a program was looked for."""
+def _searched() -> str:
+    """Where a program was searched for."""
     return ", ".join(["PATH", *(f"{name}={home}" for name, home in _homes().items())])
 
 
@@ -126,7 +126,7 @@ def _version(program: str, path: str) -> str:
     try:
         said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
-        raise ToolchainError(f"{program} does not run: {error}") from None
+        raise ToolchainError(f"{program} cannot be run: {error}") from None
     version = re.search(r"\bV(\d+\.\d+\.\d+)", said.stdout)
     if said.returncode or not version:
         raise ToolchainError(f"{program} --version failed: {(said.stderr or said.stdout).strip()[:200]}")

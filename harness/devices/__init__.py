@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from harness.devices.cuda.environment import GpuInfo
     from harness.devices.emulated.device import EmulatedDevice
 
-# Buffers as the kernel sees them, by operand: each of ``Storage.shape``, what lies beside the elements
-# included.
+# Buffers as the kernel sees them, by operand: each of ``Storage.shape``, including padding.
 Inputs = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
 class Violation:
-    """What a kernel did that no right one does, as the device saw it: a stable ``check``, one line."""
+    """Incorrect behaviour of a kernel, detected by the device: a stable ``check``, and a ``message`` in one
+    line."""
 
     check: str
     message: str
@@ -31,8 +31,8 @@ class Violation:
 
 @dataclass(frozen=True)
 class Outputs:
-    """``result``, the buffer of the operand that is written, after the launch, of ``Storage.shape``;
-    ``complete`` is false where a violation stopped the launch and ``result`` says nothing."""
+    """``result``: the output buffer after the launch, of ``Storage.shape``; ``violations``: what the device
+    detected; ``complete``: False if a violation stopped the launch, so that ``result`` is meaningless."""
 
     result: Array
     violations: tuple[Violation, ...] = ()
@@ -40,9 +40,9 @@ class Outputs:
 
 
 class DeviceError(Exception):
-    """A case that could not run to its end. ``code`` is stable (ILLEGAL_ADDRESS, HANG, OUT_OF_MEMORY,
-    COMPILE_ERROR, SIGNATURE, LAUNCH_FAILED, WORKER_DIED, NO_START), the message one line with what CUDA
-    said."""
+    """A case did not run to completion. ``code`` is stable (ILLEGAL_ADDRESS, HANG, OUT_OF_MEMORY,
+    COMPILE_ERROR, SIGNATURE, LAUNCH_FAILED, WORKER_DIED, NO_START), the message one line with CUDA's
+    error."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -61,7 +61,8 @@ class Device(Protocol):
 
 @runtime_checkable
 class BatchDevice(Protocol):
-    """A device that runs launches of one variant together; their problems differ in alpha and beta alone.
+    """A device that can run several launches of one variant together, which differ only in data, alpha and
+    beta.
 
     Each launch costs it much, and two of the same input never differ: it is given fewer of them.
     """
@@ -70,7 +71,7 @@ class BatchDevice(Protocol):
 
 
 def run_all(device: Device, cases: Sequence[Case], inputs: Sequence[Inputs]) -> list[Outputs]:
-    """The outputs of several launches of one variant, together where the device can."""
+    """The outputs of several launches of one variant, run together if the device can."""
     if isinstance(device, BatchDevice):
         return device.run_all(cases, inputs)
     return [device.run(case, given) for case, given in zip(cases, inputs, strict=True)]
@@ -82,19 +83,19 @@ class TimingDevice(Protocol):
     def time(self, case: Case, plan: Plan) -> Measurement: ...
 
     def restart(self) -> None:
-        """What is timed next runs in a fresh process."""
+        """The next timing runs in a new process."""
 
 
 @runtime_checkable
 class PairingDevice(Protocol):
-    """A device that times two builds in turn. Raises DeviceError; its code begins with BASE_ where the base's
-    side failed."""
+    """A device that times two builds alternately. Raises DeviceError; its code begins with BASE_ if the
+    base's side failed."""
 
     def pair(self, base: Case, case: Case, plan: PairPlan) -> PairedSamples: ...
 
 
 class Gpu(TimingDevice, PairingDevice, Protocol):
-    """A GPU that is open: ``info`` is what NVML says of it."""
+    """An open GPU: ``info`` is from NVML."""
 
     info: GpuInfo
 
@@ -108,17 +109,17 @@ class Gpu(TimingDevice, PairingDevice, Protocol):
         """What the worker knows of libraries, as ``machine_info`` tells it."""
 
     def busy(self) -> list[str]:
-        """Who else computes on it, in words."""
+        """Other processes that use it, as text."""
 
     def close(self) -> None: ...
 
 
 class NoDevice(Exception):
-    """There is nothing to run on; the message says in one line what is missing."""
+    """There is no device; the message says in one line what is missing."""
 
 
 def open_cuda(time_limit: float) -> CudaDevice:
-    """The cuda device. Raises NoDevice without a GPU, PyCUDA, a compiler or a driver that fits it."""
+    """The cuda device. Raises NoDevice without a GPU, PyCUDA, a compiler or a suitable driver."""
     from importlib.util import find_spec
 
     if find_spec("pynvml") is None:
@@ -134,7 +135,8 @@ def open_cuda(time_limit: float) -> CudaDevice:
         for module, package in (("pycuda", "PyCUDA"), ("nvmath", "nvmath-python")):
             if find_spec(module) is None:
                 raise NoDevice(
-                    f"a GPU is here but {package} is not installed; `pip install --group gpu` brings it"
+                    f"there is a GPU, but {package} is not installed; install it with `pip install --group "
+                    "gpu`"
                 )
         refusal = driver_refusal(device.info.cuda_driver, find_nvcc().version)
     except (NoGpu, ToolchainError) as error:

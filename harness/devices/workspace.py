@@ -1,4 +1,4 @@
-"""The workspace of a launch: what it holds before, and what it must hold after. Pure."""
+"""The workspace of a launch: its contents before, and what they must be after. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from harness.devices import Violation
 from harness.model import Array, Case
 
 WORKSPACE = "workspace"
-ANYTHING = 0xFFFFFFFF  # what a kernel finds that does not write first: a NaN, a count far too high
+ANYTHING = 0xFFFFFFFF  # the initial contents: a NaN as a float, far too large as a counter
 
 
 def sizes(case: Case) -> tuple[int, int]:
-    """Bytes of the workspace, a multiple of 4, and how many of its first ones are zero; 0, 0 without one."""
+    """Size of the workspace in bytes, a multiple of 4, and how many of its first bytes are zero; 0, 0 without
+    one."""
     workspace = case.kernel.workspace
     if workspace is None:
         return 0, 0
@@ -36,5 +37,5 @@ def workspace_violations(zeroed: int, after: Array) -> list[Violation]:
     left = np.flatnonzero(after[0, : zeroed // 4])
     if not left.size:
         return []
-    text = f"the workspace is not zero again at byte {4 * int(left[0])}; {left.size} words in all"
+    text = f"the workspace is not zero again at byte {4 * int(left[0])}; {left.size} words in total"
     return [Violation("workspace", text)]

@@ -1,4 +1,4 @@
-"""Right or wrong: inputs, references, error bounds, the first mismatch. Pure NumPy; knows no operation by
+"""Correctness: inputs, references, error bounds, the first mismatch. Pure NumPy; knows no operation by
 name.
 """
 

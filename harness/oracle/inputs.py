@@ -1,4 +1,4 @@
-"""Inputs made for one kind of mistake each, and buffers to put them in."""
+"""Inputs that each reveal one kind of error, and buffers for them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from harness.model import Array, DType, Operation, Problem
 _FLOAT32_INTEGERS = 2**24  # integers below are exact in FP32, and so is every partial sum
 _FLOAT16_INTEGERS = 2**11
 _FLOAT16_MAX = 65504
-_ADDEND = 15  # the largest integer in what is added and in the result
-PAST_ROW = 77.0  # what the result's buffer holds beside its elements
+_ADDEND = 15  # the largest integer in added operands and in C
+PAST_ROW = 77.0  # the value in the padding of the result's buffer
 
 
 def make_inputs(operation: Operation, problem: Problem, dtype: DType, kind: str) -> Mapping[str, Array]:
@@ -54,7 +54,7 @@ def _make(operation: Operation, p: Problem, dtype: DType, kind: str) -> Mapping[
 
 
 def _nothing(dtype: np.dtype[np.generic]) -> float:
-    """What no kernel may read: NaN, or an integer that is easily told from others."""
+    """The value of elements that no kernel may read: NaN, or a conspicuous integer."""
     return 101 if dtype.kind == "i" else float("nan")
 
 

@@ -1,4 +1,4 @@
-"""What is right, and how far from it a right kernel may be.
+"""The reference result, and the error bound for a correct kernel.
 
 γₙ = n·u/(1 − n·u) is that of Higham, Accuracy and Stability of Numerical Algorithms (2nd ed.), §3.1; the
 bound of an inner product §3.5; the truncating adder of tensor cores is measured in Fasi, Higham, Mikaitis
@@ -19,14 +19,14 @@ from harness.oracle.inputs import make_inputs
 
 
 def gamma(n: int, u: float) -> float:
-    """γₙ = n·u/(1 − n·u). Raises ValueError where n·u is 1 or more and no bound holds."""
+    """γₙ = n·u/(1 − n·u). Raises ValueError if n·u is 1 or more, where no bound holds."""
     if n * u >= 1:
         raise ValueError(f"gamma({n}, {u}): n·u must be below 1")
     return n * u / (1 - n * u)
 
 
 def matrices(operation: Operation, p: Problem, dtype: DType, kind: str) -> Mapping[str, Array]:
-    """The operands of a kind of input as they are multiplied and added, (batch, rows, columns) in float64."""
+    """The operands of a kind of input, (batch, rows, columns) in float64."""
     inputs = make_inputs(operation, p, dtype, kind)
     storages = operation.storages(p, dtype)
     return {name: storages[name].matrices(inputs[name]).astype(np.float64) for name in storages}
@@ -34,7 +34,7 @@ def matrices(operation: Operation, p: Problem, dtype: DType, kind: str) -> Mappi
 
 @lru_cache(maxsize=64)
 def _products(operation: Operation, p: Problem, dtype: DType, kind: str) -> tuple[Array, Array]:
-    """The product and that of the absolute values, (batch, m, n) in float64 each, of inputs of that kind."""
+    """The product, and that of the absolute values, of inputs of that kind; (batch, m, n) in float64 each."""
     values = matrices(operation, p, dtype, kind)
     return operation.product(values), operation.product({n: np.abs(v) for n, v in values.items()})
 
@@ -55,13 +55,13 @@ def reference(operation: Operation, problem: Problem, dtype: DType, kind: str) -
 
 
 def exact_result(operation: Operation, problem: Problem, dtype: DType, kind: str) -> Array:
-    """The reference, rounded once to the output type, as float64: what exact sums must give to the bit."""
+    """The reference, rounded once to the output type, as float64: exact sums must equal it bit for bit."""
     want = reference(operation, problem, dtype, kind)
     return want if dtype.integer else want.astype(dtype.output).astype(np.float64)
 
 
 def error_bound(operation: Operation, problem: Problem, dtype: DType, kind: str) -> Array:
-    """Elementwise bound of |computed − exact|, (batch, m, n).
+    """Elementwise bound on |computed − exact|, (batch, m, n).
 
     γ_{K+2}·S with S = |alpha|·|A|·|B| + |beta|·|C|, one more in γ for each addend; of tensor cores with the
     roundoff of their adder; of an activation, that times its slope, and its own roundings; then the rounding
@@ -84,5 +84,5 @@ def error_bound(operation: Operation, problem: Problem, dtype: DType, kind: str)
 
 
 def _smallest(dtype: DType) -> float:
-    """The spacing of the output's subnormal numbers, 0 of integers."""
+    """The spacing of the output's subnormal numbers, 0 for integers."""
     return 0.0 if dtype.integer else float(ml_dtypes.finfo(dtype.output).smallest_subnormal)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Right or wrong: the checks that a kernel variant goes through on a problem, and the first mismatch.
+"""Correctness: the checks of a kernel variant for a problem, and the first mismatch.
 
 Each check launches the kernel on inputs made for one kind of mistake; `verify` runs them all on a case.
 """
@@ -16,16 +16,18 @@ from harness.model import Array, Case, Problem, Storage
 from harness.oracle.inputs import make_inputs
 from harness.oracle.reference import error_bound, exact_result, reference
 
-# alpha and beta of the exact check: each value once in each place, and the pairs that shortcuts get wrong.
+# alpha and beta of the exact check: each value once in each place, and pairs that shortcuts get wrong.
 SCALES = ((1.0, 0.0), (2.0, 3.0), (-1.0, 1.0), (0.0, 2.0), (3.0, -1.0), (0.0, 0.0))
-_FINITE = 55.0  # what C holds before, for a kernel that takes no NaN there
-_OLD = 77.0  # what C holds before the second launch: a number, for a kernel that writes over NaN only
-_LITTLE = 1000  # multiply-adds of a problem that costs nothing anywhere
+_FINITE = 55.0  # the initial value of C for a kernel that needs finite numbers there
+_OLD = (
+    77.0  # the initial value of C for the second launch: finite, to reveal a kernel that only overwrites NaN
+)
+_LITTLE = 1000  # multiply-adds of a problem that is cheap everywhere
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check saw. ``check`` is a stable name, ``message`` one line."""
+    """A failed check. ``check`` is a stable name, ``message`` one line."""
 
     check: str
     message: str
@@ -35,7 +37,7 @@ class Finding:
 
 
 def verify(device: Device, case: Case) -> list[Finding]:
-    """All that is wrong with a kernel variant on the problem of the case, empty where it is right.
+    """Everything that is wrong with a kernel variant for the problem of the case; empty if it is correct.
 
     The problem's own alpha and beta are checked and those of SCALES that the kernel takes. A DeviceError
     passes through: a kernel that crashes has no output to look at. Raises ValueError for a problem that the
@@ -48,7 +50,7 @@ def verify(device: Device, case: Case) -> list[Finding]:
 
 @dataclass(frozen=True)
 class _Launch:
-    """One launch of a case, and what is looked at in its output (and in those of the launches before it)."""
+    """One launch of a case, and the check of its output (and those of earlier launches)."""
 
     problem: Problem
     inputs: Inputs
@@ -56,7 +58,7 @@ class _Launch:
 
 
 class _Examination:
-    """The launches of one case; stops at the first one that shows a mistake."""
+    """The launches of one case; stops at the first one with a finding."""
 
     def __init__(self, device: Device, case: Case) -> None:
         self._case, self._operation, self._dtype = case, case.kernel.operation, case.dtype
@@ -87,9 +89,9 @@ class _Examination:
             yield self._nan_row()
 
     def _few(self) -> Iterator[_Launch]:
-        """Each kind of input once, over numbers in C once: what is stale shows as wrong. All of SCALES on
-        little problems only; the others have each an alpha and beta of their own. Twice the same where blocks
-        work together through a workspace."""
+        """Each kind of input once, one of them with finite numbers in C, so that stale values show. All of
+        SCALES only for small problems; other problems have one alpha and beta each. The same launch twice if
+        blocks share a workspace."""
         p = self._case.problem
         yield from self._scaled([(p.alpha, p.beta), *(SCALES if p.m * p.n * p.k <= _LITTLE else ())])
         yield self._bound(p)
@@ -117,7 +119,9 @@ class _Examination:
         if changed.any():
             row, column = (int(i) for i in np.argwhere(changed)[0])
             place = self._storage(problem).place(row, column)
-            text = f"{self._result}{place} past the row was written, {int(changed.sum())} in all"
+            text = (
+                f"{self._result}{place}, past the end of its row, was written; {int(changed.sum())} in total"
+            )
             self._add("padding", problem, text)
         launch.check(problem, seen)
 
@@ -165,12 +169,12 @@ class _Examination:
             check = "unwritten"
             text += (
                 f" ({self._result} was {_shown(value)} before: not written, or read although beta is 0; if "
-                "that is meant: takes=Takes(finite_c=True))"
+                "this is intended: takes=Takes(finite_c=True))"
             )
         self._add(check, problem, text)
 
     def _scaled(self, scales: Sequence[tuple[float, float]]) -> Iterator[_Launch]:
-        """Exact sums of integers; where the epilogue rounds, real data within the bound."""
+        """Exact sums of integers; if the epilogue rounds, real data within the error bound."""
 
         def check(problem: Problem, seen: list[Array]) -> None:
             want = exact_result(self._operation, problem, self._dtype, "exact")
@@ -186,8 +190,8 @@ class _Examination:
                 yield self._bound(problem)
 
     def _precision(self, before: float = np.nan, nan_row: bool = False) -> _Launch:
-        """Probes that a lower precision gets wrong. With ``nan_row`` one row of A has a NaN, and only what it
-        does not reach are probes."""
+        """Probes that a lower precision gets wrong. With ``nan_row`` one row of A contains a NaN, and only
+        the elements it does not reach are probes."""
         problem = replace(self._case.problem, alpha=1.0, beta=0.0)
         inputs = self._inputs(problem, "probe", before)
         given = self._with_nan(problem, inputs) if nan_row else inputs
@@ -197,14 +201,14 @@ class _Examination:
             want = exact_result(self._operation, problem, self._dtype, "probe")
             if nan_row:
                 reached = self._check_nan(problem, given, c)
-                # What is wrong there has been said.
+                # errors there have been reported already
                 c = np.where(reached, want.astype(c.dtype), c)
             self._differ("precision", problem, c, want, 0.0)
 
         return _Launch(problem, given, check)
 
     def _bound(self, problem: Problem, before: float = np.nan) -> _Launch:
-        """Real data within the bound; of integers any data to the bit."""
+        """Real data within the error bound; for integers any data, exactly."""
 
         def check(problem: Problem, seen: list[Array]) -> None:
             of = self._operation, problem, self._dtype, "normal"
@@ -214,7 +218,8 @@ class _Examination:
         return _Launch(problem, self._inputs(problem, "normal", before), check)
 
     def _again(self) -> _Launch:
-        """The bound's launch again, to the same bits; where beta is 0, whatever C held before."""
+        """Repeats the launch of the bound check, which must give the same bits; if beta is 0, for any old
+        C."""
 
         def check(problem: Problem, seen: list[Array]) -> None:
             first, second = (self._matrices(problem, c) for c in seen[-2:])
@@ -223,7 +228,7 @@ class _Examination:
             if problem.beta == 0 and kept.size:
                 at = tuple(int(i) for i in kept[0])
                 text = (
-                    f"{self._name(at, problem)} kept the {_OLD:g} it held before, and was {first[at]:.9g} "
+                    f"{self._name(at, problem)} kept its old value {_OLD:g}, but was {first[at]:.9g} "
                     f"when written over {_shown(_unwritten(first))}; {len(kept)} elements"
                 )
                 self._add("stale", problem, text)
@@ -231,7 +236,7 @@ class _Examination:
                 at = tuple(int(i) for i in differ[0])
                 one, other = float(first[at]), float(second[at])
                 text = (
-                    f"{self._name(at, problem)} was {one:.9g}, then {other:.9g} on the same input; "
+                    f"{self._name(at, problem)} was {one:.9g}, then {other:.9g} for the same input; "
                     f"{len(differ)} differ"
                 )
                 self._add("repeat", problem, text)
@@ -240,7 +245,7 @@ class _Examination:
         return _Launch(problem, self._inputs(problem, "normal", before=_OLD), check)
 
     def _nan_row(self) -> _Launch:
-        """One NaN in A reaches just those elements of C that it must: one row, all of it."""
+        """One NaN in A must reach exactly one row of C, all of it."""
         problem = replace(self._case.problem, alpha=1.0, beta=0.0)
         given = self._with_nan(problem, self._inputs(problem, "exact"))
 
@@ -251,7 +256,7 @@ class _Examination:
 
     @property
     def _poisoned(self) -> str:
-        """The operand that gets a NaN: the first that is multiplied."""
+        """The operand that gets a NaN: the first multiplied one."""
         return next(operand.name for operand in self._operation.operands if operand.role == "multiplied")
 
     def _with_nan(self, problem: Problem, inputs: Inputs) -> Inputs:
@@ -284,7 +289,7 @@ def _bits(values: Array) -> Array:
 
 
 def _unwritten(c: Array) -> float:
-    """What an output holds that nobody has written: NaN, of integers the smallest one."""
+    """The initial value of an output, which must be overwritten: NaN, for integers the smallest one."""
     return float(np.iinfo(c.dtype).min) if c.dtype.kind == "i" else float("nan")
 
 

@@ -1,13 +1,13 @@
-"""Executes the PTX that nvcc makes of a kernel, on a machine without a GPU, and checks what a GPU hides.
+"""Executes the PTX that nvcc generates for a kernel, without a GPU, and checks what a GPU hides.
 
-Knows nothing of any kernel: PTX and NumPy arrays in, values, hazards and counts out. ``parse`` reads,
-``Machine`` makes an entry ready and runs it on ``Buffer``s in a ``GlobalMemory``, ``Counters`` count along;
-``Report`` has the ``Hazard``s. ``run`` does all of it in one call:
+Independent of any particular kernel: PTX and NumPy arrays in, values, hazards and counts out. ``parse`` reads
+PTX, ``Machine`` prepares an entry and runs it on ``Buffer``s in a ``GlobalMemory``, ``Counters`` collect
+counts, ``Report`` contains the ``Hazard``s. ``run`` does all of it in one call:
 
     result = ptx.run("saxpy.cu", grid=4, block=256, arguments=[np.int32(1000), np.float32(2), x, y])
-    result.arrays[3]  # y as the kernel left it; the caller's own stays as it was
-    result.hazards  # races, reads of what nobody wrote, out of bounds ..., with the line in saxpy.cu
-    result.counts.loads.sectors  # what it asks of the hardware
+    result.arrays[3]  # y after the launch; the caller's array is unchanged
+    result.hazards  # races, uninitialised reads, out of bounds ..., with the line in saxpy.cu
+    result.counts.loads.sectors  # memory counters
 
 The same on the command line: ``python -m harness.ptx --help``.
 """

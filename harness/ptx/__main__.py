@@ -22,16 +22,16 @@ def _extents(text: str) -> tuple[int, ...]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m harness.ptx",
-        description="Runs a CUDA kernel without a GPU: values, hazards with their lines, and what it\n"
-        "asks of the hardware. Exit status: 0 clean, 1 hazards, 2 what cannot be run.",
+        description="Runs a CUDA kernel without a GPU and reports values, hazards with their lines, and\n"
+        "memory counters. Exit status: 0 clean, 1 hazards, 2 if it cannot be run.",
         epilog=f"ARG, one for each parameter of the kernel:\n{arguments.HELP}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("source", metavar="FILE", help="a .cu file, compiled by nvcc, or a .ptx file")
+    parser.add_argument("source", metavar="FILE", help="a .cu file, compiled with nvcc, or a .ptx file")
     parser.add_argument("arguments", nargs="*", metavar="ARG", help="see below")
-    parser.add_argument("--entry", metavar="NAME", help="the kernel, where there are several")
+    parser.add_argument("--entry", metavar="NAME", help="the kernel, if there are several")
     parser.add_argument("--grid", type=_extents, required=True, metavar="X[xYxZ]", help="blocks")
-    parser.add_argument("--block", type=_extents, required=True, metavar="X[xYxZ]", help="threads of a block")
+    parser.add_argument("--block", type=_extents, required=True, metavar="X[xYxZ]", help="threads per block")
     parser.add_argument("--shared", type=int, default=0, metavar="BYTES", help="dynamic shared memory")
     parser.add_argument("--arch", default="sm_90a", help="for nvcc (default sm_90a)")
     parser.add_argument(
@@ -39,10 +39,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("-I", dest="folders", action="append", default=[], metavar="DIR", help="for nvcc")
     parser.add_argument(
-        "--steps", type=int, default=api.STEPS, metavar="N", help="before it counts as hanging"
+        "--steps",
+        type=int,
+        default=api.STEPS,
+        metavar="N",
+        help="basic blocks to execute before it counts as a hang",
     )
     parser.add_argument(
-        "--save", action="append", default=[], metavar="N=FILE.npy", help="argument N, as it was left"
+        "--save", action="append", default=[], metavar="N=FILE.npy", help="write argument N after the launch"
     )
     return parser
 
@@ -66,7 +70,7 @@ def main(args: Sequence[str]) -> int:
         )
         for i, path in saves:
             if i not in result.arrays:
-                raise PtxError(f"--save {i}={path}: argument {i} is no array")
+                raise PtxError(f"--save {i}={path}: argument {i} is not an array")
             np.save(path, result.arrays[i])
     except (PtxError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -78,7 +82,7 @@ def main(args: Sequence[str]) -> int:
 def _save(text: str, count: int) -> tuple[int, str]:
     number, _, path = text.partition("=")
     if not (number.isdigit() and int(number) < count and path):
-        raise PtxError(f"--save {text}: N=FILE.npy, N being the number of an argument from 0")
+        raise PtxError(f"--save {text}: must be N=FILE.npy, where N is the index of an argument, from 0")
     return int(number), path
 
 

@@ -221,10 +221,10 @@ def _number(argument: Any, kind: str, where: str) -> Any:
         of = argument.dtype
         fits = of.itemsize == size and (of.kind == "f" if real else of.kind in "iub")
         if not fits:
-            raise PtxError(f"{where}: {of.name} given, the kernel takes .{kind}")
+            raise PtxError(f"{where}: {of.name} given, but the kernel takes .{kind}")
         return argument.view(wanted)
     if not _KINDS["f" if real else "i"](argument):
-        raise PtxError(f"{where}: {type(argument).__name__} given, the kernel takes .{kind}")
+        raise PtxError(f"{where}: {type(argument).__name__} given, but the kernel takes .{kind}")
     if real:
         return wanted.type(argument)
     if not -(1 << 8 * size - 1) <= argument < 1 << 8 * size:

@@ -1,8 +1,8 @@
-"""What a launch asks of the hardware, counted while its PTX runs, instruction by instruction.
+"""Memory counters and FLOP of a launch, counted while its PTX runs, instruction by instruction.
 
-A request is one execution of an instruction by a warp with at least one active lane; accesses.py tells what
-each comes to. An atomic operation counts as a load and a store for each lane. A wmma load or store counts as
-accesses of 16 bytes a lane (instructions/wmma.py): what ptxas makes of it is its own.
+A request is one execution of an instruction by a warp with at least one active lane; accesses.py computes its
+cost. An atomic operation counts as a load and a store for each lane. A wmma load or store counts as accesses
+of 16 bytes per lane (instructions/wmma.py); ptxas may implement it differently.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""``python -m tests.mutants.matrix [--check]``: writes docs/kill-matrix.md, from every mutant examined without a
-GPU.
+"""``python -m tests.mutants.matrix [--check]``: writes docs/kill-matrix.md, from every mutant examined
+without a GPU.
 
 Exit status: 0 up to date or updated; 1 out of date, or a mutant that nothing catches; 2 without the pinned
 compiler.
@@ -36,7 +36,8 @@ ladder or of the tests' own project (`tests/operations/`), and all are caught wi
   SIGNATURE: not launched, because the compiled parameters differ from those that would be passed.
 - **bounds**, **race**, **uninit**, **barrier, hang**: what the emulated device reports, for the first problem
   with any report.
-- **static**, **counter**: the compiler metrics, or the memory counters, differ from the stored ones. That fails
+- **static**, **counter**: the compiler metrics, or the memory counters, differ from the stored ones. That
+  fails
   until someone accepts it. For a mutant with a wrong result it shows that something changed, not that it is
   wrong. A launch that had to be stopped is not counted.
 - **H200 values**, **compute-sanitizer**: the first check that fails on a GPU, or the launch error; and the

@@ -309,5 +309,5 @@ class TestRefresh:
 def test_without_stored_counts_the_command_says_so(root: Path) -> None:
     __main__.require_stored(root)
     store.path_of(root).unlink()
-    with pytest.raises(StoreError, match=r"no counts are stored in .*counters\.json"):
+    with pytest.raises(StoreError, match=r"no counters are stored in .*counters\.json"):
         __main__.require_stored(root)

@@ -52,24 +52,24 @@ def test_an_entry_is_found_by_its_name_in_c_plus_plus(entry: str, name: str) -> 
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ("gemm<float, 64>", "there is no __global__ function gemm<float, 64>"),
-        ("ns::gemm", "more than one __global__ function is called ns::gemm"),
-        ("ns::gemm<T, 64>", "there is no __global__ function ns::gemm<T, 64>"),
-        ("over", "more than one __global__ function is called over"),
-        ("sgem", "there is no __global__ function sgem"),
+        ("gemm<float, 64>", "there is no __global__ function named gemm<float, 64>"),
+        ("ns::gemm", "several __global__ functions are named ns::gemm"),
+        ("ns::gemm<T, 64>", "there is no __global__ function named ns::gemm<T, 64>"),
+        ("over", "several __global__ functions are named over"),
+        ("sgem", "there is no __global__ function named sgem"),
     ],
 )
 def test_none_or_several_is_one_line_that_lists_what_is_there(entry: str, said: str) -> None:
     with pytest.raises(CompileError) as caught:
         symbol_of(entry, list(SYMBOLS.values()), "x f32")
     text = str(caught.value)
-    assert text.startswith(f"x f32: {said}; those compiled: ")
+    assert text.startswith(f"x f32: {said}; compiled functions: ")
     assert "ns::gemm<__half, 64>, ns::gemm<float, 64>, over" in text
     assert "\n" not in text
 
 
 def test_nothing_compiled_is_said_so() -> None:
-    with pytest.raises(CompileError, match="no __global__ function f; those compiled: none at all"):
+    with pytest.raises(CompileError, match="no __global__ function named f; compiled functions: none"):
         symbol_of("f", [], "x f32")
 
 
@@ -137,7 +137,7 @@ def test_making_an_instance_changes_no_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ("two", "there is no __global__ function two; those compiled: inside, ns::plain"),
+        ("two", "there is no __global__ function named two; compiled functions: inside, ns::plain"),
         ("two<1>", "the entry two<1>"),
         ("gemm<float, 64>", 'identifier "gemm" is undefined'),
         ("two<{TILE_N}, 1>", "the config has no 'TILE_N'"),

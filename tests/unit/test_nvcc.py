@@ -106,7 +106,9 @@ def test_a_compile_error_carries_the_lines_of_the_compiler(tmp_path: Path) -> No
 @pytest.mark.compile
 def test_a_missing_entry_is_an_error(tmp_path: Path) -> None:
     kernel = replace(planted(tmp_path), entry="gemm_else")
-    with pytest.raises(CompileError, match="no __global__ function gemm_else; those compiled: gemm_planted"):
+    with pytest.raises(
+        CompileError, match="no __global__ function named gemm_else; compiled functions: gemm_planted"
+    ):
         compile_cubin(kernel, Config(SCALE=1), F32, "sm_80")
 
 

@@ -199,7 +199,7 @@ def test_writing_between_the_matrices_of_a_batch_is_found() -> None:
     device = NumpyDevice(finish=between)
     (finding,) = oracle.verify(device, case_of(GEMM_BATCHED, replace(ODD, batch=3, gap=2)))
     assert finding.check == "padding"
-    assert "C[0](37, 3) past the row was written, 1 in all" in finding.message
+    assert "C[0](37, 3), past the end of its row, was written; 1 in total" in finding.message
 
 
 @pytest.mark.parametrize("dtype", ["f16_f16", "bf16_bf16"])

@@ -230,7 +230,7 @@ def test_output_that_is_written_only_over_nan_is_stale() -> None:
     (finding,) = oracle.verify(NumpyDevice(finish=_over_nan_only), Case(KERNEL, F32, Config(), ODD))
     first = np.float32(oracle.reference(GEMM, ODD, F32, "normal")[0, 0, 0])
     assert finding.check == "stale"
-    assert f"C(0, 0) kept the 77 it held before, and was {first:.9g} when" in finding.message
+    assert f"C(0, 0) kept its old value 77, but was {first:.9g} when" in finding.message
     assert f"over NaN; {37 * 53} elements" in finding.message
 
 

@@ -285,7 +285,7 @@ def test_working_tree_that_does_not_compile(repo: Repo) -> None:
         (source(parameters=PARAMETERS + ", int batch"), "the kernel takes 12 parameters, not 11"),
         (
             source("C[0] = beta;", PARAMETERS.replace("float beta", "double beta")),
-            "9 is f32 beta, the kernel takes f64",
+            "9 is f32 beta, but the kernel takes f64",
         ),
         (source(entry="gemm_other"), "no __global__ function gemm_one"),
     ],

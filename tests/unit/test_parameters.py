@@ -213,9 +213,12 @@ def test_near_keeps_what_leading_dimensions_have_beyond_their_rows() -> None:
     ("parameters", "said"),
     [
         ("", ""),
-        ("M, N, K, A, lda, alpha, B, ldb, beta, C, ldc", "parameter 4 is p64 A, the kernel takes f32"),
+        ("M, N, K, A, lda, alpha, B, ldb, beta, C, ldc", "parameter 4 is p64 A, but the kernel takes f32"),
         ("M, N, K, alpha, A, lda, B, ldb, beta, C", r"the kernel takes 11 parameters, not 10 \(M, N"),
-        ("size_t M, N, K, alpha, A, lda, B, ldb, beta, C, ldc", "parameter 1 is i64 M, the kernel takes i32"),
+        (
+            "size_t M, N, K, alpha, A, lda, B, ldb, beta, C, ldc",
+            "parameter 1 is i64 M, but the kernel takes i32",
+        ),
     ],
 )
 def test_what_is_declared_is_held_to_what_is_compiled(parameters: str, said: str) -> None:

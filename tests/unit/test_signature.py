@@ -47,7 +47,7 @@ def test_parameters_are_read_from_ptx() -> None:
     assert parameters(PTX, "gemm_one") == ("u32", "ptr", "b8[128]", "f32", "u64", "b8[2]")
     assert parameters(PTX, "gemm") is None
     assert parameters(".entry gemm_one()", "gemm_one") == ()
-    assert mismatch(PTX, "gemm_two", ()) == "it has no kernel gemm_two"
+    assert mismatch(PTX, "gemm_two", ()) == "there is no kernel gemm_two"
 
 
 def test_what_is_taken_is_no_finding() -> None:
@@ -59,12 +59,12 @@ def test_what_is_taken_is_no_finding() -> None:
 @pytest.mark.parametrize(
     ("handed", "said"),
     [
-        (exchanged(0, 1), "parameter 1 is p64 A, the kernel takes i32"),
-        (exchanged(0, 3), "parameter 1 is f32 alpha, the kernel takes i32"),
-        (exchanged(3, 4), "parameter 4 is p64 C, the kernel takes f32"),
-        (exchanged(4, 5), "parameter 5 is f16 scale, the kernel takes u64 (a pointer?)"),
-        (exchanged(2, 5), "parameter 3 is f16 scale, the kernel takes bytes[128]"),
-        ((TAKES[0], Handed("n", "i64"), *TAKES[2:]), "parameter 2 is i64 n, the kernel takes a pointer"),
+        (exchanged(0, 1), "parameter 1 is p64 A, but the kernel takes i32"),
+        (exchanged(0, 3), "parameter 1 is f32 alpha, but the kernel takes i32"),
+        (exchanged(3, 4), "parameter 4 is p64 C, but the kernel takes f32"),
+        (exchanged(4, 5), "parameter 5 is f16 scale, but the kernel takes u64 (a pointer?)"),
+        (exchanged(2, 5), "parameter 3 is f16 scale, but the kernel takes bytes[128]"),
+        ((TAKES[0], Handed("n", "i64"), *TAKES[2:]), "parameter 2 is i64 n, but the kernel takes a pointer"),
         (TAKES[:5], "the kernel takes 6 parameters, not 5 (M, A, map, alpha, C)"),
         ((*TAKES, TAKES[0]), "the kernel takes 6 parameters, not 7 (M, A, map, alpha, C, scale, M)"),
     ],

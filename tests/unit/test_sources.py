@@ -192,9 +192,9 @@ class TestCompiled:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"include": ("nowhere",)}, "its include folder .*nowhere is not there"),
-        ({"flags": ("-I/opt/lib",)}, "flag -I/opt/lib: name the folder in `include`"),
-        ({"flags": ("-include", "x.h")}, "flag -include: name the folder"),
+        ({"include": ("nowhere",)}, "its include folder .*nowhere does not exist"),
+        ({"flags": ("-I/opt/lib",)}, "flag -I/opt/lib: add the folder to `include`"),
+        ({"flags": ("-include", "x.h")}, "flag -include: add the folder"),
     ],
 )
 def test_what_would_not_be_seen_is_refused(
@@ -207,5 +207,5 @@ def test_what_would_not_be_seen_is_refused(
 def test_an_absolute_include_is_refused(tmp_path: Path) -> None:
     kernel = planted(tmp_path)
     (tmp_path / "kernels" / "common.cuh").write_text('\n#include "/opt/lib/x.cuh"\n')
-    with pytest.raises(CompileError, match=r"common\.cuh:2 includes /opt/lib/x\.cuh by its absolute"):
+    with pytest.raises(CompileError, match=r"common\.cuh:2 includes /opt/lib/x\.cuh by an absolute"):
         closure(kernel)

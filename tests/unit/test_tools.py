@@ -87,18 +87,20 @@ class TestPins:
         with pytest.raises(ToolchainError) as caught:
             tools.pinned_tools()
         message = str(caught.value)
-        assert message.startswith(f"the stored figures are those of nvcc 13.0.88, and {path} is 12.9.41; ")
+        assert message.startswith(f"the stored metrics are from nvcc 13.0.88, but {path} is 12.9.41; ")
         assert "pip install --group compiler" in message
         assert "\n" not in message
 
     def test_a_missing_disassembler_is_named(self, bare: Path) -> None:
         nvcc(bare / "nvcc")
-        with pytest.raises(ToolchainError, match=r"those of nvdisasm 13\.5\.37, and there is none in PATH"):
+        with pytest.raises(
+            ToolchainError, match=r"from nvdisasm 13\.5\.37, but none was found \(searched PATH"
+        ):
             tools.pinned_tools()
 
     def test_a_compiler_that_fails_is_passed_over_and_told(self, bare: Path) -> None:
         program(bare / "nvcc", "exit 1")
-        with pytest.raises(ToolchainError, match=r"those of nvcc 13\.0\.88, and .*nvcc --version failed"):
+        with pytest.raises(ToolchainError, match=r"from nvcc 13\.0\.88, but .*nvcc --version failed"):
             tools.pinned_tools()
 
 
@@ -130,7 +132,7 @@ def test_a_compiler_that_fails_is_named(bare: Path) -> None:
 def test_a_compiler_of_another_machine_is_named(bare: Path) -> None:
     path = nvcc(bare / "nvcc")
     path.write_text("\x7fELF of another machine")
-    with pytest.raises(ToolchainError, match=r"nvcc does not run: .*format error"):
+    with pytest.raises(ToolchainError, match=r"nvcc cannot be run: .*format error"):
         tools.find_nvcc()
 
 

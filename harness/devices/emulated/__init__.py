@@ -1,1 +1,1 @@
-"""Executes the PTX that nvcc makes of a kernel, on a machine without a GPU, and checks what a GPU hides."""
+"""Executes the PTX that nvcc generates for a kernel, without a GPU, and checks what a GPU hides."""

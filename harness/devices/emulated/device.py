@@ -56,7 +56,7 @@ class EmulatedDevice:
         first = cases[0].problem
         machine = self._machine(cases[0])
         if not (first.m and first.n):
-            # Nothing to compute: the launcher has no block to start.
+            # Nothing to compute: there is no block to launch.
             return [Outputs(given[_result(cases[0])].copy()) for given in inputs]
         buffers = _buffers(cases, inputs)
         parameters = [_parameters(case, buffers, i) for i, case in enumerate(cases)]
@@ -69,7 +69,7 @@ class EmulatedDevice:
             GlobalMemory(list(buffers.values())),
             20_000 + 2_000 * first.k,
             counters,
-            # Which block finds the others' work there must not show in the bits.
+            # The order of the blocks must not affect the bits of the result.
             backwards=range(1, len(cases), 2) if cases[0].kernel.workspace else (),
         )
         self.lane_instructions += report.lane_instructions
@@ -132,7 +132,7 @@ def _outputs(case: Case, buffers: Mapping[str, Buffer], i: int, report: Report) 
         if missing.any():
             at = tuple(int(v) for v in np.argwhere(missing)[0])
             place = (f"[{at[0]}]" if storage.count > 1 else "") + f"({at[1]}, {at[2]})"
-            text = f"no thread wrote {name}{place}; {int(missing.sum())} elements in all"
+            text = f"no thread wrote {name}{place}; {int(missing.sum())} elements in total"
             found.append(Violation("unwritten", text))
     if not report.stopped and (workspace := buffers.get(WORKSPACE)) is not None:
         found += workspace_violations(sizes(case)[1], workspace.values(i))

@@ -105,11 +105,11 @@ def test_hazards_are_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         (["int:64", "float:2", "x", "y"], "argument 2, x: neither"),
         (
             ["int:1", "float:2", "ones:float32:2", "ones:float32:2", "--save", "4=y.npy"],
-            "--save 4=y.npy: N=FILE",
+            "--save 4=y.npy: must be N=FILE",
         ),
         (
             ["int:1", "float:2", "ones:float32:2", "ones:float32:2", "--save", "0=y.npy"],
-            "argument 0 is no array",
+            "argument 0 is not an array",
         ),
         (["--entry", "other", "int:1"], "unknown instruction wgmma.fence.sync.aligned: PTX line"),
     ],
