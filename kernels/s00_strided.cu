@@ -1,7 +1,7 @@
-// strided: one element of C a thread, neighbouring threads down a column of C.
+// strided: one element of C per thread, neighbouring threads down a column of C.
 //
 // The idea    None: this is the mapping that looks natural (threadIdx.x is the row) and is wrong.
-// The limit   A warp's 32 reads of A, and its 32 writes of C, lie a whole row apart: each needs a
+// The limit   A warp's 32 reads of A, and its 32 writes of C, are a whole row apart: each needs a
 //             memory sector of its own, 32 bytes moved for 4 used.
 // Next        naive exchanges x and y, and nothing else.
 

@@ -1,9 +1,9 @@
-// naive: one element of C a thread, neighbouring threads along a row of C.
+// naive: one element of C per thread, neighbouring threads along a row of C.
 //
 // The idea    A warp reads one element of A (a broadcast) and 32 neighbouring elements of B (one
 //             full 128-byte line), so every access to memory is coalesced.
 // The limit   Each fused multiply-add still needs two loads: 2·M·N·K reads reach the caches, and the
-//             load units are busy long before the arithmetic is: 0.25 FLOP for each byte asked for.
+//             load units are busy long before the arithmetic is: 0.25 FLOP per byte loaded.
 // Next        tiled lets the threads of a block share what they read.
 
 #if !defined(BLOCK_X) || !defined(BLOCK_Y)

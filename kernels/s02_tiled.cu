@@ -1,13 +1,13 @@
 // tiled: a block reads a tile of A and a tile of B into shared memory, and all its threads use them.
 //
 // The idea    An element read once from global memory serves TILE_SIZE threads: the reads fall by
-//             TILE_SIZE, to TILE_SIZE / 4 FLOP for each byte.
+//             TILE_SIZE, to TILE_SIZE / 4 FLOP per byte.
 // The limit   Two loads from shared memory for each fused multiply-add (fewer where the compiler
-//             merges four loads of As into one): shared memory is now what is busy.
+//             merges four loads of As into one): shared memory is now the bottleneck.
 // PADDING     Widens the rows of both tiles. No access below conflicts without it (As[ty][k] is a
 //             broadcast, Bs[k][tx] contiguous), and an odd row stride stops the merging: it slows
-//             this kernel. It is here to be measured.
-// Next        tiled_unrolled tells the compiler all there is to know, before registers take over.
+//             this kernel. It is a parameter to measure.
+// Next        tiled_unrolled gives the compiler all sizes, before register tiling takes over.
 
 #if !defined(TILE_SIZE) || !defined(PADDING)
 #error "tiled needs -D TILE_SIZE and -D PADDING"

@@ -1,7 +1,7 @@
-// tiled_unrolled: tiled, with everything the compiler could wish to know.
+// tiled_unrolled: tiled, with everything known at compile time.
 //
-// The idea    __restrict__ promises that C overlaps neither A nor B, __launch_bounds__ tells the block
-//             size, #pragma unroll leaves straight code: no counters, every address in shared memory
+// The idea    __restrict__ promises that C overlaps neither A nor B, __launch_bounds__ states the block
+//             size, #pragma unroll gives straight-line code: no counters, every address in shared memory
 //             a constant offset, loads moved ahead of the arithmetic.
 // The limit   Instructions go away, loads from shared memory do not: still two for each multiply-add,
 //             before merging. A compiler that unrolls on its own finds little left to win.

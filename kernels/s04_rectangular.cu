@@ -1,4 +1,4 @@
-// rectangular: tiles of TILE_M × TILE_N × TILE_K, and a column of THREAD_TILE_M elements of C a thread.
+// rectangular: tiles of TILE_M × TILE_N × TILE_K, and a column of THREAD_TILE_M elements of C per thread.
 //
 // The idea    The tile of C grows while the slice of K stays thin, so shared memory no longer grows
 //             with the square; and an element of Bs, once in a register, serves THREAD_TILE_M products.

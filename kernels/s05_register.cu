@@ -1,8 +1,8 @@
-// register: THREAD_TILE_M × THREAD_TILE_N elements of C in the registers of a thread.
+// register: THREAD_TILE_M × THREAD_TILE_N elements of C per thread, in registers.
 //
 // The idea    For each k a thread takes a column of THREAD_TILE_M from As and a row of THREAD_TILE_N
 //             from Bs into registers, and adds their outer product: m + n loads for m · n products.
-//             Its rows and columns are not neighbours but lie a whole block of threads apart, so that
+//             Its rows and columns are not adjacent but a whole block of threads apart, so that
 //             neighbouring threads always read neighbouring words: no bank conflict, full lines of C.
 // The limit   Scalar loads and stores: an instruction for every word, and copying does not overlap
 //             with arithmetic.

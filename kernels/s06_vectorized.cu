@@ -1,7 +1,7 @@
 // vectorized: register, with four words in every load and store.
 //
 // The idea    float4 from global memory, float4 from shared memory: a quarter of the instructions. A is
-//             transposed on its way into As, so that a thread's rows for one k are neighbours there.
+//             transposed when stored to As, so that a thread's rows for one k are neighbours there.
 //             A thread's tile is made of 4 × 4 squares, a whole block of threads apart, so that
 //             neighbouring threads read neighbouring float4s: no bank conflict.
 // The limit   All threads wait while the next tiles come from global memory.

@@ -1,9 +1,9 @@
-// prefetch: vectorized, with the next tiles on their way while these are multiplied.
+// prefetch: vectorized, with the next tiles being loaded while these are multiplied.
 //
 // The idea    Each thread reads its part of the next tiles into registers before it starts to multiply,
-//             and stores it to shared memory after: hundreds of cycles of memory latency pass behind
+//             and stores it to shared memory after: hundreds of cycles of memory latency overlap with
 //             the arithmetic.
-// The limit   Registers to hold the tiles in flight, and still two barriers a tile: between them all
+// The limit   Registers to hold the tiles in flight, and still two barriers per tile: between them all
 //             threads store, and none multiplies.
 // PADDING     As in vectorized.
 // Next        double_buffered gives the next tiles a place in shared memory of their own.

@@ -1,7 +1,7 @@
 // double_buffered: prefetch, with two tiles of A and of B in shared memory.
 //
-// The idea    While one pair of tiles is multiplied the other is filled, so that one barrier a tile is
-//             enough, and stores mix with arithmetic. The same once more in small: the registers for
+// The idea    While one pair of tiles is multiplied the other is filled, so one barrier per tile is
+//             enough, and stores mix with arithmetic. The same on a smaller scale: the registers for
 //             step k + 1 are loaded from shared memory while step k is multiplied.
 // The limit   The tiles in flight still pass through registers, an instruction to load and one to store.
 // PADDING     As in vectorized.

@@ -3,7 +3,7 @@
 // The idea    A copy needs one instruction and no register, and STAGES - 1 tiles are in flight while one
 //             is multiplied. A cannot be transposed on the way (16 bytes stay together), so a thread
 //             reads four k of a row of As at once, and its rows lie a whole block of threads apart.
-// The limit   Two loads of shared memory a thread for every 32 multiply-adds: with 8 × 8 elements a
+// The limit   Two shared-memory loads per thread for every 32 multiply-adds: with 8 × 8 elements per
 //             thread, shared memory is busy at least half of the time, and the copies need it too.
 // Next        warp_tiled arranges the threads of a warp so that they share what they load, which leaves
 //             room for larger thread tiles.

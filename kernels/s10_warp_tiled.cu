@@ -1,8 +1,8 @@
-// warp_tiled: block tile, warp tile, thread tile; all that was learnt before, together.
+// warp_tiled: block tile, warp tile, thread tile; all previous ideas combined.
 //
 // The idea    A warp owns WARP_TILE_M × WARP_TILE_N of C and its lanes form a compact grid on it, so that
-//             few distinct words feed many products: with 16 × 8 elements a thread, six float4s from
-//             shared memory serve 128 multiply-adds. STAGES tiles by cp.async, A transposed on the way
+//             few distinct words feed many products: with 16 × 8 elements per thread, six float4s from
+//             shared memory serve 128 multiply-adds. STAGES tiles with cp.async, A transposed in flight
 //             by copies of 4 bytes, registers for step k + 1 loaded during step k, across tiles too.
 //             Blocks that run at the same time form a compact patch of C, and share A and B in L2.
 // The limit   The FP32 units themselves: nine of ten instructions are multiply-adds.
@@ -53,7 +53,7 @@ gemm_warp_tiled(int M, int N, int K, float alpha, const float* __restrict__ A, i
     const int grid_rows = gridDim.y, grid_cols = gridDim.x;
     const int index = blockIdx.y * grid_cols + blockIdx.x;
     const int band = index / (band_rows * grid_cols), in_band = index % (band_rows * grid_cols);
-    const int rows = min(grid_rows - band * band_rows, band_rows);  // the last band may be lower
+    const int rows = min(grid_rows - band * band_rows, band_rows);  // the last band may be shorter
     const int block_row = (band * band_rows + in_band % rows) * TILE_M;
     const int block_col = in_band / rows * TILE_N;
 

@@ -1,4 +1,4 @@
-// wmma: tensor cores, through nvcuda::wmma.
+// wmma: tensor cores, with nvcuda::wmma.
 //
 // The idea    A warp multiplies fragments of 16 × 16 × 16 (16 × 16 × 8 for TF32) as a whole: one
 //             instruction for thousands of multiply-adds. FP16, BF16 or TF32 in, FP32 sums.
@@ -85,7 +85,7 @@ gemm_wmma(int M, int N, int K, float alpha, const Element* __restrict__ A, int l
     // Fragments start at multiples of 32 bytes.
     __shared__ __align__(32) Element As[TILE_M * A_STRIDE];
     __shared__ __align__(32) Element Bs[TILE_K * B_STRIDE];
-    __shared__ __align__(32) float Cs[WARPS][FRAGMENT * C_STRIDE];  // a fragment of C a warp
+    __shared__ __align__(32) float Cs[WARPS][FRAGMENT * C_STRIDE];  // a fragment of C per warp
 
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
     const int block_row = blockIdx.y * TILE_M, block_col = blockIdx.x * TILE_N;

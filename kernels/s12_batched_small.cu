@@ -1,4 +1,4 @@
-// batched_small: many small matrices, several of them a block.
+// batched_small: many small matrices, several per block.
 //
 // The idea    A matrix of 8 × 8 keeps 64 threads busy, and a block of 64 threads wastes an SM, which holds
 //             a limited number of blocks. So a block takes MATRICES of them, TILE × TILE threads and a tile
@@ -8,7 +8,7 @@
 //             n² elements. Below n = 64 that is far from what the FP32 units could do: memory is what is
 //             busy, and rows of 8 floats are a quarter of the line that is fetched.
 // MATRICES    More of them hide each other's loads; the barriers below wait for all of them.
-// Next        several elements of C a thread, as in register, for n of 32 and more; float4 for whole rows.
+// Next        several elements of C per thread, as in register, for n of 32 and more; float4 for whole rows.
 
 #if !defined(TILE) || !defined(MATRICES)
 #error "batched_small needs -D TILE and -D MATRICES"

@@ -1,13 +1,13 @@
-// split_k: SPLIT blocks share the K of a tile of C, and the last to finish adds up what they found.
+// split_k: SPLIT blocks share the K of a tile of C, and the last to finish adds up their partial sums.
 //
-// The idea    Where C is small and K long, one block a tile leaves most SMs without work. Here blockIdx.z
+// The idea    Where C is small and K long, one block per tile leaves most SMs idle. Here blockIdx.z
 //             takes its own part of K, as register would, and writes its sums to a slab of the workspace.
 //             A counter for each tile tells which block comes last; that one adds the slabs in their order,
 //             0 … SPLIT - 1, so that the result has the same bits whoever came last.
 // The limit   Each sum goes through memory once more: 2 · SPLIT · M · N words, and the last block alone
 //             adds while the others have left. Where a grid fills the GPU by itself, it only costs.
-// WORKSPACE   Counters first, one unsigned a tile, zero at every launch and left zero for the next; then the
-//             slabs, which hold anything. A slab is a tile by element and thread, so that each thread reads
+// WORKSPACE   Counters first, one unsigned per tile, zero at every launch and reset for the next; then the
+//             slabs, of arbitrary contents. A slab is a tile by element and thread, so that each thread reads
 //             back, with its neighbours, where it wrote: no edge to guard.
 // Next        float4 and prefetch in the loop, as before; stream-K, where the parts need not be equal.
 
@@ -96,7 +96,7 @@ gemm_split_k(int M, int N, int K, float alpha, const float* __restrict__ A, int 
     if (thread == 0) before = atomicAdd(counter, 1u);
     __syncthreads();
     if (before != SPLIT - 1) return;
-    if (thread == 0) *counter = 0;  // as the next launch wants to find it
+    if (thread == 0) *counter = 0;  // zero again for the next launch
     __threadfence();                // nothing is read before the others were counted
 
 #pragma unroll

@@ -386,7 +386,7 @@ WORKSPACES = (
         "counter_left",
         "split_k",
         _WORKSPACE,
-        (("    if (thread == 0) *counter = 0;  // as the next launch wants to find it\n", ""),),
+        (("    if (thread == 0) *counter = 0;  // zero again for the next launch\n", ""),),
         "the counters are not zero again",
         problems=SHARED,
     ),

@@ -122,7 +122,9 @@ def test_what_a_board_does_not_tell_is_none(nvml: Callable[..., MadeUpNvml]) -> 
 
 def test_gpu_that_does_not_tell_its_name_is_no_gpu(nvml: Callable[..., MadeUpNvml]) -> None:
     nvml("nvmlDeviceGetMemoryInfo")
-    with pytest.raises(NoGpu, match=r"^NVML finds a GPU but knows too little about it \(Not Supported\)$"):
+    with pytest.raises(
+        NoGpu, match=r"^NVML finds a GPU but does not provide its properties \(Not Supported\)$"
+    ):
         Gpu().info()
 
 
@@ -170,7 +172,7 @@ def test_gpu_that_is_not_there(
 
 def test_no_driver(nvml: Callable[..., MadeUpNvml]) -> None:
     nvml("nvmlInit")
-    with pytest.raises(NoGpu, match=r"^no NVIDIA driver answers here \(NVML: Not Supported\)$"):
+    with pytest.raises(NoGpu, match=r"^no NVIDIA driver responds \(NVML: Not Supported\)$"):
         Gpu()
 
 
@@ -255,7 +257,7 @@ def test_all_is_there(lacks: Callable[[str], None]) -> None:
 )
 def test_missing_package_is_named(lacks: Callable[[str], None], module: str, package: str) -> None:
     lacks(module)
-    _refused(rf"{package} is not installed; `pip install --group gpu` brings")
+    _refused(rf"{package} is not installed; install it with `pip install --group gpu`")
 
 
 def _refused(said: str) -> None:

@@ -287,7 +287,7 @@ def test_working_tree_that_does_not_compile(repo: Repo) -> None:
             source("C[0] = beta;", PARAMETERS.replace("float beta", "double beta")),
             "9 is f32 beta, but the kernel takes f64",
         ),
-        (source(entry="gemm_other"), "no __global__ function gemm_one"),
+        (source(entry="gemm_other"), "no __global__ function named gemm_one"),
     ],
     ids=["more", "wider", "renamed"],
 )

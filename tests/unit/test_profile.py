@@ -167,7 +167,7 @@ def test_main_names_the_cases_where_none_matches(ncu: Path, capsys: pytest.Captu
 
 def test_without_the_tool_it_asks_for_it(ncu: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert profile.main([]) == 2
-    assert capsys.readouterr().err.startswith("profile: no ncu in PATH: ")
+    assert capsys.readouterr().err.startswith("profile: no ncu found (searched PATH): ")
 
 
 # Beside the emulated device

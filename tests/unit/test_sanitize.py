@@ -154,4 +154,4 @@ def test_main_is_green_where_nothing_is_found(tool: Path, capsys: pytest.Capture
 
 def test_without_the_tool_it_asks_for_it(tool: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sanitize.main([]) == 2
-    assert capsys.readouterr().err.startswith("sanitize: no compute-sanitizer in PATH: ")
+    assert capsys.readouterr().err.startswith("sanitize: no compute-sanitizer found (searched PATH): ")

@@ -238,7 +238,7 @@ class TestTheCommand:
 
     def test_no_figures_of_this_compiler_is_one_line_and_red(self, root: Path) -> None:
         (root / f"nvcc-{VERSIONS[0]}").rename(root / "nvcc-12.9.41")
-        with pytest.raises(store.StoreError, match=r"sm_120a are stored \(there is nvcc-12\.9\.41\)"):
+        with pytest.raises(store.StoreError, match=r"sm_120a \(stored: nvcc-12\.9\.41\)"):
             __main__.require_stored(root)
 
     def test_one_damaged_file_is_one_line_and_red(self, root: Path) -> None:

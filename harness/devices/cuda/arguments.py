@@ -35,7 +35,7 @@ _ELEMENTS = {
 
 def pack(work: Work, at: Mapping[str, int]) -> tuple[list[str], list[Any]]:
     """The formats of the parameters, for PyCUDA's ``prepare``, and their values. Raises DeviceError for a
-    matrix that no tensor map can describe."""
+    matrix that a tensor map cannot describe."""
     formats, values, end = [], [], 0
     for argument in work.arguments:
         letter, size = _PACKED[argument.kind]

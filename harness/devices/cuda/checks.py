@@ -1,4 +1,5 @@
-"""Whether what is timed is right, on the device and at the very problem: before timing and after it."""
+"""Checks on the device, with exactly the problem that is timed, that the result is correct before and after
+the timing."""
 
 from __future__ import annotations
 
@@ -28,22 +29,22 @@ class Checks:
         self._probe = probe
 
     def poison(self, data: TimedData) -> None:
-        """0xFF all over the result and its guard bands: NaN, of integers -1. Where the result is read, since
-        beta is not 0 or the kernel says so, a number in it."""
+        """Fills the result and its guard bands with 0xFF: NaN, or -1 for integers. If the result is read,
+        because beta is not 0 or the kernel declares it, with a finite number."""
         cuda.memset_d8(data.guard[0], 0xFF, data.guard[1] + GUARD - data.guard[0])
         if data.work.problem.beta or data.work.finite_c:
             _fill_old(data, data.normal)
             _fill_old(data, data.reference)
 
     def exact(self, name: str, enqueue: Enqueue, reference: Enqueue | None, data: TimedData) -> None:
-        """One launch at the very problem that is timed, on integers, or on the normal data where the epilogue
-        rounds. Raises DeviceError WRONG.
+        """One launch with exactly the problem that is timed, on integers, or on the normal data if the
+        epilogue rounds. Raises DeviceError WRONG.
 
-        A plain product into a type that holds it is held to Freivalds' check, C·x = A·(B·x), exactly: one
-        wrong element always shows; several in a row cancel with a chance of about 1 in 2000. Any other
-        operation is held to the library's result. The result holds a number before, for a kernel that writes
-        over NaN only; before the timed launches it holds NaN.
-        """
+        A plain product into a type that can represent it is verified with Freivalds' check, C·x = A·(B·x),
+        exactly: one wrong element always shows; several in a row cancel with a probability of about 1 in
+        2000. Any other operation is compared with the library's result. The result is filled with a finite
+        number before this launch, to reveal a kernel that only overwrites NaN; before the timed launches with
+        NaN."""
         work = data.work
         self.poison(data)
         _fill_old(data, data.normal)
@@ -63,9 +64,8 @@ class Checks:
         self.guard(name, data)
 
     def timed(self, name: str, data: TimedData) -> None:
-        """What was timed is what was right: the result of the last timed launch against the library's on the
-        same data, where there is one, else against that of the launch before timing. Raises DeviceError
-        WRONG.
+        """Compares the result of the last timed launch with the library's on the same data, or without a
+        library with that of the launch before timing. Raises DeviceError WRONG.
 
         For data of zero mean the partial sums grow like √k, and so K additions with roundoff u end within
         about λ·u·K of the exact sum (Higham and Mary, "Sharper probabilistic backward error analysis for
@@ -83,7 +83,7 @@ class Checks:
         self.guard(name, data)
 
     def guard(self, name: str, data: TimedData) -> None:
-        """Raises DeviceError WRONG where a byte beside the result has changed."""
+        """Raises DeviceError WRONG if a byte outside the result has changed."""
         for where, address in (("before", data.guard[0]), ("past", data.guard[1])):
             band = np.empty(GUARD, np.uint8)
             cuda.memcpy_dtoh(band, address)
@@ -172,7 +172,7 @@ class Checks:
 
 
 def _fill_old(data: TimedData, at: Mapping[str, int]) -> None:
-    """The number 77 all over a result."""
+    """A result filled with 77."""
     dtype = data.work.storages[data.work.result].dtype
     bits = np.array([_OLD]).astype(dtype).view(f"u{dtype.itemsize}")[0]
     fill = {2: cuda.memset_d16, 4: cuda.memset_d32}[dtype.itemsize]

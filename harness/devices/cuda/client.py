@@ -1,7 +1,7 @@
 """CudaDevice: the parent's side of the worker process.
 
-After an illegal address no CUDA context works any more in that process, and a kernel in an endless
-loop never gives it back: either costs the worker and the case, never the run.
+After an illegal address no CUDA context works in that process any more, and a kernel in an endless loop never
+returns: either costs the worker and the case, but not the run.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def _serve(connection: Any) -> None:
 
 
 class CudaDevice:
-    """Runs and times cases on GPU 0 of those visible. Raises NoGpu where there is none.
+    """Runs and times cases on the first visible GPU. Raises NoGpu if there is none.
 
-    ``time_limit`` seconds a request may take before its kernel counts as hung; starting a worker has a limit
+    ``time_limit``: seconds a request may take before its kernel counts as hung; starting a worker has a limit
     of its own.
     """
 
@@ -62,7 +62,7 @@ class CudaDevice:
         return frozenset([self._process.pid] if self._process else [])
 
     def _start(self, name: str) -> None:
-        """A worker that has said hello. Raises DeviceError, blaming it on ``name``, where none comes up."""
+        """A worker that has reported ready. Raises DeviceError, which names ``name``, if none starts."""
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
@@ -83,7 +83,7 @@ class CudaDevice:
         self._process = None
 
     def restart(self) -> None:
-        """A fresh worker: a new process, context and memory layout."""
+        """Starts a new worker: a new process, context and memory layout."""
         self.close()
 
     def close(self) -> None:
@@ -104,8 +104,8 @@ class CudaDevice:
         return self._exchange(request, name, limit, "HANG", late)
 
     def _exchange(self, request: Request, name: str, limit: float, code: str, late: str) -> Any:
-        """What the worker answers. Raises DeviceError, which begins with ``name``: where no answer comes in
-        time, with ``code`` and ``late``."""
+        """The worker's answer. Raises DeviceError, which begins with ``name``; if there is no answer in time,
+        with ``code`` and ``late``."""
         try:
             self._pipe.send(request)
             if not self._pipe.poll(limit):
@@ -137,7 +137,7 @@ class CudaDevice:
         return build
 
     def _signature(self, case: Case) -> str | None:
-        """Why the compiled kernel does not take what a launch hands over, or None; once a variant."""
+        """Why the compiled kernel does not take the parameters of a launch, or None; once per variant."""
         kernel, key = case.kernel, (case.kernel, case.config, case.dtype)
         if kernel.library:
             return None
@@ -155,7 +155,8 @@ class CudaDevice:
             self._signature(case)
 
     def prepare(self, cases: Iterable[Case]) -> dict[str, str]:
-        """Compiles what the cases need, in parallel; returns the compiler's lines of what failed."""
+        """Compiles what the cases need, in parallel; returns the compiler's messages for those that
+        failed."""
         variants = {case.variant: case for case in cases}
         builds = {name: Build.of(case, self.info.capability) for name, case in variants.items()}
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -189,7 +190,7 @@ class CudaDevice:
         return measurement
 
     def prepare_pairs(self, pairs: Iterable[tuple[Case, Case]]) -> None:
-        """Compiles both sides of pairs (base, case) in parallel; what fails will fail again when timed."""
+        """Compiles both sides of pairs (base, case) in parallel; failures are reported again when timed."""
         builds = {b for base, case in pairs for b in (self._base_build(base), self._build(case))}
         if builds:
             self._ask(Request("prepare", tuple(builds)), limit=600.0)
@@ -214,7 +215,7 @@ class CudaDevice:
         return resources
 
     def facts(self) -> dict[str, Any]:
-        """Versions that only the worker can tell: {"cublas": "13.0.2"}."""
+        """Versions that only the worker knows: {"cublas": "13.0.2"}."""
         facts: dict[str, Any] = self._ask(Request("facts"))
         return facts
 

@@ -1,6 +1,6 @@
-"""The GPU as NVML sees it: who it is, what it is set to, who uses it, how it runs right now.
+"""The GPU as reported by NVML: identity, settings, other processes, current clocks.
 
-NVML needs no CUDA context, so the parent process may ask without touching the device.
+NVML needs no CUDA context, so the parent process can query it without touching the device.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class NoGpu(Exception):
 
 
 def _maybe(call: Callable[..., Any], *args: Any) -> Any:
-    """None where this board or driver does not answer."""
+    """None if this board or driver does not answer."""
     with contextlib.suppress(nvml.NVMLError):
         return call(*args)
     return None
@@ -32,9 +32,9 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class GpuInfo:
-    """Provenance of a measurement. No host name, no serial number, no user.
+    """Provenance of a measurement. No host name, no serial number, no user name.
 
-    ``board`` tells boards of a model apart, since they differ: eight digits of the SHA-256 of NVML's UUID.
+    ``board`` distinguishes boards of a model: eight digits of the SHA-256 of NVML's UUID.
     """
 
     name: str
@@ -57,7 +57,7 @@ class GpuInfo:
 
 @dataclass(frozen=True)
 class Telemetry:
-    """One look at the running GPU."""
+    """One sample of the GPU's state."""
 
     sm_clock_mhz: float
     power_w: float
@@ -66,13 +66,13 @@ class Telemetry:
 
 
 class Gpu:
-    """GPU number ``index`` of those CUDA shows this process. Raises NoGpu in one line."""
+    """GPU number ``index`` of those visible to this process. Raises NoGpu in one line."""
 
     def __init__(self, index: int = 0) -> None:
         try:
             nvml.nvmlInit()
         except nvml.NVMLError as error:
-            raise NoGpu(f"no NVIDIA driver answers here (NVML: {error})") from None
+            raise NoGpu(f"no NVIDIA driver responds (NVML: {error})") from None
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # CUDA is to count GPUs as NVML does, not by speed.
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         name = visible.split(",")[0].strip() if visible else ""
@@ -87,11 +87,11 @@ class Gpu:
             raise NoGpu(f"NVML finds no GPU {name or index!r} ({error})") from None
 
     def info(self) -> GpuInfo:
-        """What it is and what it is set to. Raises NoGpu where NVML does not even know that."""
+        """Its identity and settings. Raises NoGpu if NVML does not provide them."""
         try:
             return self._info()
         except nvml.NVMLError as error:
-            raise NoGpu(f"NVML finds a GPU but knows too little about it ({error})") from None
+            raise NoGpu(f"NVML finds a GPU but does not provide its properties ({error})") from None
 
     def _info(self) -> GpuInfo:
         h = self.handle
@@ -144,7 +144,7 @@ class Gpu:
 
 
 def driver_refusal(cuda_driver: str, nvcc: str) -> str | None:
-    """Why this driver cannot run what this compiler makes, or None. Versions read ``13.0``.
+    """Why this driver cannot run binaries of this compiler, or None. Versions as in ``13.0``.
 
     A driver runs binaries of its own CUDA major version and older ones (CUDA compatibility guide).
     """

@@ -1,4 +1,4 @@
-"""Guard bands: what changed around and in the buffers that should not have. Pure."""
+"""Guard bands: detects changes around the buffers, and in buffers that must not change. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVIDIA's libraries behind the same face as a kernel: the reference of every operation that they have.
+"""NVIDIA's libraries with the same interface as a kernel: the reference for every operation they support.
 
 cuBLAS is column-major. A row-major C = A·B is its Cᵀ = Bᵀ·Aᵀ, so the operands change places; a column-major C
 leaves them where they are.
@@ -40,7 +40,7 @@ def has(work: Work) -> bool:
 
 
 def _data_type(dtype: np.dtype[Any]) -> int:
-    """cudaDataType_t of a NumPy dtype. Raises ValueError for one that it has not."""
+    """cudaDataType_t of a NumPy dtype. Raises ValueError for an unsupported one."""
     if dtype.name not in _DATA_TYPES:
         raise ValueError(f"cuBLAS has no data type {dtype.name}")
     return _DATA_TYPES[dtype.name]
@@ -63,7 +63,7 @@ class Library:
         self._compute = int(compute.get(dtype.name, exact))
 
     def bind(self, work: Work, at: dict[str, int]) -> Enqueue:
-        """A function that puts the operation on a stream. Raises ValueError where a library has none."""
+        """A function that enqueues the operation on a stream. Raises ValueError if no library supports it."""
         p = work.problem
         if not has(work):
             raise ValueError(f"no library computes {work.operation} on {work.dtype}")
@@ -102,14 +102,14 @@ class Library:
 
 
 def _operands(p: Problem) -> tuple[tuple[int, str], tuple[int, str]]:
-    """What cuBLAS multiplies, in its order, each with whether it has to transpose what it sees there."""
+    """The operands for cuBLAS, in its order, each with whether it has to transpose them."""
     if p.transposed("C"):
         return (int(not p.transposed("A")), "A"), (int(not p.transposed("B")), "B")
     return (int(p.transposed("B")), "B"), (int(p.transposed("A")), "A")
 
 
 class _Epilogue:
-    """A product with a bias and an activation, by cublasLt, in the algorithm that it proposes first."""
+    """A product with bias and activation, computed by cublasLt with its first proposed algorithm."""
 
     def __init__(self, work: Work, at: dict[str, int], compute: int) -> None:
         from nvmath.bindings import cublasLt as lt

@@ -1,4 +1,5 @@
-"""From a build to something that can be launched: PyCUDA's SourceModule, and cuBLAS behind the same face."""
+"""From a build to something that can be launched: PyCUDA's SourceModule, and cuBLAS with the same
+interface."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from harness.model import Resources
 
 
 class Loaded:
-    """A kernel in this context, ready to be launched on any problem."""
+    """A kernel in this context, ready to be launched for any problem."""
 
     def __init__(self, build: Build) -> None:
         assert build.source is not None
@@ -50,7 +51,7 @@ class Loaded:
         )
 
     def bind(self, work: Work, at: Mapping[str, int]) -> Callable[[Any], None]:
-        """A function that puts the launch on a stream, the operands being at these addresses."""
+        """A function that enqueues the launch on a stream, with the operands at these addresses."""
         launch = work.launch
         if launch.dynamic_shared != self._dynamic:
             self._dynamic = launch.dynamic_shared
@@ -99,7 +100,7 @@ def compile_cached(build: Build) -> bytes:
 
 
 def _compiler_lines(build: Build, error: Any) -> str:
-    """The compiler's lines with files named as the kernel's author knows them."""
+    """The compiler's messages, with the file names of the kernel's author."""
     said = [text for text in (error.stdout, error.stderr) if text] or [str(error)]
     text = "\n".join(t.decode("utf-8", "replace") if isinstance(t, bytes) else t for t in said)
     return str(compile_error(f"{build.name}: {build.file}", build.entry, text))
@@ -131,7 +132,7 @@ def compile_all(builds: Sequence[Build]) -> dict[str, str]:
 
 
 def load(build: Build) -> Loaded:
-    """Raises DeviceError where the build does not compile or has no such entry."""
+    """Raises DeviceError if the build does not compile or has no such entry."""
     return Loaded(build)
 
 

@@ -1,9 +1,8 @@
 """``python -m harness.devices.cuda.occupancy PROJECT``: the driver's own occupancy of every variant of a
 project, beside ours.
 
-Prints JSON, by name of the variant: resident blocks of an SM by the driver, by our arithmetic, and what
-limits them. A process of its own, since it holds a CUDA context.
-"""
+Prints JSON by variant name: resident blocks per SM according to the driver, as computed by us, and what
+limits them. A separate process, since it holds a CUDA context."""
 
 from __future__ import annotations
 
@@ -23,10 +22,10 @@ from harness.project.loader import load
 
 
 def checked(result: tuple[Any, ...]) -> Any:
-    """What a driver call gives besides its status. Raises RuntimeError where that is no success."""
+    """The result of a driver call without its status. Raises RuntimeError if the status is not success."""
     status, *rest = result
     if status != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(f"the CUDA driver says {status.name}")
+        raise RuntimeError(f"the CUDA driver returned {status.name}")
     return rest[0] if rest else None
 
 

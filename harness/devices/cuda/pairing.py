@@ -1,4 +1,5 @@
-"""Two builds timed in turn, in the blocks of a schedule. Pure: whatever can time a sequence will do."""
+"""Two builds timed alternately, in the blocks of a schedule. Pure: works with anything that times a
+sequence."""
 
 from __future__ import annotations
 
@@ -31,9 +32,9 @@ class Watch(Protocol):
 
 
 def time_pair(watch: Watch, arms: Mapping[str, Any], plan: PairPlan) -> PairedSamples:
-    """The blocks of the plan, those repeated of which the clock was throttled.
+    """The blocks of the plan; blocks with a throttled clock are repeated.
 
-    Fewer come back where retries did not help.
+    Returns fewer if retries did not help.
     """
     watch.ready()
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""What the parent sends to the worker and what comes back: plain picklable data, no declarations."""
+"""The messages between parent and worker: plain picklable data, no declarations."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Build:
 
 @dataclass(frozen=True)
 class Work:
-    """A launch on a problem: what the worker knows of a case beside its build.
+    """A launch for a problem: what the worker needs of a case besides its build.
 
     ``storages`` of the operands by name, ``roles`` of each as `Operand` has them; ``workspace`` bytes of it
     and how many of them are zero; ``library``, ``linear`` and ``depth`` as of the operation; ``product``
@@ -96,7 +96,7 @@ class Work:
 
     @property
     def result(self) -> str:
-        """The operand that is written."""
+        """The output operand."""
         return next(name for name, role in self.roles.items() if role == "result")
 
     def __hash__(self) -> int:

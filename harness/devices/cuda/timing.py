@@ -1,4 +1,4 @@
-"""Device time of a kernel, without the cost of launching it.
+"""Device time of a kernel, without launch overhead.
 
 A round is: write a buffer of twice the L2 (so that the kernel starts cold), event, kernel, event; then
 the same for cuBLAS. A batch of rounds is queued behind a kernel that waits for the host (`gate`), and
@@ -57,7 +57,7 @@ class Rounds:
         self.span += other.span
 
     def at_full_clock(self) -> Rounds:
-        """The rounds that no power cap or heat slowed down; kernel and reference each by its own clock."""
+        """The rounds not slowed down by the power cap or heat; kernel and reference each by its own clock."""
         kept, references = steady(self.mhz), steady(self.reference_mhz)
         return Rounds(
             [self.kernel[i] for i in kept],
@@ -130,8 +130,8 @@ class Stopwatch:
         return Rounds(run.seconds[::2], run.mhz[::2], run.seconds[1::2], run.mhz[1::2], run.looks, run.span)
 
     def sequence(self, work: Sequence[Enqueue], l2: str) -> Launched:
-        """Launches in this order, LAUNCHES at most, in one released batch. Raises DeviceError where the gate
-        timed out before the host released it."""
+        """Launches in this order, at most LAUNCHES, in one batch. Raises DeviceError if the gate timed out
+        before the host released it."""
         self._token += 1
         self._gate.prepared_async_call(
             (1, 1), (1, 1, 1), self.stream, self._flag_at, self._token, _GATE_TIMEOUT_NS, int(self._late)
@@ -180,10 +180,10 @@ class Stopwatch:
         self._stamp.prepared_async_call((1, 1), (1, 1, 1), self.stream, int(self._stamps) + 24 * number)
 
     def calibrate(self) -> None:
-        """Seconds that an event pair adds to one launch, as the GPU is now.
+        """Seconds that a pair of events adds to one launch, in the GPU's current state.
 
-        Empty kernels back to back come at the pace of their own duration (within 0.1 µs of Nsight
-        Compute's figure for one), so one pair around one of them reads that and the pair's cost.
+        Empty kernels launched back to back run at intervals of their own duration (within 0.1 µs of Nsight
+        Compute's value), so a pair of events around one of them measures that plus the pair's own cost.
         """
 
         def empties(count: int) -> Enqueue:
@@ -201,14 +201,14 @@ class Stopwatch:
         self.overhead = one - (five - one) / 4
 
     def ready(self) -> None:
-        """Brings the clock up and measures what an event pair costs, once a process."""
+        """Brings the clock up and measures the cost of an event pair, once per process."""
         if not self.overhead:
             self.settle()
             self.calibrate()
 
     def measure(self, kernel: Enqueue, reference: Enqueue | None, plan: Plan) -> tuple[Rounds, int, bool]:
-        """Rounds at full clock, as many as the plan wants; the number thrown away; and whether the clock
-        stayed so low through all retries that too few are left."""
+        """Rounds at full clock, as many as planned; the number of discarded rounds; and whether too few are
+        left because the clock stayed low in all retries."""
         self.ready()
         two = self.batch(kernel, reference, 2, plan.l2)
         one = max(float(np.median(two.kernel)), 1e-7)
@@ -230,9 +230,8 @@ class Stopwatch:
         return clean, len(seen.kernel) - len(clean.kernel), len(clean.kernel) < plan.least_rounds
 
     def sustain(self, kernel: Enqueue, seconds: float) -> dict[str, float | None]:
-        """Figures once the kernel alone, launched back to back into a warm L2, has kept the GPU busy for so
-        long: over the last quarter of it, the seconds a launch (gaps between launches included), the SM clock
-        and the power."""
+        """Sustained throughput: after launching the kernel back to back with a warm L2 for so many seconds,
+        the seconds per launch (including gaps), the SM clock and the power over the last quarter."""
         one = max(float(np.median(self.sequence([kernel] * 4, "warm").seconds)), 1e-6)
         launches = int(np.clip(0.01 / one, 1, LAUNCHES))
         stretches = max(8, int(seconds / (launches * one)))

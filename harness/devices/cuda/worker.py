@@ -1,4 +1,4 @@
-"""The worker process: holds the CUDA context and does what the parent asks, one request at a time."""
+"""The worker process: holds the CUDA context and serves the parent's requests, one at a time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _CODES = (
 
 
 class Worker:
-    """One CUDA context and what it has loaded."""
+    """One CUDA context and its loaded modules."""
 
     def __init__(self) -> None:
         cuda.init()
@@ -94,7 +94,7 @@ class Worker:
         return self._time(build, work, request.plan)
 
     def _under_test(self, build: Build, work: Work, slot: str = "") -> Loaded | Library:
-        """What is to be launched: a kernel, or the library where that is what is asked for."""
+        """What to launch: a kernel, or the library."""
         return self._library(work.dtype) if build.source is None else self._load(build, slot)
 
     def _library(self, dtype: DType) -> Library:
@@ -124,7 +124,7 @@ class Worker:
         return Outputs(image.read(work.result, inputs[work.result], after), found)
 
     def _once(self, build: Build, work: Work) -> None:
-        """One launch on the data of a timed case, for a profiler to look at."""
+        """One launch on the data of a timed case, for a profiler."""
         stream = cuda.Stream()
         self._under_test(build, work).bind(work, self._data.get(work).normal)(stream)
         stream.synchronize()
@@ -237,7 +237,7 @@ def _blamed_on(arm: str) -> Iterator[None]:
 
 
 def _median_clock(rounds: Rounds) -> float:
-    """MHz over the rounds, by their stamps, else by NVML; 0 without a round."""
+    """Median clock of the rounds in MHz, from their stamps, otherwise from NVML; 0 without rounds."""
     known = [mhz for mhz in rounds.mhz if mhz == mhz] or [look.sm_clock_mhz for look in rounds.looks] or [0.0]
     return round(float(np.median(known)), 1)
 
