@@ -23,7 +23,7 @@ from pydantic import (
 
 from harness.files import fault
 
-# What is kept of machine_info: a list of what may be told, so that nothing else ever is.
+# The parts of machine_info to keep: an allow-list, so that nothing else is ever stored.
 _MACHINE = (
     *("name", "memory_mib", "capability", "driver", "cuda_driver", "nvcc", "power_limit_w", "ecc", "mig"),
     *("max_sm_clock_mhz", "max_memory_clock_mhz", "applications_sm_clock_mhz", "board", "vbios"),

@@ -32,7 +32,7 @@ from harness.verdicts.vocabulary import Reference
 
 SCHEMA = 1
 MIN_RUNS = 5  # Fresh processes: their medians give the noise floor.
-_OF_A_CASE = ("board", "driver", "nvcc", "power_limit_w", "ecc", "mig")  # told by a case's own provenance
+_OF_A_CASE = ("board", "driver", "nvcc", "power_limit_w", "ecc", "mig")  # from a case's own provenance
 _MEASURE = "measure it with `nox -s baseline`"
 _RESTORE = "restore it from git, or remove it and measure again with `nox -s baseline`"
 
@@ -312,7 +312,7 @@ def _baseline(document: dict[str, Any], path: Path | None) -> Baseline:
 
 
 def noise_floor(medians: Sequence[float]) -> float:
-    """(max - min) / median of the medians of fresh runs."""
+    """(max - min) / median of the medians of the runs."""
     return (max(medians) - min(medians)) / statistics.median(medians)
 
 

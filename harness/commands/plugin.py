@@ -132,7 +132,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # Before anything runs
 
 
-MARKERS = ("gpu: needs an NVIDIA GPU", "static: holds the compiler's figures against the stored ones, no GPU")
+MARKERS = ("gpu: needs an NVIDIA GPU", "static: compares compiler metrics with the stored ones, no GPU")
 # Where timing is off, a case fails before it uses the fixture.
 UNUSED = "ignore:Benchmark fixture was not used at all:pytest_benchmark.logger.PytestBenchmarkWarning"
 

@@ -30,8 +30,8 @@ Variant = tuple[Kernel, Config, DType]
 
 
 class PtxasFigures(NamedTuple):
-    """What ``ptxas -v`` says of an entry: registers and bytes of stack and of spills a thread, barriers and
-    bytes of static shared memory a block. The stack holds the spills, and is that of callees too."""
+    """What ``ptxas -v`` reports for an entry: registers and bytes of stack and of spills per thread, barriers
+    and bytes of static shared memory per block. The stack includes spills and callees."""
 
     registers: int
     barriers: int
@@ -107,7 +107,7 @@ def compile_options(kernel: Kernel, config: Config, dtype: DType) -> tuple[str, 
 def compile_cubin(
     kernel: Kernel, config: Config, dtype: DType, arch: str, nvcc: Nvcc | None = None
 ) -> Binary:
-    """Compile for one architecture ("sm_90a"), or take it from the cache; by ``find_nvcc``'s unless told.
+    """Compiles for one architecture ("sm_90a"), or takes it from the cache; by default with ``find_nvcc``'s.
 
     Raises CompileError with the compiler's lines, also where the entry is not there; ToolchainError without a
     compiler; ValueError for a library kernel.
@@ -155,7 +155,7 @@ def _numbered(ptx: str, main: str) -> str:
 
 
 def entry_symbol(kernel: Kernel, config: Config, dtype: DType, ptx: str) -> str:
-    """The symbol of a kernel's entry in its PTX. Raises CompileError where there is none such, or several."""
+    """The symbol of a kernel's entry in its PTX. Raises CompileError if there is none, or several."""
     what = _what(kernel, config, dtype)
     try:
         return symbol_of(kernel.entry_of(config, dtype), ptx_symbols(ptx), what)
@@ -228,7 +228,7 @@ def compile_error(what: str, entry: str, log: str, options: Sequence[str] = ()) 
     gone = re.search(r"^(\S+?):(\d+):\d+: fatal error: (.+): No such file or directory", lines, re.MULTILINE)
     if gone:
         return CompileError(
-            f"{what}: {gone[1]}:{gone[2]} includes {gone[3]}, which is neither beside that file, nor in an "
+            f"{what}: {gone[1]}:{gone[2]} includes {gone[3]}, which is neither next to that file, nor in an "
             "include folder of the declaration, nor in the CUDA toolkit (a name made by a macro is not "
             "followed)",
             lines,

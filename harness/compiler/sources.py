@@ -158,7 +158,7 @@ def sources(kernel: Kernel) -> Sources:
 
 
 def _include_folders(kernel: Kernel, beside: Path) -> Iterator[Path]:
-    """The include folders that a kernel declares; relative ones are beside its .cu file."""
+    """The include folders that a kernel declares, relative to its .cu file."""
     for folder in kernel.include:
         path = Path(os.path.normpath(beside / folder))
         if not path.is_dir():

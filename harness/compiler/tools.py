@@ -36,7 +36,7 @@ class Disassembler:
 def find_nvcc() -> Nvcc:
     """The nvcc of PATH, else of $CUDA_HOME or $CUDA_PATH, else of NVIDIA's wheels in this environment.
 
-    Raises ToolchainError where there is none, where it does not run, or where g++ is missing.
+    Raises ToolchainError if there is none, if it cannot be run, or if g++ is missing.
     """
     found = next(iter(_candidates("nvcc")), None)
     if not found:
@@ -50,7 +50,7 @@ def find_nvcc() -> Nvcc:
 def pinned_tools() -> tuple[Nvcc, Disassembler]:
     """The compiler and the disassembler of the versions pinned, wherever they are.
 
-    What a compiler makes of a kernel depends on its version: figures are compared between equal ones only.
+    Metrics depend on the compiler version, so they are compared between equal versions only.
     Raises ToolchainError, one line, where either is missing or there in other versions only.
     """
     return pinned_nvcc(), Disassembler(*_pinned("nvdisasm", pins()[1]))

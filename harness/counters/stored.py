@@ -34,7 +34,7 @@ Variant = Mapping[str, Figures]  # by problem
 
 
 def figures(counts: Counts) -> dict[str, int]:
-    """What is stored of a case."""
+    """The counters stored for a case."""
     total, buffers = counts.total, counts.buffers
     made: dict[str, int] = {}
     for name in GLOBAL:

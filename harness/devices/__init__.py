@@ -123,7 +123,7 @@ def open_cuda(time_limit: float) -> CudaDevice:
     from importlib.util import find_spec
 
     if find_spec("pynvml") is None:
-        raise NoDevice("nvidia-ml-py is not installed; `pip install --group gpu` brings what a GPU needs")
+        raise NoDevice("nvidia-ml-py is not installed; install it with `pip install --group gpu`")
     from harness.compiler.errors import ToolchainError
     from harness.compiler.tools import find_nvcc
     from harness.devices.cuda.environment import NoGpu, driver_refusal

@@ -113,7 +113,7 @@ def _tile_refusals(shape: BlockShape, limits: GpuLimits) -> Iterable[str]:
     elif threads * m * n != rows * columns * shape.batch:
         tiles = f"{shape.batch} tiles" if shape.batch > 1 else "a tile"
         yield f"{threads} threads with {m}×{n} elements each do not make {tiles} of {rows}×{columns}"
-    # The most registers a thread of such a block can have; they are handed out eight a thread.
+    # The most registers per thread for such a block; they are allocated in units of eight per thread.
     registers = min(limits.registers_per_thread, limits.registers_per_sm // max(WARP, threads) // 8 * 8)
     if m * n >= registers:
         yield f"{m}×{n} sums a thread do not fit the {registers} registers it can have"

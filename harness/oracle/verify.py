@@ -1,6 +1,6 @@
 """Correctness: the checks of a kernel variant for a problem, and the first mismatch.
 
-Each check launches the kernel on inputs made for one kind of mistake; `verify` runs them all on a case.
+Each check launches the kernel with inputs that reveal one kind of error; `verify` runs them all for a case.
 """
 
 from __future__ import annotations

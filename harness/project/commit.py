@@ -141,7 +141,7 @@ def _take(tree: Path, sha: str, folders: Iterable[Path]) -> None:
 
 
 def _included(kernels: Iterable[Kernel], root: Path, tree: Path) -> Iterator[Path]:
-    """Folders of the repository, beside the project's own, that kernels include from; in the worktree."""
+    """Folders of the repository outside the project that kernels include from, as paths in the worktree."""
     top = Path(_git(root, "rev-parse", "--show-toplevel"))
     for path in (Path(folder).resolve() for kernel in kernels for folder in kernel.include):
         if path.is_relative_to(top) and not path.is_relative_to(root):

@@ -46,18 +46,18 @@ def clocks(mhz: Iterable[float]) -> list[int]:
 def summary(record: Mapping[str, Any]) -> dict[str, Any]:
     """The record with the samples of a gate's measurement as minimum, quartiles and maximum (Tukey's five
     numbers), those of a block and the clocks as their medians: every median is preserved."""
-    told = dict(record)
+    small = dict(record)
     if "gate" in record:
-        told["gate"] = [
+        small["gate"] = [
             {**run, "samples": five_numbers(run["samples"]), "clocks": _median(run["clocks"])}
             for run in record["gate"]
         ]
     if "looks" in record:
-        told["looks"] = [
+        small["looks"] = [
             {**look, "blocks": [[_median(part) for part in block] for block in look["blocks"]]}
             for look in record["looks"]
         ]
-    return told
+    return small
 
 
 def five_numbers(numbers: Sequence[int]) -> list[int]:

@@ -141,7 +141,7 @@ class TestCompiled:
         made(kernel)
         (tmp_path / "include" / "lib" / "inner.cuh").unlink()
         first = said(kernel).splitlines()[0]
-        assert first.startswith("planted f32: common.cuh:3 includes lib/inner.cuh, which is neither beside")
+        assert first.startswith("planted f32: common.cuh:3 includes lib/inner.cuh, which is neither next to")
 
     def test_the_second_time_needs_no_compiler(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         first = made(planted(tmp_path / "one"))

@@ -151,7 +151,7 @@ class CudaDevice:
         return self._signatures[key]
 
     def _looked_at(self, case: Case) -> None:
-        with contextlib.suppress(DeviceError):  # It will be told where the case is run.
+        with contextlib.suppress(DeviceError):  # reported when the case runs
             self._signature(case)
 
     def prepare(self, cases: Iterable[Case]) -> dict[str, str]:
@@ -179,7 +179,7 @@ class CudaDevice:
     def time(self, case: Case, plan: Plan) -> Measurement:
         """Checks the case at its problem on integers, times it, checks the output of a timed launch.
 
-        At the duty cycle that its kernel declares; sustained figures only where that is below 1. Raises
+        With the duty cycle that its kernel declares; sustained throughput only if that is below 1. Raises
         DeviceError, with code WRONG where an output is.
         """
         duty = case.kernel.duty

@@ -17,7 +17,7 @@ from harness.devices.cuda.protocol import Work
 from harness.model import DType, Problem, Resources
 
 _DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14, "int8": 3, "int32": 10}  # cudaDataType_t
-# What cublasGemmEx multiplies, and into what, beside FP32 and INT8 (its documentation's table of types).
+# Input and output types of cublasGemmEx besides FP32 and INT8 (the table of types in its documentation).
 _INTO = {
     "float32": ("float32",),
     "float16": ("float32", "float16"),

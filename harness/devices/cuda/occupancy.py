@@ -1,5 +1,5 @@
-"""``python -m harness.devices.cuda.occupancy PROJECT``: the driver's own occupancy of every variant of a
-project, beside ours.
+"""``python -m harness.devices.cuda.occupancy PROJECT``: the driver's occupancy of every variant of a
+project, next to ours.
 
 Prints JSON by variant name: resident blocks per SM according to the driver, as computed by us, and what
 limits them. A separate process, since it holds a CUDA context."""

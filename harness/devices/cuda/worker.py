@@ -34,7 +34,7 @@ from harness.timing.measurement import Measurement
 from harness.timing.plan import Plan
 from harness.timing.samples import PairedSamples
 
-# What CUDA's own words mean for a case; any of them may leave the context unusable.
+# Error codes for CUDA's errors; any of them may leave the context unusable.
 _CODES = (
     ("illegal memory access", "ILLEGAL_ADDRESS"),
     ("misaligned address", "MISALIGNED_ADDRESS"),
@@ -183,8 +183,8 @@ class Worker:
         self._checked.add((build, work))
 
     def _reference(self, enqueue: Any, work: Work, data: TimedData) -> Any:
-        """The library on the same data, launched once: its result is what a timed launch is held to. Where no
-        library has the operation, that of the kernel itself before it is timed."""
+        """One launch of the library on the same data, whose result a timed launch is compared with. If no
+        library supports the operation, the kernel's own result before it is timed."""
         if library.has(work):
             reference = self._library(work.dtype).bind(work, data.reference)
             reference(self._watch.stream)
@@ -251,7 +251,7 @@ def _reply(error: Exception) -> Reply:
 
 
 def main(connection: Connection) -> None:
-    """Serves requests until told to stop. Returns only then: after an error CUDA's own teardown may hang or
+    """Serves requests until asked to stop. Returns only then: after an error CUDA's own teardown may hang or
     abort, and under compute-sanitizer an orderly exit is what ends its report."""
     worker: Worker | None = None
     while True:

@@ -21,12 +21,12 @@ from harness.devices.workspace import WORKSPACE, new_workspace, sizes, workspace
 from harness.model import Case
 from harness.ptx import Buffer, Counters, Entry, GlobalMemory, Machine, PtxError, Report, parse
 
-_STATIC_SHARED = 48 * 1024  # bytes a block, on every architecture
+_STATIC_SHARED = 48 * 1024  # bytes per block, on every architecture
 _MACHINES = 4  # kept: cases come variant by variant
 
 
 class EmulatedDevice:
-    """Runs cases on the PTX that nvcc makes for ``arch`` ("sm_90a"), ``tools.find_nvcc``'s unless told.
+    """Runs cases on the PTX that nvcc generates for ``arch`` ("sm_90a"); default nvcc: ``tools.find_nvcc``.
 
     What it sees besides wrong values becomes violations of the launch, by check: bounds, misaligned,
     uninit, race, barrier, hang, trap, unwritten. Without ``by_source`` they name lines of the PTX alone,
@@ -49,7 +49,7 @@ class EmulatedDevice:
         """Launches of one variant on problems that differ in alpha and beta alone, as one grid. Of a kernel
         with a workspace the blocks of every second launch run last to first.
 
-        ``counters`` are told what the launches do.
+        ``counters`` count what the launches do.
 
         Raises DeviceError for a kernel that does not compile or uses an instruction unknown here.
         """
@@ -83,7 +83,7 @@ class EmulatedDevice:
         return self._machine(case).lines()
 
     def shared_bytes(self, case: Case) -> int:
-        """Bytes of shared memory a block, static and dynamic."""
+        """Bytes of shared memory per block, static and dynamic."""
         return self._machine(case).static_shared + case.launch.dynamic_shared
 
     def _lines(self, case: Case, entry: Entry) -> Mapping[int, int]:
