@@ -8,6 +8,7 @@ from typing import NamedTuple
 # What reading half a cubin may raise.
 DAMAGE = (struct.error, IndexError, ValueError)
 _NOBITS, _SYMTAB = 8, 2
+_SIZED, _KPARAM_INFO = 4, 0x17  # of the attributes of .nv.info
 _ENTRY = 0x10  # STO_CUDA_ENTRY, in a symbol's st_other
 
 
@@ -40,6 +41,25 @@ def symbols(cubin: bytes) -> list[str]:
 def code(cubin: bytes, symbol: str) -> bytes:
     """The instructions of a ``__global__`` function, with those of the functions that it calls."""
     return b"".join(s.content for s in sections(cubin) if s.name == f".text.{symbol}")
+
+
+def parameter_offsets(cubin: bytes, symbol: str) -> tuple[int, ...]:
+    """Where each parameter of a ``__global__`` function lies in the buffer of a launch, in bytes, in their
+    order.
+
+    From the KPARAM_INFO attributes of ``.nv.info.<symbol>``. A parameter of large alignment is aligned in the
+    constant bank, so its offset is no multiple of its alignment.
+    """
+    found: dict[int, int] = {}
+    for section in sections(cubin):
+        at = 0
+        while section.name == f".nv.info.{symbol}" and at < len(section.content):
+            form, attribute, size = struct.unpack_from("<BBH", section.content, at)
+            if (form, attribute) == (_SIZED, _KPARAM_INFO):
+                _, ordinal, offset = struct.unpack_from("<IHH", section.content, at + 4)
+                found[ordinal] = offset
+            at += 4 + (size if form == _SIZED else 0)
+    return tuple(found[ordinal] for ordinal in sorted(found))
 
 
 def constant_bytes(cubin: bytes, symbol: str) -> int:

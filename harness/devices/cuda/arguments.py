@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -23,7 +23,6 @@ _PACKED = {
     "p64": ("P", 8),
     "bytes[128]": ("128s", 128),
 }
-_MAP_ALIGN = 128  # of a CUtensorMap among the parameters, as CUDA 13 declares it; struct does not know
 _ELEMENTS = {
     "float32": "FLOAT32",
     "float16": "FLOAT16",
@@ -33,18 +32,21 @@ _ELEMENTS = {
 }
 
 
-def pack(work: Work, at: Mapping[str, int]) -> tuple[list[str], list[Any]]:
-    """The formats of the parameters, for PyCUDA's ``prepare``, and their values. Raises DeviceError for a
-    matrix that a tensor map cannot describe."""
-    formats, values, end = [], [], 0
-    for argument in work.arguments:
+def pack(
+    work: Work, at: Mapping[str, int], offsets: Callable[[], Sequence[int]]
+) -> tuple[list[str], list[Any]]:
+    """The formats of the parameters, for PyCUDA's ``prepare``, and their values. ``offsets`` gives where each
+    lies, in bytes; asked only where struct's own alignment does not tell, for tensor maps.
+
+    Raises DeviceError for a matrix that no tensor map can describe.
+    """
+    values = [_value(argument, work, at) for argument in work.arguments]
+    if not any(argument.map for argument in work.arguments):
+        return [_PACKED[argument.kind][0] for argument in work.arguments], values
+    formats, end = [], 0
+    for argument, start in zip(work.arguments, offsets(), strict=True):
         letter, size = _PACKED[argument.kind]
-        align = _MAP_ALIGN if argument.map else size
-        start = -(-end // align) * align
-        if argument.map and start > end:
-            formats.append(f"{start - end}x")
-        formats.append(letter)
-        values.append(_value(argument, work, at))
+        formats.append(f"{start - end}x{letter}" if start > end else letter)
         end = start + size
     return formats, values
 

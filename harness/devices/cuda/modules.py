@@ -34,10 +34,10 @@ class Loaded:
         assert build.source is not None
         self.build = build
         try:
-            symbol = symbol_of(build.entry, elf.symbols(compile_cached(build)), build.name)
+            self._symbol = symbol_of(build.entry, elf.symbols(compile_cached(build)), build.name)
         except (CompileError, ToolchainError) as error:
             raise DeviceError("COMPILE_ERROR", str(error)) from None
-        self.function = _source_module(build).get_function(symbol)
+        self.function = _source_module(build).get_function(self._symbol)
         self._dynamic = 0
 
     @cached_property
@@ -50,13 +50,16 @@ class Loaded:
             cubin_sha256=hashlib.sha256(compile_cached(self.build)).hexdigest(),
         )
 
+    def _offsets(self) -> tuple[int, ...]:
+        return elf.parameter_offsets(compile_cached(self.build), self._symbol)
+
     def bind(self, work: Work, at: Mapping[str, int]) -> Callable[[Any], None]:
         """A function that enqueues the launch on a stream, with the operands at these addresses."""
         launch = work.launch
         if launch.dynamic_shared != self._dynamic:
             self._dynamic = launch.dynamic_shared
             self.function.set_attribute(cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, self._dynamic)
-        format, args = pack(work, at)
+        format, args = pack(work, at, self._offsets)
         self.function.prepare(format)
         call, shared = self.function.prepared_async_call, launch.dynamic_shared
         grid, block = launch.grid, launch.block
