@@ -190,17 +190,17 @@ def test_declarations_run_in_a_namespace_of_their_own(repo: Repo) -> None:
 
 def test_a_project_below_the_repository_has_its_own_folder_and_what_it_includes(tmp_path: Path) -> None:
     repo = Repo(tmp_path / "repo")
-    home, shared = repo.root / "gemm", repo.root / "shared" / "include"
-    shared.mkdir(parents=True)
+    home, headers = repo.root / "gemm", repo.root / "lib" / "include"
+    headers.mkdir(parents=True)
     (home / "kernels").mkdir(parents=True)
     (home / "pyproject.toml").write_text("[tool.gemm-regression]\n")
-    (shared / "scale.h").write_text("#define SCALE 2\n")
+    (headers / "scale.h").write_text("#define SCALE 2\n")
     (home / "kernels" / "one.cu").write_text('#include "scale.h"\n' + source("C[0] = SCALE;"))
-    included = declarations().replace("shape=shape,", 'shape=shape, include=("../../shared/include",),')
+    included = declarations().replace("shape=shape,", 'shape=shape, include=("../../lib/include",),')
     (home / "kernels" / "__init__.py").write_text(included)
     repo.git("add", "--all")
     repo.git("commit", "--quiet", "-m", "below")
-    (shared / "scale.h").write_text("#define SCALE 3\n")
+    (headers / "scale.h").write_text("#define SCALE 3\n")
     project = load(home)
     case = Case(project.kernels[0], F32, project.kernels[0].configs[0], PROBLEM)
     with checked_out("HEAD", project) as commit:
