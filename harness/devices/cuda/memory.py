@@ -17,6 +17,7 @@ from harness.model import Array, DType
 
 _ARENA = 2 << 30  # enough for six matrices of 8192 × 8192 in FP32
 _PAGE = 2 << 20  # the GPU's large pages
+_APART = 1_000_003  # elements between what two operands of another layout hold at one place
 _PERIOD = 4_194_319  # prime: the pool of random numbers never lines up with a tile or a row
 
 
@@ -225,10 +226,13 @@ class TimedDataArena:
         )
         normal, integers = places[: len(inputs)], places[len(inputs) :]
         whole = iter(("odd", "sparse", "sparse", "sparse"))
-        for name, real, integer in zip(inputs, normal, integers, strict=True):
+        for number, (name, real, integer) in enumerate(zip(inputs, normal, integers, strict=True)):
             added = work.roles[name] == "added"
             for address, kind in ((real, "normal"), (integer, "added" if added else next(whole))):
                 pool = self._get_pool(kind, work.dtype, work.depth)
+                if work.problem.layout != "NN":
+                    # Else rows of A and columns of B would hold the same numbers, and sums would be of squares.
+                    pool = np.roll(pool, -number * _APART)
                 _fill(address, pool.astype(work.storages[name].dtype, copy=False), counts[name])
         cuda.memset_d8(c, 0xFF, _up(result) + 2 * GUARD)
         if work.workspace[0]:
