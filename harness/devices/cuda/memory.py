@@ -231,7 +231,7 @@ class TimedDataArena:
             for address, kind in ((real, "normal"), (integer, "added" if added else next(whole))):
                 pool = self._get_pool(kind, work.dtype, work.depth)
                 if work.problem.layout != "NN":
-                    # Else rows of A and columns of B would hold the same numbers, and sums would be of squares.
+                    # Else a row of A and a column of B would hold the same numbers: sums of squares.
                     pool = np.roll(pool, -number * _APART)
                 _fill(address, pool.astype(work.storages[name].dtype, copy=False), counts[name])
         cuda.memset_d8(c, 0xFF, _up(result) + 2 * GUARD)
