@@ -55,7 +55,7 @@ def typing(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """The harness's own tests, including planted bugs that must be caught."""
-    install(session, "test")
+    install(session, "tests")
     ignored = [f"--ignore={file}" for file in CHECKED]
     session.run("python", "-m", "pytest", "-n", "auto", "-m", "not gpu", *ignored, *session.posargs)
 
