@@ -1,5 +1,6 @@
-"""``gemm-regression check``: check every kernel without a GPU: execute its PTX, and compare compiler metrics
-and memory counters with the stored ones.
+"""``gemm-regression check``: check every kernel without a GPU.
+
+Executes its PTX, and compares compiler metrics and memory counters with the stored ones.
 
 Exit status: pytest's; 0 everything passed; 1 something failed; 2 or more nothing could be judged.
 """

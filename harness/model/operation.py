@@ -70,8 +70,11 @@ class Storage:
     def place(self, row: int, column: int) -> str:
         """The element at a row and column of the buffer, as text: ``(3, 5)``, or ``[2](3, 5)`` in a batch."""
         matrix, row = divmod(row, max(1, self.rows + self.gap))
-        at = (column, row) if self.transposed else (row, column)
-        return (f"[{matrix}]" if self.count > 1 else "") + f"({at[0]}, {at[1]})"
+        return self.element(matrix, *((column, row) if self.transposed else (row, column)))
+
+    def element(self, matrix: int, row: int, column: int) -> str:
+        """An element of a matrix of the batch, as text."""
+        return (f"[{matrix}]" if self.count > 1 else "") + f"({row}, {column})"
 
 
 @dataclass(frozen=True)

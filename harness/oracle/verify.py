@@ -147,7 +147,7 @@ class _Examination:
         return inputs
 
     def _name(self, at: tuple[int, ...], problem: Problem) -> str:
-        return f"{self._result}{_place(at, problem)}"
+        return f"{self._result}{self._storage(problem).element(*at)}"
 
     def _compare(self, check: str, problem: Problem, seen: Array, want: Array, bound: Array | float) -> None:
         got = self._matrices(problem, seen)
@@ -301,12 +301,6 @@ def _is_unwritten(value: Any) -> bool:
     if value.dtype.kind == "i":
         return bool(value == np.iinfo(value.dtype).min)
     return bool(np.isnan(value))
-
-
-def _place(at: tuple[int, ...], problem: Problem) -> str:
-    """An element (batch, row, column) as a coordinate."""
-    matrix = f"[{at[0]}]" if problem.batch > 1 else ""
-    return f"{matrix}({at[1]}, {at[2]})"
 
 
 def _scales(problem: Problem) -> str:

@@ -136,7 +136,7 @@ class Checks:
         a, b, c = (_fetch(data.integers[name], of[name], matrix).astype(np.float64) for name in "ABC")
         want = p.alpha * (a[row] @ b) + p.beta * _OLD
         column = int(np.flatnonzero(~(c[row] == want))[0])
-        place = f"[{matrix}]" * (p.batch > 1) + f"({row}, {column})"
+        place = of["C"].element(matrix, row, column)
         return (
             f"{name} on {p.id}: exact check at the timed problem failed in {rows} of {p.m * p.batch} rows, "
             f"first at {place}: got {c[row, column]:g}, expected {want[column]:g}"

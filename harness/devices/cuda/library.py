@@ -25,14 +25,14 @@ _INTO = {
     "int8": ("int32",),
 }
 _WORKSPACE = 32 << 20  # bytes, what cuBLAS itself takes on Hopper
-_CLASSIC = {"": False, "BIAS": True, "RELU_BIAS": True, "GELU_BIAS": True}  # epilogue: by cublasLt
+_EPILOGUES = ("", "BIAS", "RELU_BIAS", "GELU_BIAS")  # all but the plain product by cublasLt
 
 Enqueue = Callable[[Any], None]
 
 
 def has(work: Work) -> bool:
     """Whether a library computes this operation on this dtype."""
-    if work.library is None or work.library not in _CLASSIC:
+    if work.library is None or work.library not in _EPILOGUES:
         return False
     if work.library and work.problem.transposed("C"):
         return False  # cublasLt adds its bias to rows of what it sees as columns

@@ -131,7 +131,7 @@ def _outputs(case: Case, buffers: Mapping[str, Buffer], i: int, report: Report) 
         missing = storage.matrices(~buffer.written(i))
         if missing.any():
             at = tuple(int(v) for v in np.argwhere(missing)[0])
-            place = (f"[{at[0]}]" if storage.count > 1 else "") + f"({at[1]}, {at[2]})"
+            place = storage.element(*at)
             text = f"no thread wrote {name}{place}; {int(missing.sum())} elements in total"
             found.append(Violation("unwritten", text))
     if not report.stopped and (workspace := buffers.get(WORKSPACE)) is not None:
