@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -108,28 +107,18 @@ def impatient() -> Iterator[Any]:
     device.close()
 
 
-@pytest.fixture(scope="module")
-def stored(impatient: Any) -> Iterator[dict[str, str]]:
-    """What values on this GPU catch, by mutant; stored for the kill matrix where that is asked for."""
-    found: dict[str, str] = {}
-    yield found
-    if os.environ.get(gpu.STORE):
-        gpu.store(gpu.describe(impatient.info), "values", found)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("mutant", WRONG, ids=_names(WRONG))
 def test_a_wrong_kernel_is_caught(
     mutant: Mutant,
     impatient: Any,
     device: Any,
-    stored: dict[str, str],
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
     if mutant.sparse:
         pytest.skip("it shows only on matrices larger than a GPU holds")
-    caught = stored[mutant.name] = gpu.caught_by_values(mutant, tmp_path, impatient)
+    caught = gpu.caught_by_values(mutant, tmp_path, impatient)
     record_property("caught_by", caught)
     if not caught and mutant.by_luck:
         pytest.skip(f"values on a GPU show it only by luck: {mutant.by_luck}")

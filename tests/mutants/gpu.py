@@ -1,7 +1,7 @@
 """What a GPU's values, and compute-sanitizer, see of the mutants.
 
-Stored in tests/mutants/gpu.json: the values' part by ``GEMM_MUTANTS_ON_GPU=1 pytest tests/test_mutants.py
--m gpu``, the sanitizer's by ``python -m tests.mutants.gpu``. ``python -m tests.mutants.matrix`` shows them.
+``python -m tests.mutants.gpu [NAME ...]`` stores both in tests/mutants/gpu.json, of all mutants or of those
+named; ``python -m tests.mutants.matrix`` shows them.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 
 from pytest_benchmark.utils import get_commit_info
 
@@ -27,9 +28,9 @@ from harness.project.suites import VERIFIED
 from tests.mutants import WRONG, Mutant, build, cases, real
 
 FILE = Path(__file__).with_name("gpu.json")
-STORE = "GEMM_MUTANTS_ON_GPU"  # set in the environment of a run on a GPU, to store what it sees
-PATIENCE = 40.0  # seconds for a launch, which takes many times longer under a sanitizer
-AT_ONCE = 8  # processes under the sanitizer; each keeps a core busy, and the GPU hardly
+PATIENCE = 8.0  # seconds for a launch
+PATIENCE_WATCHED = 40.0  # a launch takes many times longer under a sanitizer
+AT_ONCE = 8  # processes; each keeps a core busy, and the GPU hardly
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def caught_by_sanitizer(name: str, sanitizer: str) -> str:
 
 def launch(mutant: Mutant) -> None:
     """Launches a mutant once on each of its problems, until one crashes or hangs. Raises NoDevice."""
-    device = open_cuda(PATIENCE)
+    device = open_cuda(PATIENCE_WATCHED)
     with tempfile.TemporaryDirectory() as folder:
         for case in cases(mutant, build(mutant, Path(folder))):
             try:
@@ -101,33 +102,61 @@ def launch(mutant: Mutant) -> None:
     device.close()
 
 
-def main(args: list[str]) -> int:
-    """Exit status: 0; 1 where a run under the sanitizer failed; 2 without a GPU or compute-sanitizer."""
-    try:
-        if args[:1] == ["--launch"]:
-            launch(next(mutant for mutant in WRONG if mutant.name == args[1]))
-            return 0
-        device = open_cuda(120.0)
-        device.close()
-        sanitizer = find_tool("compute-sanitizer")
-    except (NoDevice, ToolchainError) as error:
-        print(f"mutants: {error}", file=sys.stderr)
-        return 2
-    # One of another signature is not launched.
-    never = [name for name, check in load().values.items() if check == "SIGNATURE"]
-    names = [mutant.name for mutant in WRONG if not mutant.sparse and mutant.name not in never]
+def examine(part: str, gpu: str, names: Collection[str], look: Callable[[str], str]) -> bool:
+    """Looks at mutants side by side and stores what was seen of each at once; False where one failed."""
     found: dict[str, str] = {}
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        runs = {pool.submit(caught_by_sanitizer, name, sanitizer): name for name in names}
+        runs = {pool.submit(look, name): name for name in names}
         for run in as_completed(runs):
             try:
                 found[runs[run]] = run.result()
             except ToolchainError as error:
                 print(f"mutants: {error}", file=sys.stderr)
                 continue
-            print(f"{runs[run]}: {found[runs[run]] or 'not caught'}", flush=True)
-            store(describe(device.info), "sanitizer", found)  # each is there if the next takes too long
-    return 0 if len(found) == len(names) else 1
+            print(f"{part}: {runs[run]}: {found[runs[run]] or 'not caught'}", flush=True)
+            store(gpu, part, found)
+    return len(found) == len(names)
+
+
+def main(args: list[str]) -> int:
+    """Exit status: 0; 1 where one failed to run; 2 for an unknown name, without a GPU or compute-sanitizer."""
+    mutants = {mutant.name: mutant for mutant in WRONG if not mutant.sparse}
+    if unknown := set(args).difference(mutants, ["--launch"]):
+        print(f"mutants: {', '.join(sorted(unknown))}: no mutant that runs on a GPU", file=sys.stderr)
+        return 2
+    try:
+        if args[:1] == ["--launch"]:
+            launch(mutants[args[1]])
+            return 0
+        sanitizer = find_tool("compute-sanitizer")
+        devices = [open_cuda(PATIENCE) for _ in range(AT_ONCE)]
+    except (NoDevice, ToolchainError) as error:
+        print(f"mutants: {error}", file=sys.stderr)
+        return 2
+    gpu = describe(devices[0].info)
+    free: SimpleQueue[Device] = SimpleQueue()
+    for device in devices:
+        free.put(device)
+
+    def values(name: str) -> str:
+        device = free.get()
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                return caught_by_values(mutants[name], Path(folder), device)
+        finally:
+            free.put(device)
+
+    names = args or list(mutants)
+    done = examine("values", gpu, names, values)
+    for device in devices:
+        device.close()
+    # One of another signature is not launched.
+    launched = [name for name in names if load().values.get(name) != "SIGNATURE"]
+    return (
+        0
+        if examine("sanitizer", gpu, launched, lambda name: caught_by_sanitizer(name, sanitizer)) and done
+        else 1
+    )
 
 
 if __name__ == "__main__":
