@@ -30,6 +30,8 @@ def test_kernel(verify_case: Case, device: Device, record_property: Record) -> N
     checked = check(device, verify_case)
     record_property("verdict", str(checked.outcome))
     record_property("findings", " ".join(finding.check for finding in checked.findings))
+    if checked.notes:
+        record_property("notes", "\n".join(map(str, checked.notes)))
     if checked.outcome.kind in SKIPPED:
         pytest.skip(checked_text(checked))
     if checked.outcome != CORRECT:

@@ -74,6 +74,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="sm_90a",
         help="the GPU architecture that the emulated device compiles for (default sm_90a)",
     )
+    add(
+        "--strict-notes",
+        action="store_true",
+        help="what the emulated device only notes is an error: undefined in CUDA C++, but defined in PTX",
+    )
     cases.add_options(add)
     add(
         "--list-cases",
@@ -228,7 +233,7 @@ def _open_device(config: pytest.Config, session: Session) -> None:
     else:
         session.no_gpu = "--device emulated"
     try:
-        session.device = open_emulated(session.arch)
+        session.device = open_emulated(session.arch, config.option.strict_notes)
     except NoDevice as error:
         if wanted == "emulated":
             raise pytest.UsageError(f"--device emulated: {error}") from None

@@ -12,7 +12,7 @@ from harness.commands.session import KEY, Session
 from harness.files import write_whole
 from harness.gate.timed import Result
 from harness.reports import row
-from harness.reports.check import CheckRow, check_rows, check_table, counts_text
+from harness.reports.check import CheckRow, check_rows, check_table, counts_text, notes_lines
 from harness.reports.figures import gflops_text
 from harness.reports.markdown import job_summary
 from harness.reports.terminal import ladder_table
@@ -54,6 +54,8 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         terminalreporter.section(f"kernels without a GPU, {session.arch}")
         terminalreporter.write_line(check_table(checked, terminalreporter._tw.hasmarkup))
         terminalreporter.write_line(counts_text(checked))
+        for line in notes_lines(checked):
+            terminalreporter.write_line(line)
     rows = [row(r.case, r.verdict, r.cublas_ratio, session.policy) for r in session.results]
     notes = _notes(session)
     if rows and session.gpu and session.baseline and session.judging:
@@ -68,7 +70,7 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
             terminalreporter.write_line(note)
     if config.option.job_summary:
         counts = ", ".join(text for text, _ in terminalreporter.build_summary_stats_line()[0])
-        header = [*pytest_report_header(config), f"tests: {counts}", *notes]
+        header = [*pytest_report_header(config), f"tests: {counts}", *notes, *notes_lines(checked)]
         others = _other_failures(terminalreporter, session)
         kernels = session.project.kernels
         text = job_summary(rows, header, int(exitstatus), others, checked, kernels)

@@ -32,11 +32,13 @@ class Violation:
 @dataclass(frozen=True)
 class Outputs:
     """``result``: the output buffer after the launch, of ``Storage.shape``; ``violations``: what the device
-    detected; ``complete``: False if a violation stopped the launch, so that ``result`` is meaningless."""
+    detected; ``complete``: False if a violation stopped the launch, so that ``result`` is meaningless;
+    ``notes``: what is no error where the kernel runs as PTX, but undefined in CUDA C++."""
 
     result: Array
     violations: tuple[Violation, ...] = ()
     complete: bool = True
+    notes: tuple[Violation, ...] = ()
 
 
 class DeviceError(Exception):
@@ -146,8 +148,9 @@ def open_cuda(time_limit: float) -> CudaDevice:
     return device
 
 
-def open_emulated(arch: str) -> EmulatedDevice:
-    """The emulated device, compiling for an architecture such as "sm_90a". Raises NoDevice without nvcc."""
+def open_emulated(arch: str, strict: bool = False) -> EmulatedDevice:
+    """The emulated device, compiling for an architecture such as "sm_90a"; if ``strict``, its notes are
+    violations. Raises NoDevice without nvcc."""
     from harness.compiler.errors import ToolchainError
     from harness.compiler.tools import find_nvcc
     from harness.devices.emulated.device import EmulatedDevice
@@ -156,4 +159,4 @@ def open_emulated(arch: str) -> EmulatedDevice:
         find_nvcc()
     except ToolchainError as error:
         raise NoDevice(str(error)) from None
-    return EmulatedDevice(arch)
+    return EmulatedDevice(arch, strict=strict)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from harness.devices import Device, DeviceError
 from harness.model import Case, Kernel
-from harness.oracle import Finding, verify
+from harness.oracle import Finding, examine
 from harness.verdicts.judge import broken
 from harness.verdicts.vocabulary import Outcome, VerdictKind
 
@@ -26,6 +26,7 @@ class Checked:
         outcome: the verdict.
         findings: the oracle's.
         reasons: why the device could not run it, or the kernel does not accept it; one line each.
+        notes: what the device remarks on, which is no error.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Checked:
     outcome: Outcome
     findings: tuple[Finding, ...] = ()
     reasons: tuple[str, ...] = ()
+    notes: tuple[Finding, ...] = ()
 
 
 def check(device: Device, case: Case) -> Checked:
@@ -41,14 +43,15 @@ def check(device: Device, case: Case) -> Checked:
     if case.refusals:
         return Checked(case.id, kernel, REFUSED, reasons=case.refusals)
     try:
-        findings = tuple(verify(device, case))
+        examined = examine(device, case)
     except DeviceError as error:
         return failed(case.id, kernel, error)
+    findings, notes = examined.findings, examined.notes
     if not findings:
-        return Checked(case.id, kernel, CORRECT)
+        return Checked(case.id, kernel, CORRECT, notes=notes)
     if kernel.features and {finding.check.upper() for finding in findings} == {UNSUPPORTED}:
-        return Checked(case.id, kernel, NOT_EMULATED, findings)
-    return Checked(case.id, kernel, broken("WRONG").outcome, findings)
+        return Checked(case.id, kernel, NOT_EMULATED, findings, notes=notes)
+    return Checked(case.id, kernel, broken("WRONG").outcome, findings, notes=notes)
 
 
 def failed(name: str, kernel: Kernel, error: DeviceError) -> Checked:

@@ -4,6 +4,16 @@ name.
 
 from harness.oracle.inputs import make_inputs
 from harness.oracle.reference import error_bound, gamma, reference
-from harness.oracle.verify import SCALES, Finding, verify
+from harness.oracle.verify import SCALES, Examined, Finding, examine, verify
 
-__all__ = ["SCALES", "Finding", "error_bound", "gamma", "make_inputs", "reference", "verify"]
+__all__ = [
+    "SCALES",
+    "Examined",
+    "Finding",
+    "error_bound",
+    "examine",
+    "gamma",
+    "make_inputs",
+    "reference",
+    "verify",
+]

@@ -36,8 +36,22 @@ class Finding:
         return f"{self.check}: {self.message}"
 
 
+@dataclass(frozen=True)
+class Examined:
+    """``findings``: all that is wrong; ``notes``: what the device remarks on, which is no error."""
+
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[Finding, ...] = ()
+
+
 def verify(device: Device, case: Case) -> list[Finding]:
     """Everything that is wrong with a kernel variant for the problem of the case; empty if it is correct.
+    Raises what ``examine`` raises."""
+    return list(examine(device, case).findings)
+
+
+def examine(device: Device, case: Case) -> Examined:
+    """What is wrong with a kernel variant for the problem of the case, and what the device notes of it.
 
     The problem's own alpha and beta are checked and those of SCALES that the kernel takes. A DeviceError
     passes through: a kernel that crashes has no output to look at. Raises ValueError for a problem that the
@@ -45,7 +59,8 @@ def verify(device: Device, case: Case) -> list[Finding]:
     """
     if case.refusals:
         raise ValueError(f"{case.id}: {'; '.join(case.refusals)}")
-    return _Examination(device, case).findings
+    done = _Examination(device, case)
+    return Examined(tuple(done.findings), tuple(dict.fromkeys(done.notes)))
 
 
 @dataclass(frozen=True)
@@ -67,6 +82,7 @@ class _Examination:
         self._exact_sums = activation is None or activation.exact
         self._nan = not self._dtype.integer and (activation is None or activation.keeps_nan)
         self.findings: list[Finding] = []
+        self.notes: list[Finding] = []
         few = isinstance(device, BatchDevice)
         launches = [*(self._few() if few else self._all())]
         cases = [replace(case, problem=launch.problem) for launch in launches]
@@ -112,6 +128,7 @@ class _Examination:
         problem = launch.problem
         for violation in output.violations:
             self._add(violation.check, problem, violation.message)
+        self.notes += [Finding(note.check, note.message) for note in output.notes]
         if not output.complete:
             return
         changed = _bits(output.result) != _bits(launch.inputs[self._result])

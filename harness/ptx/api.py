@@ -37,7 +37,8 @@ class Result:
     ``arrays``: each array argument as the kernel left it, by the position of the argument, copies: the
     caller's stay as they are. ``names`` of all parameters, as the .cu file has them where that is known.
     ``hazards`` in the order they were seen, one an instruction; ``stopped``: after the last one the launch
-    could not go on. ``counts`` of the whole launch, ``counters`` those of each instruction (``tallies()``)
+    could not go on. ``notes``: what is undefined in CUDA C++ and defined in PTX; a result with notes alone is
+    ``clean``. ``counts`` of the whole launch, ``counters`` those of each instruction (``tallies()``)
     and buffer. ``lane_instructions``: instructions × active threads.
     """
 
@@ -47,6 +48,7 @@ class Result:
     names: tuple[str, ...]
     arrays: dict[int, Array]
     hazards: tuple[Hazard, ...]
+    notes: tuple[Hazard, ...]
     stopped: bool
     counts: Tally
     counters: Counters
@@ -104,6 +106,7 @@ def run(
         tuple(names),
         arrays,
         tuple(report.hazards),
+        tuple(report.notes),
         report.stopped,
         counts,
         counters,

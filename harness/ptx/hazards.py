@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -22,9 +21,10 @@ class Hazard:
 @dataclass
 class Report:
     """What a batch of launches did: ``hazards``, whether one of them ``stopped`` it, and lanes ×
-    instructions executed."""
+    instructions executed. ``notes`` are no errors: what CUDA C++ leaves undefined, but PTX defines."""
 
     hazards: list[Hazard] = field(default_factory=list)
+    notes: list[Hazard] = field(default_factory=list)
     stopped: bool = False
     lane_instructions: int = 0
 
@@ -78,5 +78,7 @@ class Site:
         return f"{source}:{line} ({place})" if line else place
 
 
-# Notes a hazard after which the launch goes on: check, what, site, lane.
-Tell = Callable[[str, str, Site | None, int], None]
+class Tell(Protocol):
+    """Notes a hazard after which the launch goes on, as an error or, with ``note``, as a note."""
+
+    def __call__(self, check: str, what: str, site: Site | None, lane: int, note: bool = False) -> None: ...

@@ -40,7 +40,7 @@ class Machine:
         self._builder = Builder(self.state, entry)
         self._blocks = self._build()
         self._report = Report()
-        self._told: dict[tuple[str, int], set[int]] = {}  # lines, by check and launch
+        self._told: dict[tuple[str, bool, int], set[int]] = {}  # lines, by check, level and launch
 
     def _where(self, site: Site) -> str:
         line = self.lines().get(site.instruction.line, 0)
@@ -167,21 +167,22 @@ class Machine:
                     break
         return self._report
 
-    def report(self, check: str, what: str, site: Site | None, lane: int) -> None:
-        """Note a hazard, once an instruction and launch, and so many of a kind that none hides another."""
+    def report(self, check: str, what: str, site: Site | None, lane: int, note: bool = False) -> None:
+        """Keep a hazard, once an instruction and launch, and so many of a kind that none hides another."""
         launch = int(self.state.geometry.launch[lane])
-        told = self._told.setdefault((check, launch), set())
+        told = self._told.setdefault((check, note, launch), set())
         line = site.instruction.line if site else 0
         if line in told or len(told) >= _HAZARDS:
             return
         told.add(line)
-        self._tell(check, what, site, lane)
+        self._tell(check, what, site, lane, note)
 
-    def _tell(self, check: str, what: str, site: Site | None, lane: int) -> None:
+    def _tell(self, check: str, what: str, site: Site | None, lane: int, note: bool = False) -> None:
         launch = int(self.state.geometry.launch[lane])
         where = f" at {self._where(site)}" if site else ""
         message = f"{self.state.geometry.describe(lane)} {what}{where}"
-        self._report.hazards.append(Hazard(check, launch, message))
+        kept = self._report.notes if note else self._report.hazards
+        kept.append(Hazard(check, launch, message))
 
     def _run_chunk(
         self,

@@ -18,7 +18,7 @@ _HEAD = 6  # values shown
 
 
 def describe(result: Result, arguments: Sequence[Any]) -> str:
-    """What a launch did: its arguments afterwards, hazards, counts."""
+    """What a launch did: its arguments afterwards, hazards, notes, counts."""
     return "\n".join(_lines(result, arguments))
 
 
@@ -31,6 +31,9 @@ def _lines(result: Result, arguments: Sequence[Any]) -> Iterator[str]:
         yield f"  {i} {name:{width}}  {_argument(argument, result.arrays.get(i))}"
     yield f"hazards: {len(result.hazards) or 'none'}"
     yield from _hazards(result.hazards)
+    if result.notes:
+        yield f"notes, undefined in CUDA C++ but not in PTX: {len(result.notes)}"
+        yield from _hazards(result.notes)
     yield "counts"
     yield from _counts(result.counts)
 

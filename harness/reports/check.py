@@ -1,7 +1,8 @@
 """The table of a run without a GPU: one row per variant, from what its tests recorded.
 
 Tests record their results with `record_property`, which also works across processes: ``variant`` always;
-``problem``, ``verdict`` (kind and reason) and ``findings`` (check names) from the correctness tests;
+``problem``, ``verdict`` (kind and reason), ``findings`` (check names) and ``notes`` (a line each) from the
+correctness tests;
 ``arch``, ``registers``, ``occupancy``, ``limited_by`` and ``change`` from the compiler metrics;
 ``sectors_per_request`` and ``conflicts`` from the counters."""
 
@@ -37,6 +38,7 @@ class CheckRow:
         sectors_per_request, conflicts: from the counters, as text.
         registers, occupancy: from the compiler, as text.
         changed: architectures whose metrics differ from the stored ones.
+        notes: what was remarked on, on how many problems.
         failed: whether any of its tests failed.
         compared: whether there were stored metrics to compare with.
     """
@@ -53,6 +55,7 @@ class CheckRow:
     occupancy: str = ""
     changed: list[str] = field(default_factory=list)
     verdicts: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
     failed: bool = False
     compared: bool = False
 
@@ -99,6 +102,7 @@ def check_rows(reports: Iterable[Any], arch: str, kernels: Sequence[Kernel] = ()
             row.problems += 1
             row.wrong += report.failed
             row.found.update(str(said.get("findings", "")).split())
+            row.notes.update(str(said.get("notes", "")).splitlines())
         if said.get("arch") == arch:
             row.registers, row.occupancy = str(said["registers"]), str(said["occupancy"])
         row.compared |= "change" in said
@@ -129,3 +133,22 @@ def counts_text(rows: Sequence[CheckRow]) -> str:
     said = ", ".join(f"{n} {kind}" for kind, n in counts)
     variants = "1 variant" if len(rows) == 1 else f"{len(rows)} variants"
     return f"{variants} checked without a GPU" + (f": {said}" if said else "")
+
+
+def notes_lines(rows: Sequence[CheckRow]) -> list[str]:
+    """What is no error, but undefined in CUDA C++: one line per kernel, check and line of the .cu file."""
+    groups: dict[tuple[str, str, str], tuple[str, int, set[str]]] = {}
+    for row in rows:
+        for note, problems in row.notes.items():
+            said, _, where = note.rpartition(" at ")
+            key = (row.stage, said.partition(":")[0], where.partition(" (PTX")[0])
+            first, seen, variants = groups.get(key, (said.partition(": ")[2], 0, set()))
+            groups[key] = first, seen + problems, variants | {f"{row.dtype}-{row.config}"}
+    if not groups:
+        return []
+    lines = [
+        f"{stage}: {check} at {where}: {said} (variants: {len(variants)}, problems: {seen})"
+        for (stage, check, where), (said, seen, variants) in groups.items()
+    ]
+    count = "1 note" if len(lines) == 1 else f"{len(lines)} notes"
+    return [f"{count}, undefined in CUDA C++ but not in PTX (--strict-notes makes them errors):", *lines]

@@ -13,7 +13,7 @@ from harness.compiler.errors import ToolchainError
 from harness.devices import DeviceError, Inputs, Outputs, Violation
 from harness.gate.checked import check
 from harness.model import Case, Problem, Takes
-from harness.reports.check import check_rows, check_table, counts_text
+from harness.reports.check import check_rows, check_table, counts_text, notes_lines
 from harness.reports.markdown import job_summary
 from harness.reports.wording import checked_text
 from tests.ladder import LADDER
@@ -112,6 +112,38 @@ def test_what_an_interpreter_meets_on_its_way_is_excused_where_nothing_else_is_w
     case = synthetic.case("naive", problem=Problem(3, 5, 7))
     case = replace(case, kernel=replace(case.kernel, features=features))
     assert check(_Seeing(violation), case).outcome.kind == kind
+
+
+class _Noting(NumpyDevice):
+    def run(self, case: Case, inputs: Inputs) -> Outputs:
+        note = Violation("barrier", "thread 1 waits elsewhere at naive.cu:7 (PTX line 9: bar.sync 0)")
+        return replace(super().run(case, inputs), notes=(note, note))
+
+
+def test_a_note_is_kept_once_and_is_no_failure() -> None:
+    checked = check(_Noting(), synthetic.case("naive", problem=Problem(3, 5, 7)))
+    assert str(checked.outcome) == "PASS CORRECT"
+    (note,) = checked.notes
+    assert note.check == "barrier"
+
+
+def test_notes_are_gathered_by_kernel_check_and_line() -> None:
+    one, two = (f"barrier: thread {n} waits elsewhere at k.cu:7 (PTX line {n}: bar.sync 0)" for n in (5, 6))
+    other = "uninit: thread 3 reads C at k.cu:9 (PTX line 8: ld.global)"
+    reports = [
+        report(TILED, problem="1x1x1", verdict="PASS CORRECT", notes=one),
+        report(TILED, problem="3x5x7", verdict="PASS CORRECT", notes=f"{one}\n{other}"),
+        report("tiled-f32-tile16-pad0", problem="3x5x7", verdict="PASS CORRECT", notes=two),
+        REPORTS[4],
+    ]
+    rows = check_rows(reports, "sm_90a", LADDER)
+    assert {row.verdict for row in rows} == {"PASS"}
+    assert notes_lines(rows) == [
+        "2 notes, undefined in CUDA C++ but not in PTX (--strict-notes makes them errors):",
+        "tiled: barrier at k.cu:7: thread 5 waits elsewhere (variants: 2, problems: 3)",
+        "tiled: uninit at k.cu:9: thread 3 reads C (variants: 1, problems: 1)",
+    ]
+    assert notes_lines(check_rows(REPORTS, "sm_90a")) == []
 
 
 def test_a_problem_that_is_not_taken_is_refused_and_a_wrong_result_is_wrong() -> None:

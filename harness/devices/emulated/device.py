@@ -30,13 +30,19 @@ class EmulatedDevice:
 
     What it sees besides wrong values becomes violations of the launch, by check: bounds, misaligned,
     uninit, race, barrier, hang, trap, unwritten. Without ``by_source`` they name lines of the PTX alone,
-    which saves a compilation.
+    which saves a compilation. If ``strict``, what would be a note is a violation, too.
     """
 
     name = "emulated"
 
-    def __init__(self, arch: str = "sm_90a", nvcc: tools.Nvcc | None = None, by_source: bool = True) -> None:
-        self.arch, self._nvcc, self._by_source = arch, nvcc, by_source
+    def __init__(
+        self,
+        arch: str = "sm_90a",
+        nvcc: tools.Nvcc | None = None,
+        by_source: bool = True,
+        strict: bool = False,
+    ) -> None:
+        self.arch, self._nvcc, self._by_source, self._strict = arch, nvcc, by_source, strict
         self._machines: OrderedDict[Any, Machine] = OrderedDict()
         self.lane_instructions = 0
 
@@ -73,6 +79,8 @@ class EmulatedDevice:
             backwards=range(1, len(cases), 2) if cases[0].kernel.workspace else (),
         )
         self.lane_instructions += report.lane_instructions
+        if self._strict:
+            report.hazards, report.notes = report.hazards + report.notes, []
         return [_outputs(case, buffers, i, report) for i, case in enumerate(cases)]
 
     def close(self) -> None:
@@ -136,7 +144,8 @@ def _outputs(case: Case, buffers: Mapping[str, Buffer], i: int, report: Report) 
             found.append(Violation("unwritten", text))
     if not report.stopped and (workspace := buffers.get(WORKSPACE)) is not None:
         found += workspace_violations(sizes(case)[1], workspace.values(i))
-    return Outputs(buffer.values(i), tuple(found), complete=not report.stopped)
+    notes = tuple(Violation(n.check, n.message) for n in report.notes if n.launch == i)
+    return Outputs(buffer.values(i), tuple(found), not report.stopped, notes)
 
 
 def _buffers(cases: Sequence[Case], inputs: Sequence[Inputs]) -> dict[str, Buffer]:
