@@ -1,10 +1,13 @@
 """What each instruction does: from its first word to a function that makes it ready to run.
 
 Meanings are those of the PTX ISA, version 9.0, §9.7. One more instruction is one more function in the module
-of its kind, entered in the TABLE at that module's end.
+of its kind, entered in the TABLE at that module's end with its section; the longest key that an instruction
+starts with is its own: wmma.store before wmma.
 """
 
 from __future__ import annotations
+
+from functools import cache
 
 from harness.ptx.instructions import (
     atomic,
@@ -22,13 +25,13 @@ from harness.ptx.instructions import (
     warp,
     wmma,
 )
-from harness.ptx.instructions.common import FLOATS, NARROW, Make
+from harness.ptx.instructions.common import FLOATS, NARROW, Known, Make
 
 # By the type that the instruction ends in, and then for any type.
-_NARROW: dict[str, Make] = {**narrow.TABLE}
-_FLOATING: dict[str, Make] = {**floating.TABLE, **functions.TABLE}
-_INTEGER: dict[str, Make] = {**integer.TABLE, **bits.TABLE}
-_ANY: dict[str, Make] = {
+_NARROW: dict[str, Known] = {**narrow.TABLE}
+_FLOATING: dict[str, Known] = {**floating.TABLE, **functions.TABLE}
+_INTEGER: dict[str, Known] = {**integer.TABLE, **bits.TABLE}
+_ANY: dict[str, Known] = {
     **predicates.TABLE,
     **move.TABLE,
     **conversion.TABLE,
@@ -41,9 +44,21 @@ _ANY: dict[str, Make] = {
 }
 
 
-def find(op: str) -> Make | None:
-    """What makes an instruction such as "add.rn.f32" ready; None for one that is not known."""
+_LONGEST = 3  # words of a key of the tables
+
+
+@cache
+def known(op: str) -> Known | None:
+    """The entry of an instruction such as "add.rn.f32" in the table, by the most of its first words that have
+    one; None for one that is not known."""
     words = op.split(".")
-    base, kind = words[0], words[-1]
+    kind = words[-1]
     of_kind = _NARROW if kind in NARROW else _FLOATING if kind in FLOATS else _INTEGER
-    return of_kind.get(base) or _ANY.get(base)
+    keys = [".".join(words[:n]) for n in range(min(_LONGEST, len(words)), 0, -1)]
+    return next((table[key] for key in keys for table in (of_kind, _ANY) if key in table), None)
+
+
+def find(op: str) -> Make | None:
+    """What makes an instruction ready to run."""
+    found = known(op)
+    return found.make if found else None

@@ -9,7 +9,7 @@ import numpy as np
 import harness.ptx.arithmetic as arith
 from harness.ptx.builder import SEEN, Builder, Run
 from harness.ptx.hazards import Site, Trap
-from harness.ptx.instructions.common import Make, parts
+from harness.ptx.instructions.common import Known, parts
 from harness.ptx.instructions.memory import space_of, spaces, within
 from harness.ptx.lanes import Array, Mask, full
 from harness.ptx.memory import Strength
@@ -84,4 +84,4 @@ def _add_halves(old: Array, v: Array) -> Array:
     return np.asarray(arith.round_narrow(total, np.float16).view(np.uint32))
 
 
-TABLE: dict[str, Make] = {"atom": _atom, "red": _atom}
+TABLE: dict[str, Known] = {"atom": Known(_atom, "9.7.13.5"), "red": Known(_atom, "9.7.13.6", writes=0)}

@@ -9,7 +9,7 @@ import numpy as np
 import harness.ptx.arithmetic as arith
 from harness.ptx.builder import SEEN, Builder, Run
 from harness.ptx.hazards import Site
-from harness.ptx.instructions.common import Make, only, parts, simple
+from harness.ptx.instructions.common import Known, only, parts, simple
 from harness.ptx.lanes import Mask
 from harness.ptx.syntax import Instruction, Number, PtxError
 
@@ -144,18 +144,21 @@ def _count(b: Builder, i: Instruction, site: Site) -> Run:
     return simple(b, i, f"b{bits}", how[base])
 
 
-TABLE: dict[str, Make] = {
-    **dict.fromkeys(_LOGIC, _logic),
-    "cnot": _cnot,
-    "shl": _shift,
-    "shr": _shift,
-    "shf": _funnel,
-    "prmt": _prmt,
-    "lop3": _lop3,
-    "bfe": _extract,
-    "bfi": _insert,
-    "popc": _count,
-    "clz": _count,
-    "brev": _count,
-    "bfind": _count,
+TABLE: dict[str, Known] = {
+    "popc": Known(_count, "9.7.1.14"),
+    "clz": Known(_count, "9.7.1.15"),
+    "bfind": Known(_count, "9.7.1.16"),
+    "brev": Known(_count, "9.7.1.18"),
+    "bfe": Known(_extract, "9.7.1.19"),
+    "bfi": Known(_insert, "9.7.1.20"),
+    "and": Known(_logic, "9.7.8.1"),
+    "or": Known(_logic, "9.7.8.2"),
+    "xor": Known(_logic, "9.7.8.3"),
+    "not": Known(_logic, "9.7.8.4"),
+    "cnot": Known(_cnot, "9.7.8.5"),
+    "lop3": Known(_lop3, "9.7.8.6"),
+    "shf": Known(_funnel, "9.7.8.7"),
+    "shl": Known(_shift, "9.7.8.8"),
+    "shr": Known(_shift, "9.7.8.9"),
+    "prmt": Known(_prmt, "9.7.9.7"),
 }

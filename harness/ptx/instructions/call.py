@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.ptx.builder import Builder, Run
 from harness.ptx.hazards import Site, Trap
-from harness.ptx.instructions.common import Make
+from harness.ptx.instructions.common import Known
 from harness.ptx.lanes import Mask
 from harness.ptx.syntax import Instruction, Name, PtxError
 
@@ -22,4 +22,4 @@ def _call(b: Builder, i: Instruction, site: Site) -> Run:
     return end
 
 
-TABLE: dict[str, Make] = {"call": _call}
+TABLE: dict[str, Known] = {"call": Known(_call, "9.7.12.5", writes=0)}

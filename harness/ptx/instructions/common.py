@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,18 @@ from harness.ptx.hazards import Site
 from harness.ptx.syntax import Instruction, PtxError
 
 Make = Callable[[Builder, Instruction, Site], Run]
+
+
+@dataclass(frozen=True)
+class Known:
+    """An instruction of the table: what makes it ready to run, its section of the PTX ISA 9.0, and how many
+    of its first operands it writes (a vector is one operand)."""
+
+    make: Make
+    section: str
+    writes: int = 1
+
+
 NARROW = frozenset({"f16", "bf16", "f16x2", "bf16x2"})
 FLOATS = frozenset({"f32", "f64", "f16", "bf16"})
 

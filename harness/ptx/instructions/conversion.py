@@ -10,7 +10,7 @@ import harness.ptx.arithmetic as arith
 import harness.ptx.modifiers as modify
 from harness.ptx.builder import SEEN, STORED, Builder, Run
 from harness.ptx.hazards import Site
-from harness.ptx.instructions.common import FLOATS, Make, only
+from harness.ptx.instructions.common import FLOATS, Known, only
 from harness.ptx.lanes import Mask
 from harness.ptx.syntax import Instruction, PtxError
 
@@ -111,4 +111,4 @@ def _clamped(v: Any, to: Any) -> Any:
     return np.clip(v, v.dtype.type(max(held.min, limits.min)), v.dtype.type(min(held.max, limits.max)))
 
 
-TABLE: dict[str, Make] = {"cvt": _cvt}
+TABLE: dict[str, Known] = {"cvt": Known(_cvt, "9.7.9.21")}

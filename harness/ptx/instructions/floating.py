@@ -11,7 +11,7 @@ import harness.ptx.fma as fma
 import harness.ptx.modifiers as modify
 from harness.ptx.builder import SEEN, Builder, Run
 from harness.ptx.hazards import Site
-from harness.ptx.instructions.common import Make, only, parts, quiet, simple
+from harness.ptx.instructions.common import Known, only, parts, quiet, simple
 from harness.ptx.lanes import Mask
 from harness.ptx.syntax import Instruction, Number, PtxError
 
@@ -144,12 +144,16 @@ def _fma_of(b: Builder, i: Instruction, modifiers: list[str]) -> Run:
     return simple(b, i, "f32", modify.saturating(operation) if "sat" in modifiers else operation)
 
 
-TABLE: dict[str, Make] = {
-    **dict.fromkeys(_SINGLE, _arithmetic),
-    "neg": _sign,
-    "abs": _sign,
-    "copysign": _copysign,
-    "testp": _testp,
-    "fma": _fma,
-    "mad": _fma,
+TABLE: dict[str, Known] = {
+    "testp": Known(_testp, "9.7.3.1"),
+    "copysign": Known(_copysign, "9.7.3.2"),
+    "add": Known(_arithmetic, "9.7.3.3"),
+    "sub": Known(_arithmetic, "9.7.3.4"),
+    "mul": Known(_arithmetic, "9.7.3.5"),
+    "fma": Known(_fma, "9.7.3.6"),
+    "mad": Known(_fma, "9.7.3.7"),
+    "abs": Known(_sign, "9.7.3.9"),
+    "neg": Known(_sign, "9.7.3.10"),
+    "min": Known(_arithmetic, "9.7.3.11"),
+    "max": Known(_arithmetic, "9.7.3.12"),
 }

@@ -17,7 +17,7 @@ import harness.ptx.arithmetic as arith
 import harness.ptx.modifiers as modify
 from harness.ptx.builder import Builder, Run
 from harness.ptx.hazards import Site
-from harness.ptx.instructions.common import Make, only, parts, quiet, simple
+from harness.ptx.instructions.common import Known, only, parts, quiet, simple
 from harness.ptx.syntax import Instruction, PtxError
 
 _ONE = np.float32(1)
@@ -55,4 +55,14 @@ def _function(b: Builder, i: Instruction, site: Site) -> Run:
     return simple(b, i, kind, modify.flushing(operation) if "ftz" in modifiers else operation)
 
 
-TABLE: dict[str, Make] = dict.fromkeys(_APPROXIMATE, _function)
+TABLE: dict[str, Known] = {
+    "div": Known(_function, "9.7.3.8"),
+    "rcp": Known(_function, "9.7.3.13"),
+    "sqrt": Known(_function, "9.7.3.15"),
+    "rsqrt": Known(_function, "9.7.3.16"),
+    "sin": Known(_function, "9.7.3.18"),
+    "cos": Known(_function, "9.7.3.19"),
+    "lg2": Known(_function, "9.7.3.20"),
+    "ex2": Known(_function, "9.7.3.21"),
+    "tanh": Known(_function, "9.7.3.22"),
+}

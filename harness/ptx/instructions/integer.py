@@ -9,7 +9,7 @@ import numpy as np
 import harness.ptx.arithmetic as arith
 from harness.ptx.builder import Builder, Run
 from harness.ptx.hazards import Site
-from harness.ptx.instructions.common import Make, only, parts, simple
+from harness.ptx.instructions.common import Known, only, parts, simple
 from harness.ptx.lanes import Mask
 from harness.ptx.syntax import Instruction, PtxError
 
@@ -100,13 +100,18 @@ def _dot(b: Builder, i: Instruction, site: Site) -> Run:
     return run
 
 
-TABLE: dict[str, Make] = {
-    **dict.fromkeys(_TWO, _arithmetic),
-    "neg": _unary,
-    "abs": _unary,
-    "mul": _mul,
-    "mad": _mad,
-    "sad": _sad,
-    "dp4a": _dot,
-    "dp2a": _dot,
+TABLE: dict[str, Known] = {
+    "add": Known(_arithmetic, "9.7.1.1"),
+    "sub": Known(_arithmetic, "9.7.1.2"),
+    "mul": Known(_mul, "9.7.1.3"),
+    "mad": Known(_mad, "9.7.1.4"),
+    "sad": Known(_sad, "9.7.1.7"),
+    "div": Known(_arithmetic, "9.7.1.8"),
+    "rem": Known(_arithmetic, "9.7.1.9"),
+    "abs": Known(_unary, "9.7.1.10"),
+    "neg": Known(_unary, "9.7.1.11"),
+    "min": Known(_arithmetic, "9.7.1.12"),
+    "max": Known(_arithmetic, "9.7.1.13"),
+    "dp4a": Known(_dot, "9.7.1.23"),
+    "dp2a": Known(_dot, "9.7.1.24"),
 }

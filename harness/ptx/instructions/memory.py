@@ -8,7 +8,7 @@ import numpy as np
 
 from harness.ptx.builder import SEEN, STORED, Builder, Run, join, split
 from harness.ptx.hazards import Site, Trap
-from harness.ptx.instructions.common import Make, parts
+from harness.ptx.instructions.common import Known, parts
 from harness.ptx.lanes import Array, Mask, full
 from harness.ptx.memory import LOCAL, SHARED, Strength, divide
 from harness.ptx.syntax import (
@@ -215,4 +215,9 @@ def _partial(b: Builder, site: Site, address: Any, size: Any, width: int, mask: 
     return values[active]
 
 
-TABLE: dict[str, Make] = {"ld": _ld, "ldu": _ld, "st": _st, "cp": _cp}
+TABLE: dict[str, Known] = {
+    "ld": Known(_ld, "9.7.9.8"),
+    "ldu": Known(_ld, "9.7.9.10"),
+    "st": Known(_st, "9.7.9.11", writes=0),
+    "cp": Known(_cp, "9.7.9.25.3", writes=0),
+}

@@ -8,7 +8,7 @@ import numpy as np
 
 from harness.ptx.builder import SEEN, Builder, Run
 from harness.ptx.hazards import Site
-from harness.ptx.instructions.common import Make
+from harness.ptx.instructions.common import Known
 from harness.ptx.instructions.fragments import Words, cut, rounded, whole_warps
 from harness.ptx.instructions.memory import accessors
 from harness.ptx.lanes import WARP, Array, Mask
@@ -96,4 +96,7 @@ def _mma(b: Builder, i: Instruction, site: Site) -> Run:
     return run
 
 
-TABLE: dict[str, Make] = {"mma": _mma, "ldmatrix": _ldmatrix}
+TABLE: dict[str, Known] = {
+    "mma": Known(_mma, "9.7.14.5.14"),
+    "ldmatrix": Known(_ldmatrix, "9.7.14.5.15"),
+}

@@ -6,7 +6,7 @@ import numpy as np
 
 from harness.ptx.builder import SEEN, Builder, Run
 from harness.ptx.hazards import Site
-from harness.ptx.instructions.common import Make, parts
+from harness.ptx.instructions.common import Known, parts
 from harness.ptx.lanes import Mask
 from harness.ptx.memory import LOCAL, SHARED
 from harness.ptx.syntax import Instruction, Operand, PtxError, Vector
@@ -74,4 +74,4 @@ def _cvta(b: Builder, i: Instruction, site: Site) -> Run:
     return lambda mask: put(one() | np.int64(base), mask)
 
 
-TABLE: dict[str, Make] = {"mov": _mov, "cvta": _cvta}
+TABLE: dict[str, Known] = {"mov": Known(_mov, "9.7.9.3"), "cvta": Known(_cvta, "9.7.9.20")}

@@ -10,7 +10,7 @@ import harness.ptx.arithmetic as arith
 import harness.ptx.modifiers as modify
 from harness.ptx.builder import SEEN, Builder, Run
 from harness.ptx.hazards import Site
-from harness.ptx.instructions.common import Make, only, parts, simple
+from harness.ptx.instructions.common import Known, only, parts, simple
 from harness.ptx.lanes import Mask
 from harness.ptx.syntax import Instruction
 
@@ -84,11 +84,15 @@ def _narrow(b: Builder, i: Instruction, kind: str, operation: Any, relu: bool = 
     return run
 
 
-TABLE: dict[str, Make] = {
-    **dict.fromkeys(_TWO, _arithmetic),
-    "fma": _fma,
-    "neg": _sign,
-    "abs": _sign,
-    "tanh": _function,
-    "ex2": _function,
+TABLE: dict[str, Known] = {
+    "add": Known(_arithmetic, "9.7.4.1"),
+    "sub": Known(_arithmetic, "9.7.4.2"),
+    "mul": Known(_arithmetic, "9.7.4.3"),
+    "fma": Known(_fma, "9.7.4.4"),
+    "neg": Known(_sign, "9.7.4.5"),
+    "abs": Known(_sign, "9.7.4.6"),
+    "min": Known(_arithmetic, "9.7.4.7"),
+    "max": Known(_arithmetic, "9.7.4.8"),
+    "tanh": Known(_function, "9.7.4.9"),
+    "ex2": Known(_function, "9.7.4.10"),
 }

@@ -9,7 +9,7 @@ import numpy as np
 import harness.ptx.modifiers as modify
 from harness.ptx.builder import SEEN, Builder, Run
 from harness.ptx.hazards import Site
-from harness.ptx.instructions.common import FLOATS, Make, only, parts
+from harness.ptx.instructions.common import FLOATS, Known, only, parts
 from harness.ptx.lanes import Mask
 from harness.ptx.syntax import Instruction, Operand, PtxError, Vector
 
@@ -120,4 +120,8 @@ def _selp(b: Builder, i: Instruction, site: Site) -> Run:
     return lambda mask: put(np.where(choose(), one(), two()), mask)
 
 
-TABLE: dict[str, Make] = {"setp": _setp, "set": _set, "selp": _selp}
+TABLE: dict[str, Known] = {
+    "set": Known(_set, "9.7.6.1"),
+    "setp": Known(_setp, "9.7.6.2"),
+    "selp": Known(_selp, "9.7.6.3"),
+}

@@ -8,7 +8,7 @@ import numpy as np
 
 from harness.ptx.builder import Builder, Run
 from harness.ptx.hazards import Site, Trap
-from harness.ptx.instructions.common import Make
+from harness.ptx.instructions.common import Known
 from harness.ptx.lanes import WARP, Mask, full
 from harness.ptx.syntax import Instruction, PtxError, Vector
 
@@ -158,15 +158,20 @@ def _nothing(b: Builder, i: Instruction, site: Site) -> Run:
     return lambda mask: None
 
 
-TABLE: dict[str, Make] = {
-    "bar": _warp_barrier,
-    "shfl": _shfl,
-    "vote": _vote,
-    "membar": _fence,
-    "fence": _fence,
-    "redux": _redux,
-    "match": _match,
-    "activemask": _activemask,
-    "trap": _trap,
-    **dict.fromkeys(("nanosleep", "pmevent", "prefetch", "prefetchu", "discard", "griddepcontrol"), _nothing),
+TABLE: dict[str, Known] = {
+    "shfl": Known(_shfl, "9.7.9.6"),
+    "prefetch": Known(_nothing, "9.7.9.15", writes=0),
+    "prefetchu": Known(_nothing, "9.7.9.15", writes=0),
+    "discard": Known(_nothing, "9.7.9.17", writes=0),
+    "bar.warp": Known(_warp_barrier, "9.7.13.2", writes=0),
+    "membar": Known(_fence, "9.7.13.4", writes=0),
+    "fence": Known(_fence, "9.7.13.4", writes=0),
+    "vote": Known(_vote, "9.7.13.9"),
+    "match": Known(_match, "9.7.13.10"),
+    "activemask": Known(_activemask, "9.7.13.11"),
+    "redux": Known(_redux, "9.7.13.12"),
+    "griddepcontrol": Known(_nothing, "9.7.13.13", writes=0),
+    "nanosleep": Known(_nothing, "9.7.19.2", writes=0),
+    "pmevent": Known(_nothing, "9.7.19.3", writes=0),
+    "trap": Known(_trap, "9.7.19.4", writes=0),
 }

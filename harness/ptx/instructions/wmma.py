@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.ptx.builder import SEEN, Builder, Run
 from harness.ptx.hazards import Site, Trap
-from harness.ptx.instructions.common import Make
+from harness.ptx.instructions.common import Known
 from harness.ptx.instructions.fragments import Words, cut, rounded, whole_warps
 from harness.ptx.instructions.memory import accessors
 from harness.ptx.lanes import WARP, Array, Mask, full
@@ -65,11 +65,6 @@ class _Fragment:
         of_rows = flat.reshape(len(values), self.rows, -1, 4).transpose(0, 2, 1, 3)
         of_lanes = of_rows.reshape(-1, self.segments, WARP, 4).transpose(0, 2, 1, 3)
         return np.ascontiguousarray(of_lanes).reshape(-1, 4 * self.segments)
-
-
-def _wmma(b: Builder, i: Instruction, site: Site) -> Run:
-    action = i.op.split(".")[1]
-    return {"load": _wmma_load, "store": _wmma_store, "mma": _wmma_mma}[action](b, i, site)
 
 
 def _offsets(fragment: _Fragment, stride: Any, lanes: int) -> list[Array]:
@@ -161,4 +156,8 @@ def _wmma_mma(b: Builder, i: Instruction, site: Site) -> Run:
     return run
 
 
-TABLE: dict[str, Make] = {"wmma": _wmma}
+TABLE: dict[str, Known] = {
+    "wmma.load": Known(_wmma_load, "9.7.14.4.3"),
+    "wmma.store": Known(_wmma_store, "9.7.14.4.4", writes=0),
+    "wmma.mma": Known(_wmma_mma, "9.7.14.4.5"),
+}
