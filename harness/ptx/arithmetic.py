@@ -214,14 +214,20 @@ def remainder(a: Value, b: Value) -> Value:
 
 
 def high_product(a: Value, b: Value) -> Value:
-    """Upper half of the product of 32- or 64-bit integers."""
+    """Upper half of the product of integers of 16 to 64 bits."""
     a, b = np.asarray(a), np.asarray(b)
-    if a.dtype.itemsize == 4:
-        wide = np.int64 if a.dtype.kind == "i" else np.uint64
-        return ((a.astype(wide) * b.astype(wide)) >> wide(32)).astype(a.dtype)
-    a, b = np.broadcast_arrays(a, b)
-    products = [(int(x) * int(y)) >> 64 for x, y in zip(a.ravel(), b.ravel(), strict=True)]
-    return np.array(products, dtype=a.dtype).reshape(a.shape)
+    kind, size = a.dtype.kind, a.dtype.itemsize
+    if size < 8:
+        wide = np.dtype(f"{kind}{2 * size}").type
+        return ((a.astype(wide) * b.astype(wide)) >> wide(8 * size)).astype(a.dtype)
+    x, y, low, half = a.view(np.uint64), b.view(np.uint64), np.uint64(0xFFFFFFFF), np.uint64(32)
+    middle = (x >> half) * (y & low) + ((x & low) * (y & low) >> half)
+    other = (x & low) * (y >> half) + (middle & low)
+    high = (x >> half) * (y >> half) + (middle >> half) + (other >> half)
+    if kind == "i":  # a negative factor stands for itself less 2⁶⁴
+        zero = np.uint64(0)
+        high = high - np.where(a < 0, y, zero) - np.where(b < 0, x, zero)
+    return high.view(a.dtype)
 
 
 def permute(a: Value, b: Value, selector: Value) -> Value:

@@ -9,6 +9,7 @@ import re
 import struct
 from collections.abc import Iterator
 
+from harness.ptx.carry import CARRY, with_carry
 from harness.ptx.syntax import (
     Address,
     Entry,
@@ -190,7 +191,9 @@ class _Body:
             operands = tuple(self._operand(item) for item in _split_commas(match[4] or ""))
         except (ValueError, OverflowError, struct.error):
             raise PtxError(f"PTX line {line}: cannot read the operands of {text[:80]!r}") from None
-        return Instruction(match[3], operands, guard, line, self._source, text)
+        if (carried := with_carry(match[3], operands)) is not operands:
+            self._entry.registers[CARRY.name] = "pred"
+        return Instruction(match[3], carried, guard, line, self._source, text)
 
     def _register(self, name: str) -> Register:
         operand = self._operand(name)

@@ -14,6 +14,7 @@ from harness.ptx.instructions import (
     bits,
     call,
     conversion,
+    extended,
     floating,
     functions,
     integer,
@@ -30,7 +31,7 @@ from harness.ptx.instructions.common import FLOATS, NARROW, Known, Make
 # By the type that the instruction ends in, and then for any type.
 _NARROW: dict[str, Known] = {**narrow.TABLE}
 _FLOATING: dict[str, Known] = {**floating.TABLE, **functions.TABLE}
-_INTEGER: dict[str, Known] = {**integer.TABLE, **bits.TABLE}
+_INTEGER: dict[str, Known] = {**integer.TABLE, **extended.TABLE, **bits.TABLE}
 _ANY: dict[str, Known] = {
     **predicates.TABLE,
     **move.TABLE,

@@ -10,8 +10,8 @@ import harness.ptx.arithmetic as arith
 from harness.ptx.builder import SEEN, Builder, Run
 from harness.ptx.hazards import Site
 from harness.ptx.instructions.common import Known, only, parts, simple
-from harness.ptx.lanes import Mask
-from harness.ptx.syntax import Instruction, Number, PtxError
+from harness.ptx.lanes import Mask, full
+from harness.ptx.syntax import Instruction, Number, PtxError, Vector
 
 _LOGIC: dict[str, Any] = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert}
 
@@ -53,16 +53,43 @@ def _funnel(b: Builder, i: Instruction, site: Site) -> Run:
 
 
 def _prmt(b: Builder, i: Instruction, site: Site) -> Run:
-    if len(i.op.split(".")) > 2:
-        raise PtxError("prmt with a mode is not supported")
-    return simple(b, i, "u32", arith.permute)
+    words = i.op.split(".")
+    if len(words) == 2:
+        return simple(b, i, "u32", arith.permute)
+    selectors = np.array([int(row[::-1], 16) for row in _MODES[words[2]]], np.uint32)
+    return simple(b, i, "u32", lambda x, y, by: arith.permute(x, y, selectors[by & np.uint32(3)]))
+
+
+# Of prmt's modes, for each value of the selector's two low bits, the bytes from the lowest on.
+_MODES = {
+    "f4e": ("0123", "1234", "2345", "3456"),
+    "b4e": ("0765", "1076", "2107", "3210"),
+    "rc8": ("0000", "1111", "2222", "3333"),
+    "ecl": ("0123", "1123", "2223", "3333"),
+    "ecr": ("0000", "0111", "0122", "0123"),
+    "rc16": ("0101", "2323", "0101", "2323"),
+}
 
 
 def _lop3(b: Builder, i: Instruction, site: Site) -> Run:
-    table = i.operands[4]
+    """The form with a predicate, lop3.or.b32 d|p, has in it whether d is not 0, combined with another."""
+    table, (modifiers, _) = i.operands[4], parts(i)
     assert isinstance(table, Number)
-    put, (x, y, z) = b.write(i.operands[0]), (b.read(o, "u32") for o in i.operands[1:4])
-    return lambda mask: put(_any_logic(x(), y(), z(), int(table.value)), mask)
+    x, y, z = (b.read(o, "u32") for o in i.operands[1:4])
+    if not modifiers:
+        put = b.write(i.operands[0])
+        return lambda mask: put(_any_logic(x(), y(), z(), int(table.value)), mask)
+    combine, target = {"or": np.logical_or, "and": np.logical_and}[modifiers[0]], i.operands[0]
+    assert isinstance(target, Vector)
+    (put, found), other = (b.write(item) for item in target.items), b.read(i.operands[5], "pred")
+
+    def run(mask: Mask | None) -> None:
+        result = np.asarray(_any_logic(x(), y(), z(), int(table.value)))
+        there = other()
+        put(result, mask)
+        found(combine(result != 0, there), mask)
+
+    return run
 
 
 def _any_logic(x: Any, y: Any, z: Any, table: int) -> Any:
@@ -144,7 +171,58 @@ def _count(b: Builder, i: Instruction, site: Site) -> Run:
     return simple(b, i, f"b{bits}", how[base])
 
 
+def _fields(b: Builder, i: Instruction, site: Site) -> Run:
+    """szext: the low bits of a value, filled by zeros or their sign; bmsk: a mask of so many bits."""
+    base, mode, kind = i.op.split(".")
+    if mode not in ("clamp", "wrap") or kind not in ("u32", "s32", "b32"):
+        raise PtxError("not supported")
+    ones, zero, one = np.uint32(0xFFFFFFFF), np.uint32(0), np.uint32(1)
+
+    def extend(value: Any, width: Any) -> Any:
+        n = width & np.uint32(31)
+        whole = (width >= 32) & (mode == "clamp")
+        above = np.where(whole, zero, np.left_shift(ones, n))
+        negative = (kind == "s32") & (n != 0) & ~whole & (value >> ((n - one) & np.uint32(31)) & one == 1)
+        return np.where(negative, value | above, value & ~above).astype(np.uint32)
+
+    def make(start: Any, width: Any) -> Any:
+        at, n = start & np.uint32(31), width & np.uint32(31)
+        below, end = np.left_shift(ones, at), at + n
+        past = end >= 32
+        if mode == "clamp":
+            below = np.where(start >= 32, zero, below)
+            past = past | (start >= 32) | (width >= 32)
+        rest = np.where(past, zero, np.where(n == 0, ones, np.left_shift(ones, end & np.uint32(31))))
+        # No bit of a mask of no bits; all above where it runs past the end.
+        return np.where((n == 0) & ~past, zero, below & ~rest).astype(np.uint32)
+
+    return simple(b, i, "u32", extend if base == "szext" else make)
+
+
+def _fns(b: Builder, i: Instruction, site: Site) -> Run:
+    """fns: where the n-th bit set lies, from a base up or down."""
+    put, bits, base = b.write(i.operands[0]), b.read(i.operands[1], "u32"), b.read(i.operands[2], "u32")
+    offset, state = b.read(i.operands[3], "s32"), b.state
+
+    def run(mask: Mask | None) -> None:
+        value, start, n = (full(read(), state.lanes) for read in (bits, base, offset))
+        left, step = np.maximum(np.abs(n.astype(np.int64)), 1), np.where(n >= 0, 1, -1)
+        found = np.full(state.lanes, 0xFFFFFFFF, np.uint32)
+        for j in range(32):
+            at = start.astype(np.int64) + j * step
+            there = (at >= 0) & (at < 32) & ((n != 0) | (j == 0))
+            there &= value >> (at & 31).astype(np.uint32) & np.uint32(1) == 1
+            left = left - there
+            found = np.where(there & (left == 0), at.astype(np.uint32), found)
+        put(found, mask)
+
+    return run
+
+
 TABLE: dict[str, Known] = {
+    "fns": Known(_fns, "9.7.1.17"),
+    "szext": Known(_fields, "9.7.1.21"),
+    "bmsk": Known(_fields, "9.7.1.22"),
     "popc": Known(_count, "9.7.1.14"),
     "clz": Known(_count, "9.7.1.15"),
     "bfind": Known(_count, "9.7.1.16"),

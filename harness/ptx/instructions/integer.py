@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import harness.ptx.arithmetic as arith
-from harness.ptx.builder import Builder, Run
+from harness.ptx.builder import SEEN, Builder, Run
 from harness.ptx.hazards import Site
 from harness.ptx.instructions.common import Known, only, parts, simple
 from harness.ptx.lanes import Mask
@@ -24,9 +24,46 @@ _TWO: dict[str, Any] = {
 
 
 def _arithmetic(b: Builder, i: Instruction, site: Site) -> Run:
+    """.sat of s32 stays within its limits, .relu is max with 0; two halves of 16 bits are each for itself."""
     base, (modifiers, kind) = i.op.split(".")[0], parts(i)
-    only(modifiers, set())
-    return simple(b, i, kind, _TWO[base])
+    only(modifiers, {"sat"} if base in ("add", "sub") and kind == "s32" else _relu(base, kind))
+    operation = _TWO[base]
+    if "sat" in modifiers:
+        operation = _saturating(operation)
+    if "relu" in modifiers:
+        operation = _not_negative(operation)
+    if kind.endswith("16x2"):
+        if base not in ("add", "min", "max"):
+            raise PtxError("not supported")
+        return simple(b, i, "u32", _of_halves(operation, kind[:-2]))
+    return simple(b, i, kind, operation)
+
+
+def _relu(base: str, kind: str) -> set[str]:
+    return {"relu"} if base in ("min", "max") and kind in ("s32", "s16x2") else set()
+
+
+def _saturating(operation: Any) -> Any:
+    def run(*operands: Any) -> Any:
+        wide = operation(*(np.asarray(v).astype(np.int64) for v in operands))
+        return np.clip(wide, -(1 << 31), (1 << 31) - 1).astype(np.int32)
+
+    return run
+
+
+def _not_negative(operation: Any) -> Any:
+    return lambda x, y: np.maximum(operation(x, y), x.dtype.type(0))
+
+
+def _of_halves(operation: Any, kind: str) -> Any:
+    """An operation on 16 bits as one on words of two of them."""
+
+    def run(*operands: Any) -> Any:
+        halves = [np.ascontiguousarray(v).reshape(-1, 1).view(SEEN[kind]) for v in operands]
+        both = np.ascontiguousarray(operation(*halves)).view(np.uint32)[:, 0]
+        return both if any(np.ndim(v) for v in operands) else both[0]
+
+    return run
 
 
 def _unary(b: Builder, i: Instruction, site: Site) -> Run:
@@ -50,11 +87,14 @@ def _mul(b: Builder, i: Instruction, site: Site) -> Run:
 
 def _mad(b: Builder, i: Instruction, site: Site) -> Run:
     modifiers, kind = parts(i)
-    only(modifiers[1:], set())
+    only(modifiers[1:], {"sat"} if modifiers[0] == "hi" and kind == "s32" else set())
     product: Any = _PRODUCTS[modifiers[0]]
     wide = f"{kind[0]}{2 * int(kind[1:])}" if modifiers[0] == "wide" else kind
     put, one, two = b.write(i.operands[0]), b.read(i.operands[1], kind), b.read(i.operands[2], kind)
     three = b.read(i.operands[3], wide)
+    if len(modifiers) > 1:
+        total = _saturating(np.add)
+        return lambda mask: put(total(product(one(), two()), three()), mask)
     return lambda mask: put(product(one(), two()) + three(), mask)
 
 

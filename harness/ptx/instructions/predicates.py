@@ -120,7 +120,27 @@ def _selp(b: Builder, i: Instruction, site: Site) -> Run:
     return lambda mask: put(np.where(choose(), one(), two()), mask)
 
 
+def _slct(b: Builder, i: Instruction, site: Site) -> Run:
+    """slct: a where c is not negative, else b; b where c is NaN. −0 is not negative."""
+    *modifiers, kind, by = i.op.split(".")[1:]
+    only(modifiers, {"ftz"} if by == "f32" else set())
+    bits = f"b{8 * SEEN[kind].itemsize}"
+    put, one, two, choose = (
+        b.write(i.operands[0]),
+        b.read(i.operands[1], bits),
+        b.read(i.operands[2], bits),
+        b.read(i.operands[3], by),
+    )
+
+    def run(mask: Mask | None) -> None:
+        c = modify.flush(choose()) if modifiers else choose()
+        put(np.where(c >= 0, one(), two()), mask)
+
+    return run
+
+
 TABLE: dict[str, Known] = {
+    "slct": Known(_slct, "9.7.6.4"),
     "set": Known(_set, "9.7.6.1"),
     "setp": Known(_setp, "9.7.6.2"),
     "selp": Known(_selp, "9.7.6.3"),

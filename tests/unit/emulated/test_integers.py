@@ -139,3 +139,142 @@ def test_products_of_signed_words() -> None:
     )
     want = [(signed(a) * signed(b) + signed(c)) & (2**64 - 1) for a, b, c in rows(*columns)]
     assert [int(v) for v in results(wide, *columns, wide=True)] == want
+
+
+BOTH = "mov.b64 %rd7, {%r10, %r11};\nmov.b64 %rd8, {%r12, %r13};\n"
+
+
+@pytest.mark.parametrize("op", ["add", "sub"])
+def test_a_chain_of_carries_is_one_number(op: str) -> None:
+    """Of 64 bits in words, with the carry out of the highest one; and with a carry into 64 bits at once."""
+    columns = WORDS, OTHERS, FIELDS, np.roll(WORDS, 13)
+    sign = 1 if op == "add" else -1
+    wide = [((b << 32 | a), (d << 32 | c)) for a, b, c, d in rows(*columns)]
+    chain = f"{op}.cc.u32 %r14, %r10, %r12;\n{op}c.cc.u32 %r15, %r11, %r13;\n{op}c.u32 %r16, 0, 0;\n"
+    assert four(chain, *columns) == [(x + sign * y) & MASK for x, y in wide]
+    assert four(chain + "mov.u32 %r14, %r15;\n", *columns) == [(x + sign * y) >> 32 & MASK for x, y in wide]
+    carried = [sign * ((x + sign * y) >> 64 != 0) & MASK for x, y in wide]
+    assert four(chain + "mov.u32 %r14, %r16;\n", *columns) == carried
+    chain = BOTH + f"{op}.cc.u64 %rd9, %rd7, %rd8;\n{op}c.cc.u64 %rd9, %rd7, %rd8;\ncvt.u32.u64 %r14, %rd9;\n"
+    want = [(x + sign * (y + ((x + sign * y) >> 64 != 0))) & MASK for x, y in wide]
+    assert four(chain, *columns) == want
+
+
+@pytest.mark.parametrize("kind", ["u32", "s32"])
+def test_a_chain_of_products(kind: str) -> None:
+    """A 32-bit product added to 64 bits."""
+    number = signed if kind == "s32" else int
+    columns = WORDS, OTHERS, FIELDS, np.roll(WORDS, 13)
+    chain = f"mad.lo.cc.{kind} %r14, %r10, %r11, %r12;\nmadc.hi.{kind} %r15, %r10, %r11, %r13;\n"
+    total = [number(a) * number(b) + (d << 32 | c) for a, b, c, d in rows(*columns)]
+    assert four(chain, *columns) == [t & MASK for t in total]
+    assert four(chain + "mov.u32 %r14, %r15;\n", *columns) == [t >> 32 & MASK for t in total]
+
+
+@pytest.mark.parametrize("kind", ["u32", "s32"])
+def test_products_of_24_bits(kind: str) -> None:
+    def number(v: int) -> int:
+        return signed(v & 0xFFFFFF, 24) if kind == "s32" else v & 0xFFFFFF
+
+    columns = WORDS, OTHERS, FIELDS
+    for half, shift in (("lo", 0), ("hi", 16)):
+        products = [number(a) * number(b) >> shift for a, b, _ in rows(*columns)]
+        assert four(f"mul24.{half}.{kind} %r14, %r10, %r11;\n", *columns) == [p & MASK for p in products]
+        sums = [(p + int(c)) & MASK for p, c in zip(products, FIELDS, strict=True)]
+        assert four(f"mad24.{half}.{kind} %r14, %r10, %r11, %r12;\n", *columns) == sums
+
+
+@pytest.mark.parametrize("kind", ["u64", "s64"])
+def test_the_upper_half_of_128_bits(kind: str) -> None:
+    def number(v: int) -> int:
+        return signed(v, 64) if kind == "s64" else v
+
+    columns = WORDS, OTHERS, FIELDS, np.roll(WORDS, 13)
+    want = [number(b << 32 | a) * number(d << 32 | c) >> 64 for a, b, c, d in rows(*columns)]
+    code = BOTH + f"mul.hi.{kind} %rd9, %rd7, %rd8;\n"
+    assert four(code + "cvt.u32.u64 %r14, %rd9;\n", *columns) == [w & MASK for w in want]
+    code += "shr.u64 %rd9, %rd9, 32;\n"
+    assert four(code + "cvt.u32.u64 %r14, %rd9;\n", *columns) == [w >> 32 & MASK for w in want]
+
+
+# What each mode of prmt picks for a selector of 0 to 3, bytes from the highest on, as the PTX ISA has it.
+PERMUTED = {
+    "f4e": ["3210", "4321", "5432", "6543"],
+    "b4e": ["5670", "6701", "7012", "0123"],
+    "rc8": ["0000", "1111", "2222", "3333"],
+    "ecl": ["3210", "3211", "3222", "3333"],
+    "ecr": ["0000", "1110", "2210", "3210"],
+    "rc16": ["1010", "3232", "1010", "3232"],
+}
+
+
+@pytest.mark.parametrize("mode", PERMUTED)
+def test_modes_of_prmt(mode: str) -> None:
+    def want(a: int, b: int, c: int) -> int:
+        data = (b << 32 | a).to_bytes(8, "little")
+        return int.from_bytes(bytes(data[int(j)] for j in PERMUTED[mode][c & 3]), "big")
+
+    columns = WORDS, OTHERS, FIELDS
+    code = f"prmt.b32.{mode} %r14, %r10, %r11, %r12;\n"
+    assert four(code, *columns) == [want(*row) for row in rows(*columns)]
+
+
+@pytest.mark.parametrize("mode", ["clamp", "wrap"])
+def test_extended_fields_and_masks(mode: str) -> None:
+    def extended(a: int, n: int, sign: bool) -> int:
+        if n >= 32 and mode == "clamp":
+            return a
+        n %= 32
+        low = a & (1 << n) - 1
+        return (signed(low, n) if sign and n else low) & MASK
+
+    def masked(at: int, n: int) -> int:
+        if mode == "wrap":
+            at, n = at % 32, n % 32
+        return ((1 << n) - 1) << at & MASK if at < 32 else 0
+
+    both = rows(WORDS, FIELDS)
+    assert four(f"szext.{mode}.s32 %r14, %r10, %r11;\n", WORDS, FIELDS) == [extended(*r, True) for r in both]
+    assert four(f"szext.{mode}.u32 %r14, %r10, %r11;\n", WORDS, FIELDS) == [extended(*r, False) for r in both]
+    code = f"bmsk.{mode}.b32 %r14, %r10, %r11;\n"
+    assert four(code, FIELDS, LENGTHS) == [masked(*r) for r in rows(FIELDS, LENGTHS)]
+
+
+def test_fns_finds_the_nth_bit_from_a_base() -> None:
+    def want(bits: int, base: int, n: int) -> int:
+        n = signed(n)
+        if n == 0:
+            return base if bits >> base & 1 else MASK
+        way = range(base, 32) if n > 0 else range(base, -1, -1)
+        there = [at for at in way if bits >> at & 1]
+        return there[abs(n) - 1] if len(there) >= abs(n) else MASK
+
+    columns = WORDS, FIELDS % 32, (LENGTHS % 9 - 4).astype(np.uint32)
+    assert four("fns.b32 %r14, %r10, %r11, %r12;\n", *columns) == [want(*row) for row in rows(*columns)]
+
+
+def test_slct_and_lop3_with_a_predicate() -> None:
+    columns = WORDS, OTHERS, FIELDS, np.roll(WORDS, 5)
+    want = [a if signed(d) >= 0 else b for a, b, _, d in rows(*columns)]
+    assert four("slct.b32.s32 %r14, %r10, %r11, %r13;\n", *columns) == want
+    as_floats = [np.uint32(v) for v in (0, 0x80000000, 0x7FC00000, 0x3F800000, 0xBF800000)]
+    ones, zeros = np.ones(5, np.uint32), np.zeros(5, np.uint32)
+    code = "mov.b32 %f1, %r12;\nslct.b32.f32 %r14, %r10, %r11, %f1;\n"
+    assert four(code, ones, zeros, np.array(as_floats)) == [1, 1, 0, 1, 0]
+    code = "setp.lt.s32 %p1, %r13, 0;\nlop3.or.b32 _|%p2, %r10, %r11, %r12, 0x80, %p1;\n"
+    code += "selp.u32 %r14, 1, 0, %p2;\n"
+    assert four(code, *columns) == [int(a & b & c != 0 or signed(d) < 0) for a, b, c, d in rows(*columns)]
+
+
+def test_saturated_sums_and_halves() -> None:
+    columns = WORDS, OTHERS
+    clamped = [max(min(signed(a) + signed(b), 2**31 - 1), -(2**31)) & MASK for a, b in rows(*columns)]
+    assert four("add.sat.s32 %r14, %r10, %r11;\n", *columns) == clamped
+    relu = [max(min(signed(a), signed(b)), 0) for a, b in rows(*columns)]
+    assert four("min.relu.s32 %r14, %r10, %r11;\n", *columns) == relu
+
+    def halves(a: int, b: int) -> int:
+        each = [max(signed(v >> s & 0xFFFF, 16) for v in (a, b)) & 0xFFFF for s in (0, 16)]
+        return each[1] << 16 | each[0]
+
+    assert four("max.s16x2 %r14, %r10, %r11;\n", *columns) == [halves(*row) for row in rows(*columns)]
