@@ -1,0 +1,123 @@
+"""What a check without a GPU said of each kernel, and what that amounts to."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tests.public.source import Source
+
+
+class Result(StrEnum):
+    """What is shown of a kernel; ``UNEXPLAINED`` and ``OUTDATED`` are failures."""
+
+    PASS = "right"
+    NOTE = "right, with a note"
+    FAULT = "fault of the kernel"
+    NOT_EMULATED = "not emulated"
+    UNEXPLAINED = "UNEXPLAINED"
+    OUTDATED = "OUTDATED"
+
+
+@dataclass
+class Ran:
+    """What was said of a kernel: ``passed`` counts its problems; ``checks`` that failed, each with the first
+    message; ``lacking``: what the device does not support; ``notes``: its remarks, which are no errors."""
+
+    kernel: str
+    passed: int = 0
+    checks: dict[str, str] = field(default_factory=dict)
+    lacking: str = ""
+    notes: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A kernel with its result, and the line that explains it."""
+
+    kernel: str
+    result: Result
+    line: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return self.result in (Result.UNEXPLAINED, Result.OUTDATED)
+
+
+def read_results(xml: str) -> list[Ran]:
+    """The kernels of a JUnit report (``junit_family=xunit1``), in its order. Raises ValueError if it has
+    none."""
+    found: dict[str, Ran] = {}
+    for test in ElementTree.fromstring(xml).iter("testcase"):
+        said = {p.get("name", ""): p.get("value", "") for p in test.iter("property")}
+        if "variant" in said:
+            _add(
+                found.setdefault(said["variant"].partition("-")[0], Ran(said["variant"].partition("-")[0])),
+                said,
+                test,
+            )
+    if not found:
+        raise ValueError("the check ran no kernel")
+    return list(found.values())
+
+
+def _add(ran: Ran, said: Mapping[str, str], test: ElementTree.Element) -> None:
+    failure, skipped = test.find("failure"), test.find("skipped")
+    text = next((e.get("message") or e.text or "" for e in (failure, skipped) if e is not None), "")
+    verdict = said.get("verdict", "")
+    if "UNSUPPORTED" in verdict:
+        ran.lacking = ran.lacking or _needed(text)
+    elif failure is not None:
+        names = said.get("findings", "").split() or [
+            verdict.partition(" ")[2] or test.get("name", "").partition("[")[0]
+        ]
+        for name in names:
+            ran.checks.setdefault(name, _message(name, text))
+    elif skipped is None and "problem" in said:
+        ran.passed += 1
+        for line in filter(None, said.get("notes", "").splitlines()):
+            ran.notes.setdefault(line.partition(":")[0], line)
+
+
+def _needed(text: str) -> str:
+    """The instruction that a message says is unknown, or its last part."""
+    named = re.search(r"unknown instruction (\S+?):? ", text)
+    return named[1] if named else _last(text)
+
+
+def _message(check: str, text: str) -> str:
+    lines = text.splitlines()
+    return next((line for line in lines if line.startswith(f"{check}:")), lines[-1] if lines else "")
+
+
+def _last(text: str) -> str:
+    return (text.splitlines() or [""])[-1]
+
+
+def judge(source: Source, ran: list[Ran]) -> Iterator[Judged]:
+    """The results of a project's kernels. A failure is explained only if exactly those checks failed that the
+    explanation names."""
+    for kernel in ran:
+        known = source.explained.get(kernel.kernel)
+        if kernel.checks:
+            if known and set(known.checks) == set(kernel.checks):
+                yield Judged(kernel.kernel, Result.FAULT, f"{', '.join(known.checks)}: {known.why}")
+            else:
+                yield Judged(kernel.kernel, Result.UNEXPLAINED, "; ".join(kernel.checks.values()))
+        elif kernel.lacking:
+            yield Judged(kernel.kernel, Result.NOT_EMULATED, kernel.lacking)
+        elif known:
+            yield Judged(
+                kernel.kernel, Result.OUTDATED, f"explained as {', '.join(known.checks)}, but passes"
+            )
+        elif not kernel.passed:
+            yield Judged(kernel.kernel, Result.UNEXPLAINED, "no problem was run")
+        elif kernel.notes:
+            yield Judged(kernel.kernel, Result.NOTE, "; ".join(kernel.notes.values()))
+        else:
+            yield Judged(kernel.kernel, Result.PASS)
+    for name in source.explained.keys() - {kernel.kernel for kernel in ran}:
+        yield Judged(name, Result.OUTDATED, "explained, but there is no such kernel")
