@@ -59,9 +59,8 @@ class _Reader:
     """
 
     def __init__(self, text: str) -> None:
-        # Comments go, their line ends stay.
-        text = re.sub(r"/\*.*?\*/", _line_ends, text, flags=re.DOTALL)
-        text = re.sub(r"//[^\n]*", "", text)
+        # Comments go, their line ends stay; what looks like one in a string (the path of a .file) stays.
+        text = re.sub(r'("[^"\n]*")|/\*.*?\*/|//[^\n]*', _uncommented, text, flags=re.DOTALL)
         # Debug information is no PTX; that of -lineinfo is strings of bytes.
         self._text = re.sub(r"\.section\b[^{}\n]*\s*\{[^{}]*\}", _line_ends, text)
         self._events = self._split()
@@ -231,6 +230,10 @@ class _Body:
                 return Vector(tuple(self._operand(item) for item in text.split("|")))
             return Name(text)
         raise ValueError(text)
+
+
+def _uncommented(match: re.Match[str]) -> str:
+    return match[1] or _line_ends(match)
 
 
 def _line_ends(match: re.Match[str]) -> str:

@@ -147,6 +147,49 @@ def test_a_block_reduction_with_shuffles(defines: list[str], capsys: pytest.Capt
         )
 
 
+README = Path(main.__code__.co_filename).with_name("README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    "shown", re.findall(r"```console\n\$ python -m harness.ptx (.*?)```", README, re.DOTALL)
+)
+def test_the_package_s_page_shows_what_the_command_prints(
+    shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(KERNELS)
+    command, _, output = shown.partition("\n")
+    hazards = main(command.split())
+    beginning, cut, _ = output.partition("...\n" if output.endswith("...\n") else "\0")
+    said = capsys.readouterr().out
+    assert said.startswith(beginning)
+    assert cut or said == output
+    assert ("hazards: none" in output) == (hazards == 0)
+
+
+def test_the_package_s_page_shows_kernels_that_are_here() -> None:
+    shown = re.findall(r"```cuda\n(.*?)```", README, re.DOTALL)
+    here = [
+        (KERNELS / f"{name}.cu").read_text(encoding="utf-8")
+        for name in ("block_sum", "block_scan", "softmax")
+    ]
+    assert shown == here
+
+
+@pytest.mark.compile
+def test_a_block_scan_and_a_softmax_of_rows(tmp_path: Path) -> None:
+    x, out = read("integers:int32:1000", 0), tmp_path / "out.npy"
+    words = [str(KERNELS / "block_scan.cu"), "--grid", "4", "--block", "256"]
+    assert main([*words, "integers:int32:1000", "int:1000", "empty:int32:1000", "--save", f"2={out}"]) == 0
+    sums = np.concatenate([np.cumsum(block) for block in np.split(x, [256, 512, 768])])
+    assert np.array_equal(np.load(out), sums)
+
+    words = [str(KERNELS / "softmax.cu"), "--grid", "8", "--block", "32"]
+    assert main([*words, "normal:float32:8x100", "int:100", "empty:float32:8x100", "--save", f"2={out}"]) == 0
+    powers = np.exp(read("normal:float32:8x100", 0).astype(np.float64))
+    np.testing.assert_allclose(np.load(out), powers / powers.sum(axis=1, keepdims=True), rtol=1e-6)
+
+
 @pytest.mark.compile
 def test_folders_of_headers_and_headers_beside_the_file(tmp_path: Path) -> None:
     (tmp_path / "far").mkdir()

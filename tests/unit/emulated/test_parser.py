@@ -198,3 +198,9 @@ def test_an_entry_that_is_not_there() -> None:
 def test_more_initial_values_than_room() -> None:
     with pytest.raises(PtxError, match=r"PTX line 4: table has more initial values than room"):
         parse(kernel("", ".const .u32 table[1] = {1, 2};"), "k")
+
+
+def test_what_looks_like_a_comment_in_the_path_of_a_file_is_none() -> None:
+    """nvcc names headers of the toolkit so with -lineinfo: bin/..//include."""
+    path = '.file 1 "/opt/bin/..//include/a.h" // the name of a header; not a statement\n'
+    assert parse(path + TEXT, "k") == parse("\n" + TEXT, "k")
