@@ -119,7 +119,7 @@ def examine(part: str, gpu: str, names: Collection[str], look: Callable[[str], s
 
 
 def main(args: list[str]) -> int:
-    """Exit status: 0; 1 where one failed to run; 2 for an unknown name, without a GPU or compute-sanitizer."""
+    """Exit status: 0; 1 where one failed to run; 2 for an unknown name, or without a GPU."""
     mutants = {mutant.name: mutant for mutant in WRONG if not mutant.sparse}
     if unknown := set(args).difference(mutants, ["--launch"]):
         print(f"mutants: {', '.join(sorted(unknown))}: no mutant that runs on a GPU", file=sys.stderr)
