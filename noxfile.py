@@ -9,6 +9,7 @@ In a container with everything preinstalled: `nox --no-venv --no-install -s gpu`
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -16,15 +17,61 @@ import nox
 
 nox.needs_version = ">=2025.2.9"
 nox.options.error_on_missing_interpreters = True
+nox.options.reuse_venv = "yes"
+nox.options.default_venv_backend = "uv" if shutil.which("uv") else "virtualenv"
 
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 CHECKED = ("tests/test_kernels.py", "tests/test_static.py")  # by the session of that name
 
 
+# Words after `--` with which a session of the GPU only shows or edits what is stored.
+NO_GPU = {"-h", "--help", "--list-cases", "--collect-only", "--co", "show", "prune", "merge"}
+
+
 def install(session: nox.Session, group: str) -> None:
-    """Install a dependency group, unless the session runs in an environment that is not nox's own."""
+    """Install a dependency group into an environment of nox's own, unless it is there already."""
+    if not session.virtualenv.is_sandboxed:
+        return
+    wanted = "\n".join(nox.project.dependency_groups(PYPROJECT, group))
+    installed = Path(session.virtualenv.location) / "installed.txt"
+    if not installed.is_file() or installed.read_text(encoding="utf-8") != wanted:
+        session.install(*wanted.split("\n"))
+        installed.write_text(wanted, encoding="utf-8")
+
+
+def install_gpu(session: nox.Session) -> None:
+    """Install what a GPU needs, on a machine that has one and can build PyCUDA."""
+    if NO_GPU.intersection(session.posargs):
+        return install(session, "test")
     if session.virtualenv.is_sandboxed:
-        session.install(*nox.project.dependency_groups(PYPROJECT, group))
+        if not gpu_there(session):
+            session.error("nvidia-smi shows no GPU on this machine; `nox -s check` needs none")
+        if not any(Path(folder, "cuda.h").is_file() for folder in include_folders()):
+            session.error(
+                "no cuda.h found (PATH, CUDA_HOME, CPATH), with which PyCUDA is built: install the "
+                "CUDA toolkit and put its bin folder on PATH"
+            )
+    install(session, "gpu")
+
+
+def gpu_there(session: nox.Session) -> bool:
+    """Whether the driver shows a GPU."""
+    found = shutil.which("nvidia-smi") and session.run(
+        "nvidia-smi", "-L", external=True, silent=True, success_codes=range(256)
+    )
+    return "GPU 0" in str(found)
+
+
+def include_folders() -> list[Path]:
+    """Where the headers of a CUDA toolkit may be."""
+    nvcc = shutil.which("nvcc")
+    homes = [Path(nvcc).resolve().parents[1]] if nvcc else []
+    homes += [
+        Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_ROOT", "CUDA_PATH") if os.environ.get(name)
+    ]
+    given = [Path(folder) for folder in os.environ.get("CPATH", "").split(os.pathsep) if folder]
+    plain = [Path("/usr/local/cuda/include"), Path("/usr/include")]
+    return [*given, *(home / "include" for home in homes), *plain]
 
 
 def harness(session: nox.Session, command: str) -> None:
@@ -70,10 +117,7 @@ def check(session: nox.Session) -> None:
 @nox.session(default=False)
 def judge(session: nox.Session) -> None:
     """`gpu` if there is a GPU, otherwise `check`."""
-    found = shutil.which("nvidia-smi") and session.run(
-        "nvidia-smi", "-L", external=True, silent=True, success_codes=range(256)
-    )
-    session.notify("gpu" if found and "GPU 0" in str(found) else "check", session.posargs)
+    session.notify("gpu" if gpu_there(session) else "check", session.posargs)
 
 
 @nox.session(default=False)
@@ -86,42 +130,45 @@ def static(session: nox.Session) -> None:
 @nox.session(default=False)
 def gpu(session: nox.Session) -> None:
     """Check and time every kernel on this GPU, and compare with its baseline. Fails without a GPU."""
-    install(session, "gpu")
+    install_gpu(session)
     harness(session, "gpu")
 
 
 @nox.session(default=False)
 def compare(session: nox.Session) -> None:
     """Time the working tree side by side with another commit on this GPU: `-- main`."""
-    install(session, "gpu")
+    install_gpu(session)
     harness(session, "compare")
 
 
 @nox.session(default=False)
 def study(session: nox.Session) -> None:
     """How small a slowdown is detected here? `-- measure FILE` plants some, `-- report` judges them."""
-    install(session, "study" if session.posargs[:1] == ["report"] else "gpu")
+    if session.posargs[:1] == ["report"]:
+        install(session, "study")
+    else:
+        install_gpu(session)
     session.run("python", "-m", "harness.study", *session.posargs)
 
 
 @nox.session(default=False)
 def baseline(session: nox.Session) -> None:
     """Measure this GPU's baseline in five runs and write it, if every case is correct."""
-    install(session, "gpu")
+    install_gpu(session)
     harness(session, "baseline")
 
 
 @nox.session(default=False)
 def sanitize(session: nox.Session) -> None:
     """Memory errors, races, uninitialised reads and barrier errors, with compute-sanitizer."""
-    install(session, "gpu")
+    install_gpu(session)
     harness(session, "sanitize")
 
 
 @nox.session(default=False)
 def profile(session: nox.Session) -> None:
     """Coalescing, bank conflicts and occupancy, with ncu; `-- --emulated` compares memory counters."""
-    install(session, "gpu")
+    install_gpu(session)
     harness(session, "profile")
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
@@ -108,3 +111,74 @@ def test_commands_take_the_selection(session: str, calls: Any) -> None:
 
 def test_compare_takes_the_commit_and_the_selection(calls: Any) -> None:
     assert calls("compare", "main", "-k", "naive")[1] == [["-m", "harness", "compare", "main", "-k", "naive"]]
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The noxfile, and a session in an environment of nox's own, which notes what it installs."""
+    spec = importlib.util.spec_from_file_location("noxfile_under_test", ROOT / "noxfile.py")
+    assert spec is not None
+    assert spec.loader is not None
+    monkeypatch.chdir(ROOT)
+    module = importlib.util.module_from_spec(spec)
+    with warnings.catch_warnings(action="ignore"):  # nox says that the sessions are there twice
+        spec.loader.exec_module(module)
+
+    class Session:
+        virtualenv = SimpleNamespace(is_sandboxed=True, location=str(tmp_path))
+        posargs: ClassVar[list[str]] = []
+        installed: ClassVar[list[tuple[str, ...]]] = []
+
+        def install(self, *wanted: str) -> None:
+            self.installed.append(wanted)
+
+        def run(self, *_: str, **__: object) -> str:
+            return "GPU 0: NVIDIA H200"
+
+        def error(self, text: str) -> None:
+            raise SystemExit(text)
+
+    Session.posargs, Session.installed = [], []
+    return module, Session()
+
+
+def test_an_environment_is_installed_once_and_again_where_its_group_changed(session: Any) -> None:
+    module, running = session
+    module.install(running, "lint")
+    module.install(running, "lint")
+    assert len(running.installed) == 1
+    module.install(running, "typing")
+    assert len(running.installed) == 2
+
+
+def test_an_install_that_failed_is_done_again(session: Any) -> None:
+    module, running = session
+    running.install = lambda *_: running.error("no network")
+    with pytest.raises(SystemExit, match="no network"):
+        module.install(running, "lint")
+    del running.install
+    module.install(running, "lint")
+    assert len(running.installed) == 1
+
+
+def test_without_a_gpu_or_headers_nothing_is_installed(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, running = session
+    monkeypatch.setattr(module.shutil, "which", lambda name: None)
+    with pytest.raises(
+        SystemExit, match=r"nvidia-smi shows no GPU on this machine; `nox -s check` needs none"
+    ):
+        module.install_gpu(running)
+    monkeypatch.setattr(module, "gpu_there", lambda session: True)
+    monkeypatch.setattr(module, "include_folders", lambda: [ROOT])
+    with pytest.raises(SystemExit, match=r"no cuda\.h found .* PyCUDA is built"):
+        module.install_gpu(running)
+    assert running.installed == []
+
+
+def test_what_only_shows_stored_files_needs_no_gpu(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, running = session
+    monkeypatch.setattr(module.shutil, "which", lambda name: None)
+    running.posargs = ["show"]
+    module.install_gpu(running)
+    (installed,) = running.installed
+    assert not any(package.startswith("pycuda") for package in installed)
