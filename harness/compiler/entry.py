@@ -41,8 +41,13 @@ def names_it(entry: str, full: str) -> bool:
 
 
 def instantiation(entry: str) -> str:
-    """A line to append to the source that instantiates a template; empty for other functions."""
-    return f"auto* gemm_regression_entry = &{entry};\n" if "<" in entry else ""
+    """A line to append to the source that instantiates a template; empty for other functions. One of several
+    overloaded templates is told by its parameters: ``gemm<128>(const half*, float*, int)``."""
+    if "<" not in entry:
+        return ""
+    end = _end_of_name(entry)
+    chosen = f"static_cast<void (*){entry[end:]}>(&{entry[:end]})" if entry[end:] else f"&{entry}"
+    return f"auto* gemm_regression_entry = {chosen};\n"
 
 
 def ptx_symbols(ptx: str) -> list[str]:

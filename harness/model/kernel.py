@@ -22,18 +22,25 @@ class BlockShape:
 
     ``threads``: (x, y) per block; ``tile``: rows and columns of C per block; ``thread_tile``: rows and
     columns per thread (None for warp-wide kernels); ``shared_bytes``: static and dynamic shared memory per
-    block, None if not declared; ``dynamic``: whether it is requested at launch; ``vectors``: (name, row
-    stride in elements, vector width in elements) for every vector access to shared memory; ``batch``:
-    matrices of a batch per block; ``split``: number of blocks that share the K of a tile."""
+    block, None if not declared; ``dynamic``: whether it is requested at launch, but for ``static_bytes`` of
+    it; ``vectors``: (name, row stride in elements, vector width in elements) for every vector access to
+    shared memory; ``batch``: matrices of a batch per block; ``split``: number of blocks that share the K of
+    a tile."""
 
     threads: tuple[int, int]
     tile: tuple[int, int]
     thread_tile: tuple[int, int] | None = None
     shared_bytes: int | None = None
     dynamic: bool = False
+    static_bytes: int = 0
     vectors: tuple[tuple[str, int, int], ...] = ()
     batch: int = 1
     split: int = 1
+
+    @property
+    def dynamic_bytes(self) -> int:
+        """Bytes of shared memory that a launch requests."""
+        return (self.shared_bytes or 0) - self.static_bytes if self.dynamic else 0
 
 
 _LAUNCH = re.compile(r"grid (\d+)x(\d+)x(\d+), block (\d+)x(\d+)x(\d+), (\d+) bytes dynamic")
@@ -76,16 +83,18 @@ class Kernel:
 
     ``source`` is the ``.cu`` file, relative to the declaration; ``include``: additional include folders.
     ``entry`` names the ``__global__`` function: its plain name, with namespace (``ns::gemm``), or an instance
-    of a template, in which ``{TILE_M}`` stands for a parameter of the config. ``idea``: one line for the
-    ladder table. ``operation`` is what it computes; ``parameters`` its parameters as declared in C++
-    (``parse_parameters``), empty for the default ones; ``takes`` the problems it accepts; ``workspace`` the
-    global memory it needs. ``shape`` is what a block computes, constant or by config and dtype; ``configs``
-    are all configs to test, of which the first is timed at every shape; ``grid`` the blocks of a launch if
-    they are not one per tile with x along the columns of C. ``flags`` are further options for nvcc. ``maps``
-    are the tensor maps of a config, by operand, for parameters of type ``CUtensorMap``. ``features`` are
-    hardware features that cannot be emulated, such as ``wgmma`` and ``tma``. ``threshold`` overrides the
-    smallest slowdown that counts as a regression; ``largest_timed`` skips timing of problems with more FLOP;
-    ``duty`` is the duty cycle of the timing, below 1 for kernels that would otherwise reach the power cap.
+    of a template, in which ``{TILE_M}`` stands for a parameter of the config, and which is followed by its
+    parameters if it is overloaded. ``idea``: one line for the ladder table. ``operation`` is what it
+    computes; ``parameters`` its parameters as declared in C++ (``parse_parameters``), empty for the default
+    ones; ``takes`` the problems it accepts; ``workspace`` the global memory it needs. ``shape`` is what a
+    block computes, constant or by config and dtype; ``configs`` are all configs to test, of which the first
+    is timed at every shape; ``grid`` the blocks of a launch if they are not one per tile with x along the
+    columns of C. ``min_capability`` and ``max_capability`` bound the GPUs it is made for. ``flags`` are
+    further options for nvcc. ``maps`` are the tensor maps of a config, by operand, for parameters of type
+    ``CUtensorMap``. ``features`` are hardware features that cannot be emulated, such as ``wgmma`` and
+    ``tma``. ``threshold`` overrides the smallest slowdown that counts as a regression; ``largest_timed``
+    skips timing of problems with more FLOP; ``duty`` is the duty cycle of the timing, below 1 for kernels
+    that would otherwise reach the power cap.
     """
 
     name: str
@@ -100,6 +109,7 @@ class Kernel:
     takes: Takes = ANY
     workspace: Workspace | None = None
     min_capability: tuple[int, int] = (7, 5)
+    max_capability: tuple[int, int] = (99, 9)
     flags: tuple[str, ...] = ()
     include: tuple[Path | str, ...] = ()
     features: tuple[str, ...] = ()
@@ -151,7 +161,7 @@ class Kernel:
         tiles = (-(-problem.n // columns), -(-problem.m // rows), batches * shape.split)
         # CUDA rejects an empty grid, so one block is launched for an empty problem.
         x, y, z = (max(1, count) for count in (self.grid(shape, problem) if self.grid else tiles))
-        return Launch((x, y, z), (*shape.threads, 1), (shape.shared_bytes or 0) if shape.dynamic else 0)
+        return Launch((x, y, z), (*shape.threads, 1), shape.dynamic_bytes)
 
     def refusals(self, config: Config, problem: Problem) -> tuple[str, ...]:
         """Why it does not accept a problem, one line per reason; empty if it does."""

@@ -85,6 +85,9 @@ def _capability_refusals(kernel: Kernel, dtype: DType, limits: GpuLimits) -> Ite
     if limits.capability < needed:
         have, need = ("{}.{}".format(*version) for version in (limits.capability, needed))
         yield f"{kernel.name} {dtype} needs compute capability {need}, this GPU has {have}"
+    if limits.capability > kernel.max_capability:
+        have, most = ("{}.{}".format(*version) for version in (limits.capability, kernel.max_capability))
+        yield f"{kernel.name} is for compute capabilities up to {most}, this GPU has {have}"
 
 
 def _block_refusals(shape: BlockShape, limits: GpuLimits) -> Iterable[str]:

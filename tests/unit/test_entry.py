@@ -86,6 +86,8 @@ template <class T, int N> __global__ void gemm(const T* a, T* c) { c[threadIdx.x
 __global__ void plain(float* c) { c[0] = 1.0f; }
 }
 template <int A, int B> __global__ void two(float* c) { c[A] = B; }
+template <int A> __global__ void either(float* c) { c[A] = 1.0f; }
+template <int A> __global__ void either(int* c, int n) { c[A] = n; }
 static __device__ __noinline__ float hidden(float* c) { return atomicAdd(c, 1.0f); }
 static __global__ void inside(float* c) { c[1] = hidden(c); }
 using T = float;
@@ -107,6 +109,8 @@ def planted(folder: Path, entry: str, source: str = SOURCE) -> Kernel:
         ("ns::gemm<T, {TILE_M}>", "_ZN2ns4gemmIfLi16EEEvPKT_PS1_"),
         ("two<{TILE_M}, {TILE_M} + 1>", "_Z3twoILi16ELi17EEvPf"),
         ("inside", "_Z6insidePf"),
+        ("either<2>(int*, int)", "_Z6eitherILi2EEvPii"),
+        ("either<{TILE_M}>(float*)", "_Z6eitherILi16EEvPf"),
     ],
 )
 def test_an_entry_is_compiled_and_is_the_same_in_ptx_and_cubin(

@@ -96,6 +96,24 @@ def test_capability() -> None:
     )
 
 
+def test_an_instruction_of_one_architecture_bounds_the_capability_from_above() -> None:
+    wgmma = kernel_of(GOOD, min_capability=(9, 0), max_capability=(9, 0))
+    assert refusals(wgmma, Config(), F32, H200) == ()
+    assert refusals(wgmma, Config(), F32, GpuLimits.of((10, 0))) == (
+        "k is for compute capabilities up to 9.0, this GPU has 10.0",
+    )
+
+
+def test_a_launch_requests_what_is_not_static() -> None:
+    both = replace(GOOD, shared_bytes=100 * 1024, dynamic=True, static_bytes=128)
+    for shape, requested in [
+        (both, 100 * 1024 - 128),
+        (replace(both, static_bytes=0), 100 * 1024),
+        (GOOD, 0),
+    ]:
+        assert kernel_of(shape).launch(Config(), F32, Problem(8, 8, 8)).dynamic_shared == requested
+
+
 @pytest.mark.parametrize(("dtype", "legal"), [(F32, True), (F16, True), (BF16, False), (TF32, False)])
 def test_turing_has_no_bf16_and_no_tf32(dtype: object, legal: bool) -> None:
     (cublas,) = [kernel for kernel in LADDER if kernel.library]

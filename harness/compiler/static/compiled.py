@@ -98,8 +98,7 @@ def _figures(variant: Variant, arch: str, binary: Binary, counts: Mapping[str, i
 def dynamic_shared(variant: Variant) -> int:
     """Bytes of dynamic shared memory of a launch."""
     kernel, config, dtype = variant
-    of_block = kernel.shape_of(config, dtype)
-    return (of_block.shared_bytes or 0) if of_block.dynamic else 0
+    return kernel.shape_of(config, dtype).dynamic_bytes
 
 
 def occupancy_of(variant: Variant, binary: Binary, limits: GpuLimits) -> Occupancy:
