@@ -52,14 +52,6 @@ def _float32(operation: Any, *operands: Value) -> Value:
     return canonical_if_any(r)
 
 
-def min32(a: Value, b: Value) -> Value:
-    return canonical(minimum(a, b))
-
-
-def max32(a: Value, b: Value) -> Value:
-    return canonical(maximum(a, b))
-
-
 def minimum(a: Value, b: Value) -> Value:
     """Of any floating type, the other operand where one is NaN; −0 is below +0."""
     return _zeros(np.fmin(a, b), a, b, np.signbit(a) | np.signbit(b))
@@ -106,15 +98,6 @@ def round_narrow(values: Value, dtype: Any) -> Value:
     return np.where(np.isnan(values), np.uint16(0x7FFF), bits).view(dtype)
 
 
-def truncate_narrow(values: Value, dtype: Any) -> Value:
-    """As ``round_narrow``, toward zero."""
-    near = round_narrow(values, dtype)
-    with np.errstate(all="ignore"):
-        further = np.abs(near.astype(F64)) > np.abs(np.asarray(values).astype(F64))
-    bits = near.view(np.uint16)
-    return np.where(further, bits - np.uint16(1), bits).view(dtype)
-
-
 def _odd32(values: Value) -> Value:
     r = values.astype(F32)
     even = (r.view(np.int32) & 1) == 0
@@ -123,11 +106,14 @@ def _odd32(values: Value) -> Value:
     return np.where(nudge, np.nextafter(r, toward), r)
 
 
-def tf32(values: Value) -> Value:
-    """FP32 to TF32, ties away from zero (cvt.rna.tf32.f32): 10 explicit significand bits, the rest 0."""
-    bits = np.asarray(values, F32).view(np.uint32)
+def tf32(values: Value, mode: str = "rna") -> Value:
+    """FP32 to TF32 (cvt.rna.tf32.f32), 10 explicit significand bits, the rest 0: to nearest, ties away from
+    zero (rna) or to even (rn), or toward zero (rz)."""
+    bits: Value = np.asarray(values, F32).view(np.uint32)
+    even = (bits >> np.uint32(13) & np.uint32(1)) + np.uint32(0xFFF)
+    half = {"rna": np.uint32(1 << 12), "rn": even, "rz": np.uint32(0)}[mode]
     with np.errstate(over="ignore"):
-        rounded = (bits + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)
+        rounded = (bits + half) & np.uint32(0xFFFFE000)
     special = (bits & np.uint32(0x7F800000)) == 0x7F800000
     nan = special & ((bits & np.uint32(0x007FFFFF)) != 0)
     return np.where(nan, np.uint32(0x7FFFFFFF), np.where(special, bits, rounded)).view(F32)

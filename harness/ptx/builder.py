@@ -25,6 +25,7 @@ Write = Callable[[Any, Mask | None], None]
 STORED: dict[str, Any] = {"pred": np.dtype(bool), "f32": np.dtype(np.float32), "f64": np.dtype(np.float64)}
 STORED |= {f"{sign}16": np.dtype(np.uint16) for sign in "bus"} | {"f16": np.dtype(np.uint16)}
 STORED |= {f"{sign}32": np.dtype(np.int32) for sign in "bus"} | {"f16x2": np.dtype(np.int32)}
+STORED |= {f"{sign}8": np.dtype(np.uint8) for sign in "bus"}
 STORED |= {f"{sign}64": np.dtype(np.int64) for sign in "bus"}
 SEEN: dict[str, Any] = {
     "pred": np.dtype(bool),

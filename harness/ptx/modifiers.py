@@ -1,7 +1,8 @@
-"""What .approx, .ftz, .sat and .NaN make of an operation on FP32 values."""
+"""What modifiers such as .approx, .ftz, .sat and .NaN make of an operation."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -20,26 +21,73 @@ def approximate(function: Any) -> Any:
     return run
 
 
+# The smallest normal numbers.
+_SMALLEST = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
+
+
+def canonical(operation: Any) -> Any:
+    """An operation on FP32 values whose NaNs are the one that the hardware makes."""
+    return lambda *operands: arith.canonical(operation(*operands))
+
+
 def flush(values: arith.Value) -> arith.Value:
-    """Subnormal FP32 values to zeros of their sign (.ftz)."""
-    return np.where(np.abs(values) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), values), values)
+    """Subnormal values to zeros of their sign (.ftz)."""
+    zero, tiny = values.dtype.type(0), _SMALLEST[values.dtype.name]
+    return np.where(np.abs(values) < values.dtype.type(tiny), np.copysign(zero, values), values)
 
 
 def flushing(operation: Any) -> Any:
-    """An operation on FP32 values with .ftz."""
+    """An operation with .ftz."""
     return lambda *operands: flush(operation(*(flush(v) for v in operands)))
 
 
 def saturating(operation: Any) -> Any:
-    """An operation on FP32 values with .sat: its result in [0, 1], NaN being 0."""
+    """An operation with .sat: its result in [0, 1], NaN being 0."""
 
     def run(*operands: arith.Value) -> arith.Value:
         r = operation(*operands)
-        return np.where(r > 0, np.minimum(r, np.float32(1)), np.float32(0))
+        return np.where(r > 0, np.minimum(r, r.dtype.type(1)), r.dtype.type(0))
 
     return run
 
 
-def or_nan(operation: Any) -> Any:
-    """min and max with .NaN: NaN where an input is one."""
-    return lambda a, b: np.where(np.isnan(a) | np.isnan(b), arith.NAN, operation(a, b))
+def not_negative(operation: Any) -> Any:
+    """An operation with .relu: negative results are 0, NaN stays."""
+
+    def run(*operands: arith.Value) -> arith.Value:
+        r = operation(*operands)
+        return np.where((r > 0) | np.isnan(r), r, r.dtype.type(0))
+
+    return run
+
+
+def finite(operation: Any, dtype: Any) -> Any:
+    """An operation with .satfinite: its result no further from 0 than the dtype's largest number."""
+    bits = {"float16": 0x7BFF, "bfloat16": 0x7F7F}[np.dtype(dtype).name]
+
+    def run(*operands: arith.Value) -> arith.Value:
+        r = operation(*operands)
+        return np.where(np.isinf(r), np.copysign(np.uint16(bits).view(dtype), r), r)
+
+    return run
+
+
+def extremum(base: str, modifiers: Collection[str]) -> Any:
+    """min or max of two or three values, with .NaN, NaN where an input is one, .abs, of magnitudes, and
+    .xorsign, with the product of the signs (§9.7.3.11)."""
+    of_two = arith.minimum if base == "min" else arith.maximum
+
+    def run(*operands: arith.Value) -> arith.Value:
+        values = [np.abs(v) for v in operands] if "abs" in modifiers else list(operands)
+        r = values[0]
+        for v in values[1:]:
+            r = of_two(r, v)
+        if "xorsign" in modifiers:
+            minus = np.signbit(operands[0]) ^ np.signbit(operands[1])
+            r = np.copysign(r, np.where(minus, -1, 1).astype(r.dtype))
+        if "NaN" in modifiers:
+            for v in operands:
+                r = np.where(np.isnan(v), r.dtype.type(np.nan), r)
+        return r
+
+    return run

@@ -22,6 +22,8 @@ from harness.ptx.instructions import (
     mma,
     move,
     narrow,
+    packed,
+    pairs,
     predicates,
     warp,
     wmma,
@@ -30,12 +32,14 @@ from harness.ptx.instructions.common import FLOATS, NARROW, Known, Make
 
 # By the type that the instruction ends in, and then for any type.
 _NARROW: dict[str, Known] = {**narrow.TABLE}
+_PAIRS: dict[str, Known] = {**pairs.TABLE}
 _FLOATING: dict[str, Known] = {**floating.TABLE, **functions.TABLE}
 _INTEGER: dict[str, Known] = {**integer.TABLE, **extended.TABLE, **bits.TABLE}
 _ANY: dict[str, Known] = {
     **predicates.TABLE,
     **move.TABLE,
     **conversion.TABLE,
+    **packed.TABLE,
     **memory.TABLE,
     **atomic.TABLE,
     **call.TABLE,
@@ -45,6 +49,11 @@ _ANY: dict[str, Known] = {
 }
 
 
+_BY_KIND = {
+    **dict.fromkeys(FLOATS, _FLOATING),
+    **dict.fromkeys(NARROW, _NARROW),
+    "f32x2": _PAIRS,
+}
 _LONGEST = 3  # words of a key of the tables
 
 
@@ -54,7 +63,7 @@ def known(op: str) -> Known | None:
     one; None for one that is not known."""
     words = op.split(".")
     kind = words[-1]
-    of_kind = _NARROW if kind in NARROW else _FLOATING if kind in FLOATS else _INTEGER
+    of_kind = _BY_KIND.get(kind, _INTEGER)
     keys = [".".join(words[:n]) for n in range(min(_LONGEST, len(words)), 0, -1)]
     return next((table[key] for key in keys for table in (of_kind, _ANY) if key in table), None)
 

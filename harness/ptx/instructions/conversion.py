@@ -1,4 +1,4 @@
-"""Conversions between types (PTX ISA §9.7.9, cvt)."""
+"""Conversions between numbers of a register each (PTX ISA §9.7.9.21, cvt); pairs are in packed.py."""
 
 from __future__ import annotations
 
@@ -9,37 +9,25 @@ import numpy as np
 import harness.ptx.arithmetic as arith
 import harness.ptx.modifiers as modify
 from harness.ptx.builder import SEEN, STORED, Builder, Run
+from harness.ptx.directed import directed64, narrow
 from harness.ptx.hazards import Site
 from harness.ptx.instructions.common import FLOATS, Known, only
+from harness.ptx.instructions.packed import PACKED, packed
 from harness.ptx.lanes import Mask
 from harness.ptx.syntax import Instruction, PtxError
 
-_NARROW: dict[str, Any] = {"rn": arith.round_narrow, "rz": arith.truncate_narrow}
+_WHOLE: dict[str, Any] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 
 
 def _cvt(b: Builder, i: Instruction, site: Site) -> Run:
-    words = i.op.split(".")[1:]
-    target, source = words[-2:]
-    modes = words[:-2]
-    put = b.write(i.operands[0])
+    *modes, target, source = i.op.split(".")[1:]
+    if target in PACKED or source in PACKED:
+        return packed(b, i, modes, target, source)
+    put, one = b.write(i.operands[0]), b.read(i.operands[1], source)
     if target == "tf32":
-        if modes[:1] != ["rna"]:
-            raise PtxError("only cvt.rna.tf32.f32 is supported")
-        one = b.read(i.operands[1], source)
-        return lambda mask: put(arith.tf32(one()), mask)
-    if target in ("f16x2", "bf16x2"):
-        high, low = b.read(i.operands[1], source), b.read(i.operands[2], source)
-        if source != "f32":
-            raise PtxError("only from f32 is supported")
-        convert = _conversion(target[:-2], source, modes)
-
-        def pack(mask: Mask | None) -> None:
-            first, second = (convert(np.asarray(v())).view(np.uint16).astype(np.uint32) for v in (low, high))
-            put(first | (second << np.uint32(16)), mask)
-
-        return pack
-    one = b.read(i.operands[1], source)
-    convert = _conversion(target, source, modes)
+        tf32 = _tf32(source, modes)
+        return lambda mask: put(tf32(np.asarray(one())), mask)
+    convert = conversion(target, source, modes)
     register = STORED[b.kind(i.operands[0])]
 
     def run(mask: Mask | None) -> None:
@@ -51,19 +39,40 @@ def _cvt(b: Builder, i: Instruction, site: Site) -> Run:
     return run
 
 
-def _conversion(target: str, source: str, modes: list[str]) -> Any:
+def _tf32(source: str, modes: list[str]) -> Any:
+    """rna, ties away from zero, or rn and rz; .satfinite gives none beyond the largest number."""
+    if source != "f32" or not modes or modes[0] not in ("rna", "rn", "rz"):
+        raise PtxError("not supported")
+    only(modes[1:], {"relu", "satfinite"})
+
+    def convert(v: Any) -> Any:
+        r = arith.tf32(v, modes[0])
+        if "relu" in modes:
+            r = np.where((r > 0) | np.isnan(r), r, np.float32(0))
+        if "satfinite" in modes:
+            largest = np.uint32(0x7F7FE000).view(np.float32)
+            r = np.where(np.isinf(r), np.copysign(largest, r), r)
+        return r
+
+    return convert
+
+
+def conversion(target: str, source: str, modes: list[str]) -> Any:
+    """A function of values of one type to those of another, with these modifiers."""
     to = SEEN[target]
     rounding = next((m for m in modes if m[:2] in ("rn", "rz", "rm", "rp")), "rn")
-    only(modes, {rounding, "sat", "ftz", "relu"})
+    only(modes, {rounding, "sat", "ftz", "relu", "satfinite"})
     convert = _plain_conversion(target, source, rounding)
     if "ftz" in modes and "f32" in (source, target):
         convert = _flushed(convert, source, target)
+    if "satfinite" in modes:
+        convert = modify.finite(convert, to)
     if "relu" in modes:
-        convert = _relu(convert)
+        convert = modify.not_negative(convert)
     if "sat" in modes and target in FLOATS:
         return modify.saturating(convert)
     if "sat" in modes and source not in FLOATS:
-        return lambda v: _clamped(v, to).astype(to)
+        return lambda v: clamped(v, to).astype(to)
     return convert  # from a float, integers are clamped anyhow
 
 
@@ -73,18 +82,37 @@ def _plain_conversion(target: str, source: str, rounding: str) -> Any:
         return lambda v: v.astype(to)
     if source in FLOATS and target not in FLOATS:
         return lambda v: arith.float_to_integer(v, to.type, rounding)
+    if rounding in _WHOLE:  # of a float to a float: a whole number
+        if target != source:
+            raise PtxError("not supported")
+        canonical = arith.canonical if target == "f32" else lambda v: v
+        return lambda v: canonical(_WHOLE[rounding](v.astype(np.float64)).astype(to))
     if target == "f32" and source == "f64":
         return lambda v: arith.float64_to_float32(v, rounding)
     if target == "f32" and source not in FLOATS:
         return lambda v: arith.integers_to_float32(v, rounding)
+    if target == "f64" and source not in FLOATS:
+        return (lambda v: v.astype(to)) if rounding == "rn" else lambda v: _integers_to_float64(v, rounding)
     if target in ("f16", "bf16"):
-        if rounding not in _NARROW:
-            raise PtxError("only rounding to nearest or toward zero is supported")
-        wide, narrow = np.float64 if source not in FLOATS else of, _NARROW[rounding]
-        return lambda v: narrow(v.astype(wide), to)
-    if rounding in ("rni", "rzi", "rmi", "rpi") and target == source == "f32":
-        return lambda v: {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[rounding](v)
+        wide = np.float64 if of.itemsize == 8 or source not in FLOATS else np.float32
+        return lambda v: narrow(_sticky(v).astype(wide), to, rounding)
     return lambda v: v.astype(to)
+
+
+def _sticky(v: Any) -> Any:
+    """Integers that float64 may not hold, with all bits that it would lose in one: rounding it on is as
+    rounding once."""
+    if v.dtype.kind not in "iu" or v.dtype.itemsize < 8:
+        return v
+    low = v.dtype.type(0xFFF)
+    large = np.abs(v.astype(np.float64)) >= 2.0**53
+    return np.where(large & (v & low != 0), (v & ~low) | v.dtype.type(0x800), v)
+
+
+def _integers_to_float64(v: Any, rounding: str) -> Any:
+    """In one direction: the sum of the upper and the lower word."""
+    low = (v & v.dtype.type(0xFFFFFFFF)).astype(np.float64)
+    return directed64("add", rounding)((v - (v & v.dtype.type(0xFFFFFFFF))).astype(np.float64), low)
 
 
 def _flushed(convert: Any, source: str, target: str) -> Any:
@@ -95,17 +123,7 @@ def _flushed(convert: Any, source: str, target: str) -> Any:
     return run
 
 
-def _relu(convert: Any) -> Any:
-    """Negative results become 0."""
-
-    def run(v: Any) -> Any:
-        r = convert(v)
-        return np.where(r < 0, r.dtype.type(0), r)
-
-    return run
-
-
-def _clamped(v: Any, to: Any) -> Any:
+def clamped(v: Any, to: Any) -> Any:
     """Integers within the limits of another type."""
     held, limits = np.iinfo(v.dtype), np.iinfo(to)
     return np.clip(v, v.dtype.type(max(held.min, limits.min)), v.dtype.type(min(held.max, limits.max)))

@@ -10,47 +10,41 @@ import harness.ptx.arithmetic as arith
 import harness.ptx.fma as fma
 import harness.ptx.modifiers as modify
 from harness.ptx.builder import SEEN, Builder, Run
+from harness.ptx.directed import directed64
 from harness.ptx.hazards import Site
 from harness.ptx.instructions.common import Known, only, parts, quiet, simple
 from harness.ptx.lanes import Mask
-from harness.ptx.syntax import Instruction, Number, PtxError
+from harness.ptx.syntax import Instruction, Number
 
-_MODES = ("rn", "rz", "rm", "rp")
+MODES = ("rn", "rz", "rm", "rp")
 _ONE = np.float32(1)
-_SINGLE: dict[str, Any] = {
-    "add": arith.add32,
-    "sub": arith.sub32,
-    "mul": arith.mul32,
-    "min": arith.min32,
-    "max": arith.max32,
-}
-_DOUBLE: dict[str, Any] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "min": np.fmin,
-    "max": np.fmax,
-}
+_SINGLE: dict[str, Any] = {"add": arith.add32, "sub": arith.sub32, "mul": arith.mul32}
+_DOUBLE: dict[str, Any] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
 
 
 def _arithmetic(b: Builder, i: Instruction, site: Site) -> Run:
-    """Of FP32 with .ftz, subnormal inputs and results are zeros of their sign; .sat clamps to [0, 1];
-    min and max with .NaN are NaN where an input is."""
+    """Of FP32 with .ftz, subnormal inputs and results are zeros of their sign; .sat clamps to [0, 1]."""
     base, (modifiers, kind) = i.op.split(".")[0], parts(i)
+    mode = next((m for m in modifiers if m in MODES), "rn")
     if kind == "f64":
-        only(modifiers, {"rn"})
-        return simple(b, i, kind, quiet(_DOUBLE[base]))
-    extremum = base in ("min", "max")
-    only(modifiers, {"ftz", "NaN"} if extremum else {*_MODES, "ftz", "sat"})
-    if extremum and len(i.operands) != 3:
-        raise PtxError("of three inputs is not supported")
-    mode = next((m for m in modifiers if m in _MODES), "rn")
+        only(modifiers, set(MODES))
+        return simple(b, i, kind, quiet(_DOUBLE[base]) if mode == "rn" else directed64(base, mode))
+    only(modifiers, {*MODES, "ftz", "sat"})
     operation = _SINGLE[base] if mode == "rn" else _directed(base, mode)
-    if "NaN" in modifiers:
-        operation = modify.or_nan(operation)
     if "ftz" in modifiers:
         operation = modify.flushing(operation)
     return simple(b, i, kind, modify.saturating(operation) if "sat" in modifiers else operation)
+
+
+def _extremum(b: Builder, i: Instruction, site: Site) -> Run:
+    """min and max, of FP32 also of three values."""
+    base, (modifiers, kind) = i.op.split(".")[0], parts(i)
+    only(modifiers, {"ftz", "NaN", "xorsign", "abs"} if kind == "f32" else set())
+    operation = modify.extremum(base, modifiers)
+    if kind == "f64":
+        return simple(b, i, kind, operation)
+    canonical = modify.canonical(operation)
+    return simple(b, i, kind, modify.flushing(canonical) if "ftz" in modifiers else canonical)
 
 
 def _directed(base: str, mode: str) -> Any:
@@ -101,9 +95,10 @@ def _testp(b: Builder, i: Instruction, site: Site) -> Run:
 def _fma(b: Builder, i: Instruction, site: Site) -> Run:
     modifiers, kind = parts(i)
     if kind == "f64":
-        only(modifiers, {"rn"})
-        return simple(b, i, kind, fma.fma64)
-    only(modifiers, {*_MODES, "ftz", "sat"})
+        only(modifiers, set(MODES))
+        mode = next((m for m in modifiers if m in MODES), "rn")
+        return simple(b, i, kind, fma.fma64 if mode == "rn" else directed64("fma", mode))
+    only(modifiers, {*MODES, "ftz", "sat"})
     of_f32 = all(isinstance(o, Number) or b.kind(o) == "f32" for o in i.operands)
     if set(modifiers) != {"rn"} or not of_f32:
         return _fma_of(b, i, modifiers)
@@ -133,7 +128,7 @@ def _fma(b: Builder, i: Instruction, site: Site) -> Run:
 
 def _fma_of(b: Builder, i: Instruction, modifiers: list[str]) -> Run:
     """fma with .ftz or .sat, rounded in one direction, or of registers that are declared as bits."""
-    mode = next(m for m in modifiers if m in _MODES)
+    mode = next(m for m in modifiers if m in MODES)
 
     def once(x: Any, y: Any, z: Any) -> Any:
         if mode == "rn":
@@ -154,6 +149,6 @@ TABLE: dict[str, Known] = {
     "mad": Known(_fma, "9.7.3.7"),
     "abs": Known(_sign, "9.7.3.9"),
     "neg": Known(_sign, "9.7.3.10"),
-    "min": Known(_arithmetic, "9.7.3.11"),
-    "max": Known(_arithmetic, "9.7.3.12"),
+    "min": Known(_extremum, "9.7.3.11"),
+    "max": Known(_extremum, "9.7.3.12"),
 }

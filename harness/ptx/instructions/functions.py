@@ -16,8 +16,10 @@ import numpy as np
 import harness.ptx.arithmetic as arith
 import harness.ptx.modifiers as modify
 from harness.ptx.builder import Builder, Run
+from harness.ptx.directed import directed64
 from harness.ptx.hazards import Site
 from harness.ptx.instructions.common import Known, only, parts, quiet, simple
+from harness.ptx.instructions.floating import MODES
 from harness.ptx.syntax import Instruction, PtxError
 
 _ONE = np.float32(1)
@@ -33,26 +35,63 @@ _APPROXIMATE: dict[str, Any] = {
     "rsqrt": lambda v: 1 / np.sqrt(v),
     "div": np.divide,
 }
-_ROUNDED: dict[str, Any] = {
-    "rcp": lambda v: arith.div32(_ONE, v),
-    "sqrt": arith.sqrt32,
-    "div": arith.div32,
-}
-_DOUBLE: dict[str, Any] = {"rcp": lambda v: 1 / v, "sqrt": np.sqrt, "div": np.divide}
+# Rounded ones in float64, to be rounded on in any direction: it has more than twice the bits of FP32, so no
+# quotient or root of FP32 values comes to lie on one that it is not.
+_ROUNDED: dict[str, Any] = {"rcp": lambda v: 1 / v, "sqrt": np.sqrt, "div": np.divide}
+
+
+def _divided(x: Any, y: Any) -> Any:
+    """div.approx: of divisors above 2¹²⁶ the reciprocal is taken for 0."""
+    r = np.divide(x, y)
+    large = np.isfinite(y) & (np.abs(y) > 2.0**126)
+    return np.where(large, np.where(np.isfinite(x), np.copysign(0.0, r), np.nan), r)
 
 
 def _function(b: Builder, i: Instruction, site: Site) -> Run:
     base, (modifiers, kind) = i.op.split(".")[0], parts(i)
+    mode = next((m for m in modifiers if m in MODES), None)
     if kind == "f64":
-        if modifiers != ["rn"]:
-            raise PtxError("only the rounded forms are supported")
-        return simple(b, i, kind, quiet(_DOUBLE[base]))
-    rounded = "rn" in modifiers
-    only(modifiers, {"rn", "ftz"} if rounded else {"approx", "full", "ftz"})
+        return _double(b, i, base, modifiers, mode)
+    only(modifiers, {mode, "ftz"} if mode and base in _ROUNDED else {"approx", "full", "ftz"})
     if "full" in modifiers and base != "div":
         raise PtxError("not supported")
-    operation = _ROUNDED[base] if rounded else modify.approximate(_APPROXIMATE[base])
+    if mode == "rn":
+        operation = {"rcp": lambda v: arith.div32(_ONE, v), "sqrt": arith.sqrt32, "div": arith.div32}[base]
+    elif mode:
+        operation = _directed(_ROUNDED[base], mode)
+    else:
+        exact = _divided if base == "div" and "approx" in modifiers else _APPROXIMATE[base]
+        operation = modify.approximate(exact)
     return simple(b, i, kind, modify.flushing(operation) if "ftz" in modifiers else operation)
+
+
+def _directed(function: Any, mode: str) -> Any:
+    def run(*operands: Any) -> Any:
+        with np.errstate(all="ignore"):
+            wide = function(*(np.asarray(v).astype(np.float64) for v in operands))
+            return arith.float64_to_float32(wide, mode)
+
+    return run
+
+
+def _double(b: Builder, i: Instruction, base: str, modifiers: list[str], mode: str | None) -> Run:
+    """Rounded div, rcp and sqrt; approximate rcp and rsqrt, of which the .ftz forms look at the upper word
+    alone and give one (§9.7.3.14 and §9.7.3.17)."""
+    if modifiers == [mode] and base in _ROUNDED:
+        assert mode is not None
+        return simple(b, i, "f64", quiet(_ROUNDED[base]) if mode == "rn" else directed64(base, mode))
+    if modifiers == ["approx", "ftz"] and base in ("rcp", "rsqrt"):
+        upper, function = np.uint64(0xFFFFFFFF00000000), _APPROXIMATE[base]
+
+        def gross(v: Any) -> Any:
+            with np.errstate(all="ignore"):
+                r = modify.flush(function(modify.flush((v.view(np.uint64) & upper).view(np.float64))))
+            return (np.asarray(r).view(np.uint64) & upper).view(np.float64)
+
+        return simple(b, i, "f64", gross)
+    if modifiers != ["approx"] or base != "rsqrt":
+        raise PtxError("not supported")
+    return simple(b, i, "f64", quiet(_APPROXIMATE["rsqrt"]))
 
 
 TABLE: dict[str, Known] = {

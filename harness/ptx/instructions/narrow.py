@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -9,44 +10,66 @@ import numpy as np
 import harness.ptx.arithmetic as arith
 import harness.ptx.modifiers as modify
 from harness.ptx.builder import SEEN, Builder, Run
+from harness.ptx.fma import fma_once
 from harness.ptx.hazards import Site
 from harness.ptx.instructions.common import Known, only, parts, simple
+from harness.ptx.instructions.floating import MODES
 from harness.ptx.lanes import Mask
 from harness.ptx.syntax import Instruction
 
-# float64 has more than twice their bits, so that rounding twice is as rounding once.
-_TWO: dict[str, Any] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "min": arith.minimum,
-    "max": arith.maximum,
-}
+_TWO: dict[str, Any] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
 
 
 def _arithmetic(b: Builder, i: Instruction, site: Site) -> Run:
-    """min and max with .NaN are NaN where an input is."""
     base, (modifiers, kind) = i.op.split(".")[0], parts(i)
-    extremum = base in ("min", "max")
-    only(modifiers, {"NaN"} if extremum else {"rn"})
-    operation = _TWO[base]
-    if "NaN" in modifiers:
-        operation = modify.or_nan(operation)
-    return _narrow(b, i, kind, operation)
+    if modifiers[-1:] == ["f32"]:
+        return _mixed(b, i, modifiers[:-1], kind)
+    only(modifiers, {"rn", "ftz", "sat"} if "bf" not in kind else {"rn"})
+    return _narrow(b, i, kind, modifiers, _TWO[base])
+
+
+def _extremum(b: Builder, i: Instruction, site: Site) -> Run:
+    base, (modifiers, kind) = i.op.split(".")[0], parts(i)
+    only(modifiers, {"ftz", "NaN", "xorsign", "abs"})
+    return _narrow(b, i, kind, modifiers, modify.extremum(base, modifiers))
 
 
 def _fma(b: Builder, i: Instruction, site: Site) -> Run:
     modifiers, kind = parts(i)
-    only(modifiers, {"rn", "relu"})
-    return _narrow(b, i, kind, None, relu="relu" in modifiers)
+    if modifiers[-1:] == ["f32"]:
+        return _mixed(b, i, modifiers[:-1], kind)
+    only(modifiers, {"rn", "ftz", "sat", "relu"} if "bf" not in kind else {"rn", "relu"})
+    return _narrow(b, i, kind, modifiers, None)
+
+
+def _mixed(b: Builder, i: Instruction, modifiers: list[str], kind: str) -> Run:
+    """add, sub and fma of FP32 with narrow inputs but for the last (§9.7.5): widened, which is exact."""
+    base = i.op.split(".")[0]
+    only(modifiers, {*MODES, "sat"})
+    mode = next((m for m in modifiers if m in MODES), "rn")
+    one = np.float32(1)
+
+    def operation(*operands: Any) -> Any:
+        x, *rest, z = (np.asarray(v).astype(np.float32) for v in operands)
+        y = rest[0] if rest else one
+        z = np.negative(z) if base == "sub" else z
+        return arith.canonical(fma_once(x, y, z)) if mode == "rn" else arith.directed(x, y, z, mode)
+
+    if "sat" in modifiers:
+        operation = modify.saturating(operation)
+    put, reads = b.write(i.operands[0]), [b.read(o, kind) for o in i.operands[1:-1]]
+    reads.append(b.read(i.operands[-1], "f32"))
+    return lambda mask: put(operation(*(read() for read in reads)), mask)
 
 
 def _sign(b: Builder, i: Instruction, site: Site) -> Run:
     base, (modifiers, kind) = i.op.split(".")[0], parts(i)
-    only(modifiers, set())
+    only(modifiers, {"ftz"} if "bf" not in kind else set())
     packed = kind.endswith("x2")
     flip: Any = np.uint32(0x80008000) if packed else np.uint16(0x8000)
     operation = (lambda v: v ^ flip) if base == "neg" else (lambda v: v & ~flip)
+    if "ftz" in modifiers:
+        return _narrow(b, i, kind, modifiers, np.negative if base == "neg" else np.abs)
     return simple(b, i, "b32" if packed else "b16", operation)
 
 
@@ -55,14 +78,27 @@ def _function(b: Builder, i: Instruction, site: Site) -> Run:
     2⁻⁹·⁹ (ex2.f16), 2⁻⁷ (ex2.bf16)."""
     base, (modifiers, kind) = i.op.split(".")[0], parts(i)
     only(modifiers, {"approx", "ftz"})
-    return _narrow(b, i, kind, np.tanh if base == "tanh" else np.exp2)
+    ftz = ["ftz"] if "ftz" in modifiers and base == "ex2" else []
+    return _narrow(b, i, kind, ftz, np.tanh if base == "tanh" else np.exp2)
 
 
-def _narrow(b: Builder, i: Instruction, kind: str, operation: Any, relu: bool = False) -> Run:
+def _narrow(b: Builder, i: Instruction, kind: str, modifiers: Collection[str], operation: Any) -> Run:
     """float16 and bfloat16, one or two a register; ``operation`` None is the fused multiply-add."""
     element = kind.removesuffix("x2")
     dtype, packed = SEEN[element], kind.endswith("x2")
     put, reads = b.write(i.operands[0]), [b.read(o, "b32" if packed else element) for o in i.operands[1:]]
+
+    def once(*values: Any) -> Any:
+        if operation is None:
+            x, y, z = values
+            return arith.narrow_fma(x, y, z, dtype)
+        # float64 has more than twice their bits, so that rounding twice is as rounding once.
+        return arith.round_narrow(operation(*(v.astype(np.float64) for v in values)), dtype)
+
+    whole = once
+    for name, change in (("ftz", modify.flushing), ("sat", modify.saturating), ("relu", modify.not_negative)):
+        if name in modifiers:
+            whole = change(whole)
 
     def values() -> list[Any]:
         found = [np.asarray(read()) for read in reads]
@@ -71,14 +107,7 @@ def _narrow(b: Builder, i: Instruction, kind: str, operation: Any, relu: bool = 
 
     def run(mask: Mask | None) -> None:
         with np.errstate(all="ignore"):
-            if operation is None:
-                x, y, z = values()
-                r = arith.narrow_fma(x, y, z, dtype)
-            else:
-                # float64 has more than twice their bits, so that rounding twice is as rounding once.
-                r = arith.round_narrow(operation(*(v.astype(np.float64) for v in values())), dtype)
-        if relu:
-            r = np.where(np.isnan(r) | (r > 0), r, dtype.type(0))
+            r = whole(*values())
         put(np.ascontiguousarray(r).view(np.uint32)[:, 0] if packed else r.view(np.uint16), mask)
 
     return run
@@ -91,8 +120,8 @@ TABLE: dict[str, Known] = {
     "fma": Known(_fma, "9.7.4.4"),
     "neg": Known(_sign, "9.7.4.5"),
     "abs": Known(_sign, "9.7.4.6"),
-    "min": Known(_arithmetic, "9.7.4.7"),
-    "max": Known(_arithmetic, "9.7.4.8"),
+    "min": Known(_extremum, "9.7.4.7"),
+    "max": Known(_extremum, "9.7.4.8"),
     "tanh": Known(_function, "9.7.4.9"),
     "ex2": Known(_function, "9.7.4.10"),
 }

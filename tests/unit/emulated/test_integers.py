@@ -234,10 +234,14 @@ def test_extended_fields_and_masks(mode: str) -> None:
         return ((1 << n) - 1) << at & MASK if at < 32 else 0
 
     both = rows(WORDS, FIELDS)
-    assert four(f"szext.{mode}.s32 %r14, %r10, %r11;\n", WORDS, FIELDS) == [extended(*r, True) for r in both]
-    assert four(f"szext.{mode}.u32 %r14, %r10, %r11;\n", WORDS, FIELDS) == [extended(*r, False) for r in both]
+    assert four(f"szext.{mode}.s32 %r14, %r10, %r11;\n", WORDS, FIELDS) == [
+        extended(a, n, True) for a, n in both
+    ]
+    assert four(f"szext.{mode}.u32 %r14, %r10, %r11;\n", WORDS, FIELDS) == [
+        extended(a, n, False) for a, n in both
+    ]
     code = f"bmsk.{mode}.b32 %r14, %r10, %r11;\n"
-    assert four(code, FIELDS, LENGTHS) == [masked(*r) for r in rows(FIELDS, LENGTHS)]
+    assert four(code, FIELDS, LENGTHS) == [masked(at, n) for at, n in rows(FIELDS, LENGTHS)]
 
 
 def test_fns_finds_the_nth_bit_from_a_base() -> None:
