@@ -34,7 +34,7 @@ from harness.project.loader import Project, ProjectError, find, load
 from harness.timing.plan import Plan
 from harness.verdicts.vocabulary import CompareFail, Policy
 
-pytest_plugins = ["harness.commands.plugin_benchmark", "harness.commands.plugin_summary"]
+pytest_plugins = [f"harness.commands.plugin_{part}" for part in ("benchmark", "summary", "workers")]
 
 
 class Hooks:

@@ -82,7 +82,10 @@ def _checked(terminalreporter: Any, session: Session) -> list[CheckRow]:
     if session.gpu is not None or session.device is None:
         return []
     reports = [r for how in ("passed", "failed", "skipped") for r in terminalreporter.stats.get(how, [])]
-    return check_rows([r for r in reports if r.when == "call"], session.arch, session.project.kernels)
+    # "???" is pytest-xdist's report of a test that killed its worker.
+    return check_rows(
+        [r for r in reports if r.when in ("call", "???")], session.arch, session.project.kernels
+    )
 
 
 def _other_failures(terminalreporter: Any, session: Session) -> list[str]:

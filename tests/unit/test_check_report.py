@@ -27,7 +27,7 @@ SMALL = ("--kernel", "naive", "--shape=33x17x9")
 
 def report(variant: str, failed: bool = False, **said: object) -> Any:
     properties = [("variant", variant), *said.items()]
-    return SimpleNamespace(user_properties=properties, failed=failed, skipped=False)
+    return SimpleNamespace(user_properties=properties, failed=failed, skipped=False, when="call")
 
 
 REPORTS = [
@@ -36,7 +36,7 @@ REPORTS = [
     report(TILED, True, arch="sm_80", registers=40, occupancy="50.0% (registers)", change="BAR 2 -> 1"),
     report(TILED, arch="sm_90a", registers=32, occupancy="100.0% (threads)", change=""),
     report(NAIVE, problem="1x1x1", findings="", verdict="PASS CORRECT"),
-    SimpleNamespace(user_properties=[], failed=True, skipped=False),
+    SimpleNamespace(user_properties=[], failed=True, skipped=False, when="call"),
 ]
 
 
@@ -48,6 +48,19 @@ def test_a_row_gathers_what_the_tests_of_a_variant_recorded() -> None:
         *("sm_80", "race 2, exact 1", "WRONG"),
     )
     assert naive.verdict == "PASS"
+
+
+def test_a_test_that_killed_its_worker_makes_its_variant_red() -> None:
+    killed = SimpleNamespace(
+        user_properties=[],
+        failed=True,
+        skipped=False,
+        when="???",
+        nodeid=f"tests/test_kernels.py::test_kernel[{NAIVE}-3x5x7]",
+    )
+    elsewhere = SimpleNamespace(**{**vars(killed), "nodeid": "tests/unit/test_x.py::test_y[1]"})
+    (naive,) = check_rows([REPORTS[4], killed, elsewhere], "sm_90a", LADDER)
+    assert (naive.cells()[:4], naive.verdict) == (("! naive", "f32", "block32x32", "1/2"), "CRASHED")
 
 
 def test_what_was_not_emulated_is_counted_and_neither_right_nor_red() -> None:

@@ -1,0 +1,41 @@
+"""pytest-xdist's workers: a worker that is killed costs its test, not the run.
+
+pytest-xdist 3.8 hands the whole group of the killed worker to another one: the test that it died of again,
+and groups without a test left, after which a worker waits for ever.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """The scheduler of ``--dist loadgroup``; None, for pytest-xdist's own, otherwise."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadGroupScheduling
+
+    class Groups(LoadGroupScheduling):
+        """Tests of a group run in one worker."""
+
+        def remove_node(self, node: Any) -> str | None:
+            """Takes a worker out; returns the test it died of, or None where it had nothing left to do."""
+            left = {
+                scope: unit for scope, unit in self.assigned_work.pop(node).items() if not all(unit.values())
+            }
+            if not left:
+                return None
+            scope, unit = next(iter(left.items()))
+            died_of = next(test for test, done in unit.items() if not done)
+            unit[died_of] = True
+            if all(unit.values()):
+                del left[scope]
+            self.workqueue.update(left)
+            for other in self.assigned_work:
+                self._reschedule(other)
+            return died_of
+
+    return Groups(config, log)
