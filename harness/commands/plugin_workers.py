@@ -18,7 +18,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from xdist.scheduler import LoadGroupScheduling
 
-    class Groups(LoadGroupScheduling):
+    class Groups(LoadGroupScheduling):  # type: ignore[misc]
         """Tests of a group run in one worker."""
 
         def remove_node(self, node: Any) -> str | None:
@@ -29,7 +29,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             if not left:
                 return None
             scope, unit = next(iter(left.items()))
-            died_of = next(test for test, done in unit.items() if not done)
+            died_of: str = next(test for test, done in unit.items() if not done)
             unit[died_of] = True
             if all(unit.values()):
                 del left[scope]
