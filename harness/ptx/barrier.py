@@ -1,13 +1,26 @@
-"""Barriers of a block of threads: bar.sync, bar.arrive and bar.red."""
+"""Barriers of a block of threads: bar.sync, bar.arrive and bar.red, barrier.* (PTX ISA §9.7.13.1).
+
+A barrier is one of sixteen numbers, whichever instruction names it: warps that come to it from different
+branches meet there. Arrivals are counted by warps: one has arrived when all its threads have that have not
+exited. Without a count a barrier waits for all threads of the block that have not exited; with one for so
+many, in whole warps, and exiting counts for nothing.
+
+Undefined, and so an error: an .aligned one (every bar.* is) that the threads of a warp do not reach by the
+same instruction, or that some of them go past; .red mixed with the others; different counts at once. What
+CUDA C++ does not allow of __syncthreads(), which is bar.sync 0, but PTX defines, is a note: warps that meet
+from different instructions, and threads of a warp that exit straight away where the others go on to it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from harness.ptx.builder import Builder, Read, Write
-from harness.ptx.lanes import Geometry, Mask, full
+from harness.ptx.hazards import Site, Tell, Trap
+from harness.ptx.lanes import WARP, Array, Geometry, Mask, full
 from harness.ptx.syntax import Instruction, PtxError
 
 
@@ -18,37 +31,244 @@ class Barrier:
     number: Read
     count: Read | None
     waits: bool
+    aligned: bool
+    site: Site
     reduction: str = ""
     put: Write | None = None
     source: Read | None = None
 
     @classmethod
-    def of(cls, b: Builder, i: Instruction) -> Barrier:
-        words, operands = (
-            i.op.removeprefix("barrier.cta").removeprefix("barrier").split("."),
-            list(i.operands),
-        )
+    def of(cls, b: Builder, i: Instruction, site: Site) -> Barrier:
+        words, operands = i.op.split("."), list(i.operands)
         action = next(word for word in words if word in ("sync", "arrive", "red"))
-        if action != "red":
-            count = b.read(operands[1], "u32") if len(operands) > 1 else None
+        aligned = words[0] == "bar" or "aligned" in words
+        target = operands.pop(0) if action == "red" else None
+        predicate = operands.pop() if action == "red" else None
+        number = b.read(operands[0], "u32")
+        count = b.read(operands[1], "u32") if len(operands) > 1 else None
+        if target is None or predicate is None:
             if action == "arrive" and count is None:
                 raise PtxError("bar.arrive needs a count of threads")
-            return cls(b.read(operands[0], "u32"), count, action == "sync")
-        if len(operands) != 3 or words[-1] not in ("u32", "pred"):
-            raise PtxError("bar.red of a part of the block is not supported")
+            return cls(number, count, action == "sync", aligned, site)
+        if words[-1] not in ("u32", "pred"):
+            raise PtxError("not supported")
         reduction = next(word for word in words if word in ("popc", "and", "or"))
-        source = b.read(operands[2], "pred")
-        return cls(b.read(operands[1], "u32"), None, True, reduction, b.write(operands[0]), source)
+        put, source = b.write(target), b.read(predicate, "pred")
+        return cls(number, count, True, aligned, site, reduction, put, source)
 
-    def reduce(self, geometry: Geometry, mask: Mask | None) -> None:
-        """bar.red: what the predicates of a block come to, for each of its threads."""
-        if self.put is None or self.source is None:
+
+# Who goes on, from which place: lanes, None for all.
+Free = list[tuple[int, Array | None]]
+
+
+@dataclass
+class _Meeting:
+    """At one barrier, of all blocks: who waits at which place in the code, how often each lane has arrived
+    and where, and for how many threads each block waits, 0 for all, −1 before the first arrival."""
+
+    times: Array
+    at: Array
+    want: Array
+    waiting: dict[int, Array] = field(default_factory=dict)
+
+
+class Barriers:
+    """Who waits at the barriers of the blocks that run together. ``places`` are the blocks of code, of which
+    some end in a barrier; ``met`` is told which blocks have met in full, (B,) bool."""
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        places: Sequence[Barrier | None],
+        met: Callable[[Array], None],
+        tell: Tell,
+    ) -> None:
+        self._geometry, self._places, self._met, self._tell = geometry, places, met, tell
+        self._meetings: dict[int, _Meeting] = {}
+        self._alive = self._living = np.ones(geometry.lanes, bool)
+        self._past = np.zeros(geometry.lanes, bool)  # went past other code before they exited
+
+    def arrive(self, at: int, lanes: Array | None) -> Free:
+        """Lanes (None for all) come to the barrier at a place. Who goes on now, from which place."""
+        barrier = self._place(at)
+        if lanes is None and barrier.count is None and not self._meetings:
+            number = barrier.number()
+            if number.ndim == 0 and self._alive.all():
+                self._reduce({at: self._alive})
+                self._met(np.ones(self._geometry.count, bool))
+                return [(at, None)]
+        lanes = full(True, self._geometry.lanes) if lanes is None else lanes
+        numbers = full(barrier.number(), self._geometry.lanes)
+        free: Free = [] if barrier.waits else [(at, lanes)]
+        for number in np.unique(numbers[lanes]).tolist():
+            self._join(number, at, lanes & (numbers == number))
+            free += self._open(number)
+        return free
+
+    def exit(self, lanes: Array | None, straight: bool) -> Free:
+        """These exit, and nothing lay between their last branch and that if ``straight``. Who need not wait
+        any longer."""
+        self._alive = np.zeros_like(self._alive) if lanes is None else self._alive & ~lanes
+        if lanes is not None and not straight:
+            self._past = self._past | lanes
+        return [free for number in list(self._meetings) for free in self._open(number)]
+
+    def stuck(self) -> None:
+        """Nobody runs any more. Raises Trap if somebody waits."""
+        waiting = [(at, lanes) for m in self._meetings.values() for at, lanes in m.waiting.items()]
+        if not waiting:
             return
-        said = full(self.source(), geometry.lanes).reshape(geometry.count, geometry.threads)
-        there = np.ones_like(said) if mask is None else mask.bits.reshape(said.shape)
-        result = {
-            "popc": (said & there).sum(axis=1).astype(np.int32),
-            "and": (said | ~there).all(axis=1),
-            "or": (said & there).any(axis=1),
-        }[self.reduction]
-        self.put(np.repeat(result, geometry.threads), mask)
+        at, lanes = min(waiting, key=lambda each: each[0])
+        threads = self._geometry.threads
+        row = int(np.argmax(lanes)) // threads
+        there = int(lanes.reshape(-1, threads)[row].sum())
+        others = [
+            f"{n} at PTX line {self._line(b)}"
+            for b, other in sorted(waiting, key=lambda each: each[0])
+            if b != at and (n := int(other.reshape(-1, threads)[row].sum()))
+        ]
+        where = f"; {', '.join(others)}" if others else "; the others went past it"
+        what = f"waits at a barrier that {there} of the {threads} threads of the block reached{where}"
+        raise Trap("barrier", what, self._place(at).site, int(np.argmax(lanes)))
+
+    # A meeting
+
+    def _place(self, at: int) -> Barrier:
+        barrier = self._places[at]
+        assert barrier is not None
+        return barrier
+
+    def _join(self, number: int, at: int, lanes: Array) -> None:
+        g, barrier = self._geometry, self._place(at)
+        if number not in self._meetings:
+            zeros = np.zeros(g.lanes, np.int32)
+            self._meetings[number] = _Meeting(zeros, zeros.copy(), np.full(g.count, -1))
+        meeting = self._meetings[number]
+        meeting.times[lanes] += 1
+        meeting.at[lanes] = at
+        if barrier.waits:
+            meeting.waiting[at] = meeting.waiting.get(at, np.zeros(g.lanes, bool)) | lanes
+        count = full(np.int64(0) if barrier.count is None else barrier.count(), g.lanes)
+        want = np.where(lanes, count.astype(np.int64), -1).reshape(g.count, g.threads).max(axis=1)
+        if (odd := (want > 0) & (want % WARP != 0)).any():
+            what = f"comes to barrier {number} for {int(want[np.argmax(odd)])} threads: no whole warps"
+            self._say(what, at, lanes & np.repeat(odd, g.threads))
+            want = -(-want // WARP) * WARP
+        if (other := (want >= 0) & (meeting.want >= 0) & (want != meeting.want)).any():
+            counts = [int(each[np.argmax(other)]) or "all" for each in (want, meeting.want)]
+            what = f"comes to barrier {number} for {counts[0]} threads, where others wait for {counts[1]}"
+            self._say(what, at, lanes & np.repeat(other, g.threads))
+        meeting.want = np.maximum(meeting.want, want)
+
+    def _open(self, number: int) -> Free:
+        """Lets go, block by block, whoever has met at a barrier."""
+        meeting, g = self._meetings[number], self._geometry
+        free: Free = []
+        while True:
+            here = meeting.times > 0
+            blocks, alive = here.reshape(g.count, -1), self._alive.reshape(g.count, -1)
+            whole = (meeting.want == 0) & blocks.any(axis=1) & (blocks | ~alive).all(axis=1)
+            counted, chosen = self._counted(meeting, here)
+            if not (whole | counted).any():
+                break
+            chosen |= np.repeat(whole, g.threads) & here
+            waits = {at: w & chosen for at, w in meeting.waiting.items() if (w & chosen).any()}
+            self._check(number, meeting, chosen, whole)
+            self._reduce(waits)
+            # Blocks of which every thread has exited wait for nothing.
+            self._met(whole | counted | ~alive.any(axis=1))
+            meeting.times[chosen] -= 1
+            meeting.want[~(meeting.times > 0).reshape(g.count, -1).any(axis=1)] = -1
+            for at, lanes in waits.items():
+                meeting.waiting[at] = meeting.waiting[at] & ~lanes
+                if not meeting.waiting[at].any():
+                    del meeting.waiting[at]
+                free.append((at, None if lanes.all() else lanes))
+        if not meeting.times.any():
+            del self._meetings[number]
+        return free
+
+    def _counted(self, meeting: _Meeting, here: Array) -> tuple[Array, Array]:
+        """Of the barriers with a count: which blocks have enough, and the lanes of the warps that make it up,
+        the first ones of those that have come."""
+        g = self._geometry
+        chosen = np.zeros(g.lanes, bool)
+        counted = np.zeros(g.count, bool)
+        if (meeting.want > 0).any():
+            # A warp counts once all its threads have come that have not exited.
+            warps = (here | ~self._alive).reshape(-1, WARP).all(axis=1) & here.reshape(-1, WARP).any(axis=1)
+            total = np.cumsum(WARP * warps.reshape(g.count, -1), axis=1)
+            counted = (meeting.want > 0) & (total[:, -1] >= meeting.want)
+            enough = counted[:, None] & (total <= meeting.want[:, None])
+            chosen = np.repeat(enough.ravel() & warps, WARP) & here
+        return counted, chosen
+
+    def _check(self, number: int, meeting: _Meeting, chosen: Array, whole: Array) -> None:
+        places = np.unique(meeting.at[chosen])
+        if len(places) > 1:
+            self._apart(number, meeting.at, chosen, whole)
+            if len({bool(self._place(int(at)).reduction) for at in places}) > 1:
+                what = f"meets bar.red with another form of barrier {number}"
+                self._say(what, int(places[0]), chosen & (meeting.at == places[0]))
+        # A warp that has exited as a whole is missed by nobody.
+        gone = (self._living & ~self._alive & ~chosen).reshape(-1, WARP)
+        halves = chosen.reshape(-1, WARP).any(axis=1) & gone.any(axis=1)
+        if halves.any():
+            past = halves & (gone & self._past.reshape(-1, WARP)).any(axis=1)
+            half = chosen & np.repeat(past if past.any() else halves, WARP)
+            lane = int(np.argmax(half))
+            barrier = self._place(int(meeting.at[lane]))
+            how = "went past before they exited" if past.any() else "left out by exiting"
+            what = f"waits at a barrier that {int(gone[lane // WARP].sum())} threads of its warp {how}"
+            if barrier.aligned:
+                self._say(what, int(meeting.at[lane]), half, note=not past.any())
+
+    def _apart(self, number: int, at: Array, chosen: Array, whole: Array) -> None:
+        """Of those who met, some came by other instructions: within a warp an error, else a note."""
+        g, far = self._geometry, len(self._places)
+        low = np.where(chosen, at, far).reshape(-1, WARP).min(axis=1)
+        top = np.where(chosen, at, -1).reshape(-1, WARP).max(axis=1)
+        parted = (low < top) & np.array([p is not None and p.aligned for p in (*self._places, None)])[low]
+        if parted.any():
+            one, other = int(low[np.argmax(parted)]), int(top[np.argmax(parted)])
+            what = f"waits at a barrier that other threads of its warp reach at PTX line {self._line(other)}"
+            self._say(what, one, chosen & np.repeat(parted, WARP) & (at == one))
+        apart = whole & (low.reshape(g.count, -1).min(axis=1) < top.reshape(g.count, -1).max(axis=1))
+        apart &= ~parted.reshape(g.count, -1).any(axis=1)
+        if number == 0 and apart.any():
+            lanes = chosen & np.repeat(apart, g.threads)
+            one = int(at[np.argmax(lanes)])
+            row = int(np.argmax(lanes)) // g.threads
+            others = np.unique(at.reshape(g.count, -1)[row][chosen.reshape(g.count, -1)[row]])
+            there = ", ".join(str(self._line(int(other))) for other in others if other != one)
+            what = f"waits at a barrier that other warps of the block reach at PTX line {there}"
+            self._say(what, one, lanes & (at == one), note=True)
+
+    def _line(self, at: int) -> int:
+        return self._place(at).site.instruction.line
+
+    def _say(self, what: str, at: int, lanes: Array, note: bool = False) -> None:
+        """Of the first of these lanes."""
+        self._tell("barrier", what, self._place(at).site, int(np.argmax(lanes)), note)
+
+    def _reduce(self, waits: dict[int, Array]) -> None:
+        """bar.red: what the predicates of those that met come to, for each of them."""
+        g = self._geometry
+        places = {at: b for at in waits if (b := self._place(at)).source is not None}
+        if not places:
+            return
+        there, said = np.zeros(g.lanes, bool), np.zeros(g.lanes, bool)
+        for at, barrier in places.items():
+            there |= waits[at]
+            assert barrier.source is not None
+            said = np.where(waits[at], full(barrier.source(), g.lanes), said)
+        yes, here = said.reshape(g.count, -1), there.reshape(g.count, -1)
+        for at, barrier in places.items():
+            result = {
+                "popc": (yes & here).sum(axis=1).astype(np.int32),
+                "and": (yes | ~here).all(axis=1),
+                "or": (yes & here).any(axis=1),
+            }[barrier.reduction]
+            assert barrier.put is not None
+            lanes = waits[at]
+            barrier.put(np.repeat(result, g.threads), None if lanes.all() else Mask(lanes))

@@ -70,7 +70,7 @@ class Machine:
             if end is not None:
                 block.site = self._builder.site(end)
                 if end.op.startswith("bar"):
-                    block.barrier = self._known(lambda b, i, s: Barrier.of(b, i), end, block.site)
+                    block.barrier = self._known(Barrier.of, end, block.site)
                 if end.guard:
                     block.guard, block.negated = self._guard(end, block.site), end.guard[1]
                 if end.op.startswith("bra"):

@@ -28,7 +28,7 @@ ret;
 
 def test_many_races_do_not_hide_the_barrier_that_stops_the_launch() -> None:
     races = "st.shared.u32 [cells], %r1;\n" * 50
-    half = "setp.lt.u32 %p1, %r1, 32;\n@%p1 bra $A;\nbar.sync 0;\nbra $B;\n$A:\nbar.sync 0;\n$B:"
+    half = "setp.lt.u32 %p1, %r1, 32;\n@%p1 bra $A;\nbar.sync 0;\nbra $B;\n$A:\nbar.sync 1;\n$B:"
     report = run(races + half)
     assert report.stopped
     counts = Counter(hazard.check for hazard in report.hazards)

@@ -109,6 +109,12 @@ def hazards(
     return [f"{hazard.check}: {hazard.message}" for hazard in report.hazards]
 
 
+def notes(body: str, inside: str = "", threads: int = 32, blocks: int = 1) -> list[str]:
+    """What is noted of a body, as "check: message"."""
+    _, report = execute(kernel(body, inside=inside), numbers(threads * blocks), threads)
+    return [f"{note.check}: {note.message}" for note in report.notes]
+
+
 def checks(body: str, inside: str = "", threads: int = 32, blocks: int = 1, **how: Any) -> list[str]:
     """The names of what is said of a body, in order."""
     return [said.split(":")[0] for said in hazards(body, inside, threads, blocks, **how)]
