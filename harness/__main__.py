@@ -1,8 +1,6 @@
 """``python -m harness COMMAND``."""
 
-import sys
-
-from harness.commands.cli import main
+from harness.commands.cli import run
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run()

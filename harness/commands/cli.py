@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 
 import harness
 
@@ -46,7 +47,17 @@ def main(arguments: Sequence[str]) -> int:
         said = f"no command {words[0]!r}" if words else "a command is missing"
         print(f"{USAGE}\nerror: {said}; there are: {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
-    module = import_module(f"harness.commands.{words[0]}")
+    try:
+        module = import_module(f"harness.commands.{words[0]}")
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("harness"):
+            raise
+        print(
+            f"error: {sys.executable} has no {error.name}: `nox -s {words[0]}` runs this in one that "
+            "has everything, or install the package with pip",
+            file=sys.stderr,
+        )
+        return 2
     rest = words[1:]
     # After the subcommand of `baseline` and `report`.
     place = int(words[0] in ("baseline", "report") and bool(rest) and not rest[0].startswith("-"))
@@ -54,5 +65,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run() -> None:
-    """The program of the installed package."""
+    """The program of the installed package. A terminal that cannot show a character shows ? in its place."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
     sys.exit(main(sys.argv[1:]))

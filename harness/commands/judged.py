@@ -23,15 +23,15 @@ SKIPPED = (VerdictKind.NOT_EMULATED, VerdictKind.REFUSED)
 NOTHING_STORED = "nothing to compare with: `gemm-regression static --refresh` stores the current values"
 
 
-def test_kernel(verify_case: Case, device: Device, record_property: Record) -> None:
+def test_kernel(verify_case: Case, device: Device, gemm_record: Record) -> None:
     """A variant is correct for a problem, on whichever device there is."""
-    record_property("variant", verify_case.variant)
-    record_property("problem", verify_case.problem.id)
+    gemm_record("variant", verify_case.variant)
+    gemm_record("problem", verify_case.problem.id)
     checked = check(device, verify_case)
-    record_property("verdict", str(checked.outcome))
-    record_property("findings", " ".join(finding.check for finding in checked.findings))
+    gemm_record("verdict", str(checked.outcome))
+    gemm_record("findings", " ".join(finding.check for finding in checked.findings))
     if checked.notes:
-        record_property("notes", "\n".join(map(str, checked.notes)))
+        gemm_record("notes", "\n".join(map(str, checked.notes)))
     if checked.outcome.kind in SKIPPED:
         pytest.skip(checked_text(checked))
     if checked.outcome != CORRECT:
@@ -53,21 +53,21 @@ def test_no_orphans(orphans: list[str]) -> None:
 
 
 @pytest.mark.static
-def test_figures(figures_entry: Entry, check: Check, stores_figures: bool, record_property: Record) -> None:
+def test_figures(figures_entry: Entry, check: Check, stores_figures: bool, gemm_record: Record) -> None:
     """The compiler metrics of a variant equal the stored ones. Any change, for better or worse, fails until
     it is accepted."""
-    record_property("variant", figures_entry.name)
+    gemm_record("variant", figures_entry.name)
     try:
         finding = check.finding(figures_entry) if stores_figures else check.fault(figures_entry)
     except StoreError as error:
         finding = str(error)
     made = check.made(figures_entry.arch).get(figures_entry.name)
     if isinstance(made, StaticFigures):
-        record_property("arch", figures_entry.arch)
-        record_property("registers", made.registers)
-        record_property("occupancy", f"{made.occupancy:.1%} ({made.limited_by})")
+        gemm_record("arch", figures_entry.arch)
+        gemm_record("registers", made.registers)
+        gemm_record("occupancy", f"{made.occupancy:.1%} ({made.limited_by})")
         if stores_figures:
-            record_property("change", finding)
+            gemm_record("change", finding)
     if finding:
         pytest.fail(finding, pytrace=False)
     if not stores_figures:
@@ -76,32 +76,32 @@ def test_figures(figures_entry: Entry, check: Check, stores_figures: bool, recor
 
 @pytest.mark.static
 def test_counts(
-    counts_entry: CounterEntry, counter_check: CounterCheck, stores_figures: bool, record_property: Record
+    counts_entry: CounterEntry, counter_check: CounterCheck, stores_figures: bool, gemm_record: Record
 ) -> None:
     """The memory counters of a variant, from its PTX, equal the stored ones."""
-    record_property("variant", counts_entry.name)
+    gemm_record("variant", counts_entry.name)
     if counts_entry.variant and not stores_figures:
-        with _emulated(counts_entry.name, counts_entry.variant[0], record_property):
-            _shown(counts_entry, counter_check, record_property)
+        with _emulated(counts_entry.name, counts_entry.variant[0], gemm_record):
+            _shown(counts_entry, counter_check, gemm_record)
         pytest.skip(NOTHING_STORED)
     try:
         finding = counter_check.finding(counts_entry)
     except StoreError as error:
         finding = str(error)
     if counts_entry.variant:
-        with _emulated(counts_entry.name, counts_entry.variant[0], record_property), _only_unsupported():
-            _shown(counts_entry, counter_check, record_property)
-    record_property("arch", "counters")
-    record_property("change", finding)
+        with _emulated(counts_entry.name, counts_entry.variant[0], gemm_record), _only_unsupported():
+            _shown(counts_entry, counter_check, gemm_record)
+    gemm_record("arch", "counters")
+    gemm_record("change", finding)
     if finding:
         pytest.fail(finding, pytrace=False)
 
 
-def _shown(entry: CounterEntry, check: CounterCheck, record_property: Record) -> None:
+def _shown(entry: CounterEntry, check: CounterCheck, gemm_record: Record) -> None:
     for counts in list(check.made(entry).values())[:1]:
         reads, stores = counts.sectors_per_request("reads"), counts.sectors_per_request("stores")
-        record_property("sectors_per_request", f"{reads:.2f}, {stores:.2f}")
-        record_property("conflicts", counts.conflicts)
+        gemm_record("sectors_per_request", f"{reads:.2f}, {stores:.2f}")
+        gemm_record("conflicts", counts.conflicts)
 
 
 @contextlib.contextmanager
@@ -115,7 +115,7 @@ def _only_unsupported() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _emulated(name: str, kernel: Kernel, record_property: Record) -> Iterator[None]:
+def _emulated(name: str, kernel: Kernel, gemm_record: Record) -> Iterator[None]:
     """A kernel with declared features that cannot be emulated is skipped as NOT_EMULATED; without the
     declaration it fails, and the message says how to declare it."""
     try:
@@ -124,6 +124,6 @@ def _emulated(name: str, kernel: Kernel, record_property: Record) -> Iterator[No
     except DeviceError as error:
         checked = failed(name, kernel, error)
     if checked.outcome == NOT_EMULATED:
-        record_property("verdict", str(checked.outcome))
+        gemm_record("verdict", str(checked.outcome))
         pytest.skip(checked_text(checked))
     pytest.fail(checked_text(checked), pytrace=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -137,7 +137,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # Before anything runs
 
 
-MARKERS = ("gpu: needs an NVIDIA GPU", "static: compares compiler metrics with the stored ones, no GPU")
+MARKERS = (
+    "gpu: needs an NVIDIA GPU",
+    "static: compares compiler metrics with the stored ones, no GPU",
+    "xdist_group(name): tests that run in one process; pytest-xdist's own, declared for runs without it",
+)
 # Where timing is off, a case fails before it uses the fixture.
 UNUSED = "ignore:Benchmark fixture was not used at all:pytest_benchmark.logger.PytestBenchmarkWarning"
 
@@ -188,8 +192,12 @@ def _check_numbers(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--time-limit {limit}: must be more than 0 seconds")
     if not 0 <= config.option.sustained <= 10:
         raise pytest.UsageError(f"--sustained {config.option.sustained}: must be 0 to 10 seconds")
-    if summary and not Path(summary).absolute().parent.is_dir():
-        raise pytest.UsageError(f"--job-summary {summary}: its folder does not exist")
+    written = (("--job-summary", summary), ("--benchmark-json", config.option.benchmark_json))
+    for option, path in written:
+        if path and not Path(path).absolute().parent.is_dir():
+            raise pytest.UsageError(f"{option} {path}: its folder does not exist")
+        if path and Path(path).is_dir():
+            raise pytest.UsageError(f"{option} {path}: is a folder; name a file")
 
 
 def _policy(config: pytest.Config) -> Policy:
@@ -404,6 +412,12 @@ def _case_of(item: pytest.Item) -> Case | None:
 
 
 # Fixtures
+
+
+@pytest.fixture
+def gemm_record(request: pytest.FixtureRequest) -> Callable[[str, object], None]:
+    """pytest's record_property, without its warning in each test of a run with --junitxml."""
+    return lambda name, value: request.node.user_properties.append((name, value))
 
 
 @pytest.fixture(scope="session")

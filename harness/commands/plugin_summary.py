@@ -47,8 +47,24 @@ def _about(config: pytest.Config, session: Session) -> list[str]:
     ]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A run that was to time cases, had no GPU, and did nothing else, is not green."""
+    config = session.config
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or exitstatus != 0 or config.stash[KEY].gpu or reporter.stats.get("passed"):
+        return
+    if any("::test_performance[" in report.nodeid for report in reporter.stats.get("skipped", [])):
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR
+        config.stash[KEY].nothing_timed = True
+
+
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     session = config.stash[KEY]
+    if session.nothing_timed:
+        terminalreporter.write_line(
+            f"nothing was timed and nothing checked: no GPU: {session.no_gpu}", red=True
+        )
     checked = _checked(terminalreporter, session)
     if checked:
         terminalreporter.section(f"kernels without a GPU, {session.arch}")

@@ -39,6 +39,7 @@ class Session:
         busy: lists other processes on the GPU, if that matters.
         results: of the timed cases.
         compile_errors: the compiler's messages, by variant.
+        nothing_timed: whether cases were to be timed, there was no GPU, and nothing else was done.
     """
 
     project: Project
@@ -56,6 +57,7 @@ class Session:
     busy: Callable[[], Sequence[str]] = tuple
     results: list[Result] = field(default_factory=list)
     compile_errors: dict[str, str] = field(default_factory=dict)
+    nothing_timed: bool = False
 
     @property
     def slug(self) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import math
+import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,6 +113,7 @@ def select(
         verify += [each for each in _on(verify, [SPARSE]) if each.runs]
     if not problems:
         _check_each_is_verified(verify, suite)
+    _check_sizes(each for each in verify if problems and each.runs)
     names = {variant_name(kernel, config, dtype) for kernel, config, dtype in every}
     verify, timed = ([each for each in found if each.case.variant in names] for found in (verify, timed))
     if problems and verify and not any(each.runs for each in verify):
@@ -205,6 +208,21 @@ def _check_all_there(what: str, asked: Sequence[str], there: Collection[str], su
             raise ValueError(
                 f"suite {suite.name!r} has no case of {what} {name!r} here; "
                 "`pytest --list-cases --suite full` lists all cases, and which are illegal"
+            )
+
+
+def _check_sizes(found: Iterable[Fitted]) -> None:
+    """Raises ValueError for a problem whose matrices do not fit into the memory of this machine, where the
+    expected values are computed."""
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for each in found:
+        case = each.case
+        storages = case.kernel.operation.storages(case.problem, case.dtype).values()
+        needed = sum(math.prod(storage.shape) * storage.dtype.itemsize for storage in storages)
+        if needed > there:
+            raise ValueError(
+                f"{case.problem.id} is too large: its matrices have {needed / 2**30:,.0f} GiB, "
+                f"and this machine has {there / 2**30:,.0f} GiB of memory"
             )
 
 

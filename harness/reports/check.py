@@ -1,6 +1,6 @@
 """The table of a run without a GPU: one row per variant, from what its tests recorded.
 
-Tests record their results with `record_property`, which also works across processes: ``variant`` always;
+Tests record their results with `gemm_record`, which also works across processes: ``variant`` always;
 ``problem``, ``verdict`` (kind and reason), ``findings`` (check names) and ``notes`` (a line each) from the
 correctness tests;
 ``arch``, ``registers``, ``occupancy``, ``limited_by`` and ``change`` from the compiler metrics;

@@ -224,7 +224,8 @@ def test_noise_factor(rig: Rig) -> None:
         *("--sustained=-1", "--sustained=nan", "--sustained=11"),
         *("--time-limit=0", "--time-limit=inf", "--job-summary=missing/summary.md"),
         *("--suite=smok", "--kernel=tyled", "--config=tile33", "--shape=12x12", "--shape=-1x2x3"),
-        *("--shape=99999999999x1x1", "--shape=axbxc"),
+        *("--shape=99999999999x1x1", "--shape=axbxc", "--shape=1000000000x1000000000x1000000000"),
+        *("--job-summary=tests", "--benchmark-json=missing/out.json", "--benchmark-json=tests"),
     ],
 )
 def test_bad_value_is_refused_in_a_line_that_names_it(rig: Rig, option: str) -> None:
@@ -234,7 +235,10 @@ def test_bad_value_is_refused_in_a_line_that_names_it(rig: Rig, option: str) -> 
     assert option.partition("=")[2] in error
     assert any(
         hint in error
-        for hint in ("such as", "known: ", "more than 0", "does not exist", "0 to 10", "at most")
+        for hint in (
+            *("such as", "known: ", "more than 0", "does not exist", "0 to 10", "at most"),
+            *("is a folder; name a file", "GiB of memory"),
+        )
     )
 
 
@@ -309,12 +313,19 @@ def test_busy_gpu_is_refused_unless_allowed(rig: Rig) -> None:
     assert rig.run(*OURS, "-k", "orphans", device=ReplayDevice(busy=busy)).status == 0
 
 
-def test_no_gpu_skips_and_says_why(rig: Rig) -> None:
+def test_no_gpu_skips_and_says_why_and_is_not_green(rig: Rig) -> None:
     outcome = rig.run(*OURS, device="the driver is asleep")
-    assert outcome.status == 0
+    assert outcome.status == 4
+    assert "nothing was timed and nothing checked: no GPU: the driver is asleep" in outcome.text
     assert outcome.passed == set()
     assert outcome.skipped == dict.fromkeys(named(*CASES) | NOTHING_ELSE, "no GPU: the driver is asleep")
     assert "gpu: none (the driver is asleep)" in outcome.text
+
+
+def test_no_gpu_beside_tests_that_need_none_is_green(rig: Rig) -> None:
+    asked = (KERNELS_FILE, "--kernel=naive", "--shape=3x5x7")
+    assert rig.run(*asked, device="the driver is asleep").status == 0
+    assert rig.run(*asked, "--benchmark-only", device="the driver is asleep").status == 4
 
 
 def test_no_gpu_is_refused_where_one_was_asked_for(rig: Rig) -> None:

@@ -18,7 +18,7 @@ from harness.model import Case
 from harness.timing.measurement import Measurement
 from tests.ladder import find_case
 from tests.unit.replay import ReplayDevice, slowed
-from tests.unit.rig import CASES, LIBRARY, OTHER, OURS, RECORDED, REPOSITORY, SLOW, Rig, named
+from tests.unit.rig import CASES, KERNELS_FILE, LIBRARY, OTHER, OURS, RECORDED, REPOSITORY, SLOW, Rig, named
 
 SLOWED, UNTOUCHED = RECORDED[SLOW], RECORDED[OTHER]
 
@@ -271,3 +271,10 @@ def test_baseline_is_what_the_runs_measured(recorded_baseline: Path) -> None:
     stored = baselines.load(recorded_baseline)
     assert set(stored.case_ids) == {case for ids in RECORDED.values() for case in ids}
     assert stored.runs == 5
+
+
+def test_without_pytest_xdist_and_with_junit_xml_there_is_nothing_to_warn_of(rig: Rig) -> None:
+    outcome = rig.run(KERNELS_FILE, "--kernel=naive", "--shape=3x5x7", "-p", "no:xdist", device="no driver")
+    assert outcome.status == 0
+    assert "warnings" not in outcome.text
+    assert outcome.junit["test_kernel[naive-f32-block32x32-3x5x7]"].find("properties") is not None
