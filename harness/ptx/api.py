@@ -38,8 +38,8 @@ class Result:
     caller's stay as they are. ``names`` of all parameters, as the .cu file has them where that is known.
     ``hazards`` in the order they were seen, one an instruction; ``stopped``: after the last one the launch
     could not go on. ``notes``: what is undefined in CUDA C++ and defined in PTX; a result with notes alone is
-    ``clean``. ``counts`` of the whole launch, ``counters`` those of each instruction (``tallies()``)
-    and buffer. ``lane_instructions``: instructions × active threads.
+    ``clean``. ``printed``: what threads printed, in order. ``counts`` of the whole launch, ``counters`` those
+    of each instruction (``tallies()``) and buffer. ``lane_instructions``: instructions × active threads.
     """
 
     entry: str
@@ -49,6 +49,7 @@ class Result:
     arrays: dict[int, Array]
     hazards: tuple[Hazard, ...]
     notes: tuple[Hazard, ...]
+    printed: tuple[str, ...]
     stopped: bool
     counts: Tally
     counters: Counters
@@ -107,6 +108,7 @@ def run(
         arrays,
         tuple(report.hazards),
         tuple(report.notes),
+        tuple(text for _, text in report.printed),
         report.stopped,
         counts,
         counters,

@@ -21,12 +21,14 @@ class Hazard:
 @dataclass
 class Report:
     """What a batch of launches did: ``hazards``, whether one of them ``stopped`` it, and lanes ×
-    instructions executed. ``notes`` are no errors: what CUDA C++ leaves undefined, but PTX defines."""
+    instructions executed. ``notes`` are no errors: what CUDA C++ leaves undefined, but PTX defines.
+    ``printed`` is what threads printed, as (launch, text)."""
 
     hazards: list[Hazard] = field(default_factory=list)
     notes: list[Hazard] = field(default_factory=list)
     stopped: bool = False
     lane_instructions: int = 0
+    printed: list[tuple[int, str]] = field(default_factory=list)
 
 
 class Observer(Protocol):

@@ -165,6 +165,7 @@ class Machine:
                     self._tell(trap.check, trap.what, trap.site, trap.lane)
                     self._report.stopped = True
                     break
+        self._report.printed = self.state.printed
         return self._report
 
     def report(self, check: str, what: str, site: Site | None, lane: int, note: bool = False) -> None:

@@ -34,6 +34,9 @@ def _lines(result: Result, arguments: Sequence[Any]) -> Iterator[str]:
     if result.notes:
         yield f"notes, undefined in CUDA C++ but not in PTX: {len(result.notes)}"
         yield from _hazards(result.notes)
+    if result.printed:
+        yield "printed"
+        yield from (f"  {line}" for line in "".join(result.printed).splitlines())
     yield "counts"
     yield from _counts(result.counts)
 

@@ -14,6 +14,7 @@ from harness.ptx.lanes import WARP, Array, Geometry, Mask
 from harness.ptx.memory import SLOT, ConstantMemory, GlobalMemory, LocalMemory, SharedMemory
 from harness.ptx.syntax import PtxError, Variable, parameter_bytes
 
+_PRINTED = 1000  # texts of printf that are kept
 _PROBE = Geometry(np.zeros((1, 3), np.int32), np.zeros(1, np.int64), (WARP, 1, 1), (1, 1, 1))
 
 
@@ -31,6 +32,7 @@ class State:
         self.wide: list[Any] = []
         self.lanes = 0
         self.fma = FusedMultiplyAdd(0)
+        self.printed: list[tuple[int, str]] = []
         self.parameters: dict[str, Any] = {}
         # Each launch makes its own.
         self.geometry: Geometry = _PROBE
@@ -53,6 +55,8 @@ class State:
             at += v.size
         self._local_size = at
         self._globals = {v.name: i for i, v in enumerate(self._global_variables)}
+        # Of parameters, too: a struct's is indexed by them.
+        self._symbols |= {name: i + 1 << SLOT for i, (name, _) in enumerate(self._declared)}
         self.static_shared = sum(v.size for v in self._shared_variables)
 
     # Names
@@ -86,7 +90,7 @@ class State:
 
     def begin(self, memory: GlobalMemory, launches: int) -> None:
         """A batch of launches on this memory."""
-        self.memory = memory
+        self.memory, self.printed = memory, []
         memory.declare(self._global_variables, launches)
         memory.report = self._tell
 
@@ -113,6 +117,13 @@ class State:
             name: _parameter(name, kind, [launch[i] for launch in given], geometry)
             for i, (name, kind) in enumerate(self._declared)
         }
+
+    def prints(self) -> bool:
+        """Whether there is still room for what a thread prints."""
+        return len(self.printed) < _PRINTED
+
+    def say(self, lane: int, text: str) -> None:
+        self.printed.append((int(self.geometry.launch[lane]), text))
 
     def barrier(self, blocks: Array) -> None:
         """All threads of these blocks, (B,) bool, have met."""

@@ -46,15 +46,25 @@ Operand = Register | Number | Name | Address | Vector
 
 
 @dataclass(frozen=True)
+class Link:
+    """A first value that is the address of another variable: at byte ``at``, of ``name``, plus ``offset``."""
+
+    at: int
+    name: str
+    offset: int
+
+
+@dataclass(frozen=True)
 class Variable:
     """A variable of a state space: ``size`` in bytes, 0 for dynamic shared memory; ``data`` its first
-    bytes."""
+    bytes, with the addresses of other variables, ``links``, to be filled in."""
 
     name: str
     space: str
     size: int
     align: int
     data: bytes = b""
+    links: tuple[Link, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,7 +83,7 @@ class Instruction:
 @dataclass
 class Entry:
     """A kernel: parameters as (name, type) in order, a struct's type being "b8[24]", types of registers by
-    name, its code and labels, which are indices into the code."""
+    name, its code and labels, which are indices into the code; names of the module's functions."""
 
     name: str
     parameters: list[tuple[str, str]]
@@ -81,6 +91,7 @@ class Entry:
     variables: list[Variable] = field(default_factory=list)
     code: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
+    functions: frozenset[str] = frozenset()
 
 
 _SIZES = {"pred": 1, "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2}

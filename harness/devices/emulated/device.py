@@ -144,8 +144,13 @@ def _outputs(case: Case, buffers: Mapping[str, Buffer], i: int, report: Report) 
             found.append(Violation("unwritten", text))
     if not report.stopped and (workspace := buffers.get(WORKSPACE)) is not None:
         found += workspace_violations(sizes(case)[1], workspace.values(i))
-    notes = tuple(Violation(n.check, n.message) for n in report.notes if n.launch == i)
-    return Outputs(buffer.values(i), tuple(found), not report.stopped, notes)
+    notes = [Violation(n.check, n.message) for n in report.notes if n.launch == i]
+    if printed := "".join(text for launch, text in report.printed if launch == i):
+        first, *more = printed.splitlines() or [""]
+        notes.append(
+            Violation("printf", f"prints {first!r}" + (f" and {len(more)} lines more" if more else ""))
+        )
+    return Outputs(buffer.values(i), tuple(found), not report.stopped, tuple(notes))
 
 
 def _buffers(cases: Sequence[Case], inputs: Sequence[Inputs]) -> dict[str, Buffer]:

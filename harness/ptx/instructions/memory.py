@@ -10,7 +10,7 @@ from harness.ptx.builder import SEEN, STORED, Builder, Run, join, split
 from harness.ptx.hazards import Site, Trap
 from harness.ptx.instructions.common import Known, parts
 from harness.ptx.lanes import Array, Mask, full
-from harness.ptx.memory import LOCAL, SHARED, Strength, divide
+from harness.ptx.memory import LOCAL, SHARED, SLOT, Strength, divide
 from harness.ptx.syntax import (
     Address,
     Instruction,
@@ -18,6 +18,7 @@ from harness.ptx.syntax import (
     Number,
     Operand,
     PtxError,
+    Register,
     Vector,
     parameter_bytes,
     size_of,
@@ -102,7 +103,7 @@ def _ld(b: Builder, i: Instruction, site: Site) -> Run:
     modifiers, kind = parts(i)
     target, source = i.operands
     if space_of(modifiers) == "param":
-        return _ld_param(b, target, source, kind)
+        return _ld_param(b, target, source, kind, site)
     items = target.items if isinstance(target, Vector) else (target,)
     puts = [b.write_active(item, kind) for item in items]
     load, _ = accessors(b, modifiers, site, b.address(source), size_of(kind) * len(items))
@@ -115,17 +116,16 @@ def _ld(b: Builder, i: Instruction, site: Site) -> Run:
     return run
 
 
-def _ld_param(b: Builder, target: Operand, source: Operand, kind: str) -> Run:
+def _ld_param(b: Builder, target: Operand, source: Operand, kind: str, site: Site) -> Run:
     """A parameter that is a number, as a whole; of one that is a struct the bytes at an offset."""
     assert isinstance(source, Address)
+    if isinstance(source.base, Register):
+        return _ld_indexed(b, target, source, kind, site)
     assert isinstance(source.base, Name)
     name, offset, state = source.base.text, source.offset, b.state
     size = parameter_bytes(dict(b.entry.parameters).get(name, ""))
     items = target.items if isinstance(target, Vector) else (target,)
     width = size_of(kind)
-    if name.startswith("retval"):  # what a call gave, as nvcc names it: of printf
-        nothing = b.write(items[0])
-        return lambda mask: nothing(STORED[b.kind(items[0])].type(0), mask)
     whole = name in dict(b.entry.parameters) and not offset and len(items) == 1
     if not (0 <= offset <= size - width * len(items) if size else whole):
         raise PtxError(f"no parameter {name}+{offset}")
@@ -146,10 +146,37 @@ def _ld_param(b: Builder, target: Operand, source: Operand, kind: str) -> Run:
     return run
 
 
+def _ld_indexed(b: Builder, target: Operand, source: Operand, kind: str, site: Site) -> Run:
+    """Of a parameter that is a struct, at an address in a register: an array in it is indexed."""
+    items = target.items if isinstance(target, Vector) else (target,)
+    puts = [b.write_active(item, kind) for item in items]
+    address, state, parameters = b.address(source), b.state, b.entry.parameters
+    width, sizes = size_of(kind) * len(items), [parameter_bytes(kind) for _, kind in parameters]
+
+    def run(mask: Mask | None) -> None:
+        where = full(address(), state.lanes).astype(np.int64)
+        lanes = np.arange(state.lanes) if mask is None else mask.index
+        where = where[lanes]
+        numbers, offsets = (where >> SLOT) - 1, where & ((1 << SLOT) - 1)
+        found = np.zeros((len(lanes), width), np.uint8)
+        for number in np.unique(numbers):
+            of_this = numbers == number
+            at, size = offsets[of_this], sizes[number] if 0 <= number < len(sizes) else 0
+            if (at + width > size).any():
+                lane = int(lanes[of_this][np.argmax(at + width > size)])
+                what = f"reads {width} bytes of a parameter past its {size} bytes"
+                raise Trap("bounds", what, site, lane)
+            held = np.broadcast_to(state.parameters[parameters[number][0]], (state.lanes, size))
+            found[of_this] = held[lanes[of_this][:, None], at[:, None] + np.arange(width)]
+        raw = found.view(f"u{min(width, 4)}")
+        for put, values in zip(puts, split(raw[:, 0] if width <= 4 else raw, kind, len(items)), strict=True):
+            put(values, mask)
+
+    return run
+
+
 def _st(b: Builder, i: Instruction, site: Site) -> Run:
     modifiers, kind = parts(i)
-    if space_of(modifiers) == "param":  # for a call, of which nothing here looks at its parameters
-        return lambda mask: None
     target, source = i.operands
     items = source.items if isinstance(source, Vector) else (source,)
     # Bits are stored, whatever they mean; a narrow store takes the low ones of a register.

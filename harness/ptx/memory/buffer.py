@@ -66,6 +66,10 @@ class Buffer:
     def address(self, launch: int) -> int:
         return self.base + (launch << _LAUNCH)
 
+    def put(self, launch: int, at: int, address: int) -> None:
+        """An address among the first values, at this byte."""
+        self.bytes[launch * self._stride + at :][:8] = np.frombuffer(address.to_bytes(8, "little"), np.uint8)
+
     def values(self, launch: int) -> Array:
         """The matrix as it is now, (rows, columns)."""
         return np.ascontiguousarray(self._rows(launch)[:, : self.width]).view(self._dtype)

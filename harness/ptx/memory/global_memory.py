@@ -65,6 +65,13 @@ class GlobalMemory:
             name = readable(variable.name)
             self._variables.append(Buffer(name, _VARIABLES + i, rows, writable=True, flat=True))
         self._of_number = {buffer.number: buffer for buffer in (*self.buffers, *self._variables)}
+        number = {variable.name: i for i, variable in enumerate(variables)}
+        for variable, buffer in zip(variables, self._variables, strict=True):
+            for link in variable.links:
+                for launch in range(launches) if link.name in number else ():
+                    buffer.put(
+                        launch, link.at, self._variables[number[link.name]].address(launch) + link.offset
+                    )
 
     def variable(self, i: int) -> Any:
         """The address of a declared variable, for each lane where they differ."""

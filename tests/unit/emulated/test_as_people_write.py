@@ -45,7 +45,10 @@ def test_reading_c_where_beta_is_0_is_found_unless_the_declaration_says_so(tmp_p
     ("text", "said"),
     [
         ("assert(blockDim.x == BLOCK);", ""),
-        ("assert(M % BLOCK == 0);", "thread (0, 0, 0) of block (0, 0, 0) fails an assertion at gemm.cu:6 "),
+        (
+            "assert(M % BLOCK == 0);",
+            "thread (0, 0, 0) of block (0, 0, 0) fails the assertion M % BLOCK == 0 at gemm.cu:6",
+        ),
         ('if (row == 3) printf("%d of %d\\n", column, N);', ""),
     ],
 )
