@@ -15,6 +15,7 @@ from harness.ptx.hazards import Hazard, Report, Site, Trap
 from harness.ptx.instructions import find
 from harness.ptx.lanes import WARP, Geometry, Mask
 from harness.ptx.memory import GlobalMemory
+from harness.ptx.native.stretches import Native
 from harness.ptx.state import State
 from harness.ptx.syntax import Entry, Instruction, Name, PtxError, Register, size_of
 
@@ -77,6 +78,11 @@ class Machine:
                     assert isinstance(end.operands[-1], Name)
                     block.target = number[labels[end.operands[-1].text]]
             blocks.append(block)
+        self._native = Native.of(self._builder)
+        if self._native:
+            bodies = [(block.code, block.run, (at + 1, block.target)) for at, block in enumerate(blocks)]
+            for block, fast in zip(blocks, self._native.blocks(bodies), strict=True):
+                block.fast = fast
         self.state.registers += self._builder.initial
         self.state.wide += [None] * len(self._builder.initial)
         return blocks
@@ -194,6 +200,8 @@ class Machine:
         counters: Counters | None,
     ) -> None:
         self.state.enter(geometry, self._builder.initial, self._granule, dynamic_shared, parameters)
+        if self._native:
+            self._native.forget()
         if counters is not None:
             counters.enter(geometry)
         Flow(self.state, self._blocks, geometry, budget, self._report, self.report, counters).run()

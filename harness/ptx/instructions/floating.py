@@ -14,6 +14,7 @@ from harness.ptx.directed import directed64
 from harness.ptx.hazards import Site
 from harness.ptx.instructions.common import Known, only, parts, quiet, simple
 from harness.ptx.lanes import Mask
+from harness.ptx.native.build import library
 from harness.ptx.syntax import Instruction, Number
 
 MODES = ("rn", "rz", "rm", "rp")
@@ -100,7 +101,7 @@ def _fma(b: Builder, i: Instruction, site: Site) -> Run:
         return simple(b, i, kind, fma.fma64 if mode == "rn" else directed64("fma", mode))
     only(modifiers, {*MODES, "ftz", "sat"})
     of_f32 = all(isinstance(o, Number) or b.kind(o) == "f32" for o in i.operands)
-    if set(modifiers) != {"rn"} or not of_f32:
+    if set(modifiers) != {"rn"} or not of_f32 or library():  # what is left to NumPy then is rare
         return _fma_of(b, i, modifiers)
     registers, wide = b.state.registers, b.state.wide
     slots = [b.constant(b.read(o, "f32")()) if isinstance(o, Number) else b.slot(o) for o in i.operands[1:]]

@@ -43,6 +43,11 @@ class Pattern:
         return cell, np.repeat(self.lane, n)
 
     @cached_property
+    def index(self) -> Array:
+        """The element of each lane, (lanes,) int32; of those that are not active the first one."""
+        return over_lanes(self.element, self.mask)
+
+    @cached_property
     def readers(self) -> tuple[Array, Array, Array]:
         """Each cell once; its thread, or that there are several; the warp of the first one."""
         cell, lane = self.cells
@@ -53,6 +58,15 @@ class Pattern:
         low, high = np.minimum.reduceat(thread, start), np.maximum.reduceat(thread, start)
         who = np.where(low == high, low, np.where(low // WARP == high // WARP, SEVERAL_IN_WARP, SEVERAL))
         return cell[start], who, low // WARP
+
+
+def over_lanes(element: Array, mask: Mask | None) -> Array:
+    """Elements of the active lanes as those of all, int32, with 0 for the others."""
+    if mask is None:
+        return element.astype(np.int32)
+    index = np.zeros(len(mask.bits), np.int32)
+    index[mask.index] = element
+    return index
 
 
 def same_mask(one: Mask | None, other: Mask | None) -> bool:

@@ -59,10 +59,17 @@ class SharedMemory:
     # Accesses
 
     def load(self, site: Site, address: Any, width: int, mask: Mask | None) -> Array:
+        return gather(self._bytes, self._read(site, address, width, mask).element, width)
+
+    def reading(self, site: Site, address: Any, width: int, mask: Mask | None) -> tuple[Array, Array]:
+        """A load's checks; storage, and each lane's element of ``width`` bytes in it, (lanes,) int32."""
+        return self._bytes, self._read(site, address, width, mask).index
+
+    def _read(self, site: Site, address: Any, width: int, mask: Mask | None) -> Pattern:
         pattern = self._pattern(site, address, width, mask)
         site.count_shared("load", pattern)
         self.check_read(site, pattern)
-        return gather(self._bytes, pattern.element, width)
+        return pattern
 
     def store(self, site: Site, address: Any, width: int, values: Array, mask: Mask | None) -> None:
         pattern = self._pattern(site, address, width, mask)

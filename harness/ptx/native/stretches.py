@@ -1,0 +1,203 @@
+"""Blocks of code of which C runs what it knows, and the instructions' own functions the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from harness.ptx.builder import SEEN, Builder, Run
+from harness.ptx.lanes import Array, Mask
+from harness.ptx.native.build import Library, library
+from harness.ptx.native.program import Program
+from harness.ptx.native.translate import Load, Stretch, Translator
+from harness.ptx.syntax import Address, Instruction, Operand, Register, Vector
+
+Reading = Callable[[Mask | None], tuple[Array, Array]]
+
+
+class Native:
+    """The blocks of one kernel. ``successors`` of a block are those that may follow it."""
+
+    def __init__(self, b: Builder, library: Library) -> None:
+        self._b, self._library, self._translator = b, library, Translator(b)
+        self._memories: list[_Addresses] = []
+
+    @classmethod
+    def of(cls, b: Builder) -> Native | None:
+        """None where NumPy does everything."""
+        found = library()
+        return cls(b, found) if found else None
+
+    def forget(self) -> None:
+        """Other blocks of threads run from now on."""
+        for memory in self._memories:
+            memory.forget()
+
+    def blocks(
+        self, blocks: Sequence[tuple[Sequence[Instruction], Sequence[Run], Sequence[int]]]
+    ) -> list[list[Run]]:
+        """Of each block, (code, its functions, successors), what runs instead. Code ends with what its last
+        function is not of: a branch, or a barrier."""
+        facts = [[self._facts(i) for i in code] for code, _, _ in blocks]
+        alive = self._alive(facts, [after for _, _, after in blocks])
+        return [
+            self._block(code, runs, of, after)
+            for (code, runs, _), of, after in zip(blocks, facts, alive, strict=True)
+        ]
+
+    # Which registers are read later
+
+    def _facts(self, i: Instruction) -> tuple[int, int]:
+        """Registers that an instruction certainly writes, and those it may read, as bits."""
+        written = self._translator.target(i)
+        rest = i.operands[1:] if written else i.operands
+        reads = sum(1 << slot for slot in {self._b.slot(o) for operand in rest for o in _registers(operand)})
+        if i.guard is not None:
+            reads |= 1 << self._b.slot(Register(i.guard[0]))
+        return sum(1 << slot for slot in {self._b.slot(o) for o in written}), reads
+
+    def _alive(self, facts: list[list[tuple[int, int]]], successors: list[Sequence[int]]) -> list[int]:
+        """After each block."""
+        written, reads = [], []
+        for of in facts:
+            w = r = 0
+            for kills, uses in reversed(of):
+                w, r = w | kills, (r & ~kills) | uses
+            written.append(w)
+            reads.append(r)
+        before, after, changed = reads[:], [0] * len(facts), True
+        while changed:
+            changed = False
+            for at in range(len(facts) - 1, -1, -1):
+                out = 0
+                for following in successors[at]:
+                    if 0 <= following < len(facts):
+                        out |= before[following]
+                found = reads[at] | (out & ~written[at])
+                changed |= found != before[at] or out != after[at]
+                before[at], after[at] = found, out
+        return after
+
+    # From instructions to stretches
+
+    def _block(
+        self, code: Sequence[Instruction], runs: Sequence[Run], facts: list[tuple[int, int]], after: int
+    ) -> list[Run]:
+        alive = [after] * (len(code) + 1)  # before each instruction
+        for at in range(len(code) - 1, -1, -1):
+            kills, uses = facts[at]
+            alive[at] = (alive[at + 1] & ~kills) | uses
+        found: list[Run] = []
+        stretch = Stretch()
+        for at, run in enumerate(runs):
+            # Of what may be part of a stretch is known what it writes.
+            if facts[at][0]:
+                if self._translator.add(stretch, code[at]):
+                    continue
+                found += self._finished(stretch, alive[at])
+                stretch = Stretch()
+                self._translator.add(stretch, code[at])
+                continue
+            found += self._finished(stretch, alive[at])
+            stretch = Stretch()
+            found.append(run)
+        return found + self._finished(stretch, alive[len(runs)])
+
+    def _finished(self, stretch: Stretch, alive: int) -> list[Run]:
+        outputs = {slot: value for slot, value in stretch.last.items() if alive >> slot & 1}
+        needed = set(outputs.values())
+        steps = []
+        for step in reversed(stretch.steps):
+            if step.result in needed or step.load >= 0:
+                steps.append(step)
+                needed |= set(step.operands)
+        addresses = stretch.addresses()
+        early = [step for step in stretch.steps if step.result in addresses]
+        late = [step for step in reversed(steps) if step.result not in addresses]
+        inputs = dict(stretch.slots)
+        first = None
+        if early:
+            used = {v for step in late for v in step.operands} | set(outputs.values())
+            used |= {load.address for load in stretch.loads if load.address is not None}
+            kept = {self._b.constant(stretch.dtypes[v].type(0)): v for v in addresses & used}
+            program = Program(self._library, early, inputs, kept, stretch.dtypes, [])
+            first = _Addresses(self._b.state, program, list(kept))
+            self._memories.append(first)
+            inputs |= {v: slot for slot, v in kept.items()}
+        readings = [_reading(self._b, load, inputs) for load in stretch.loads]
+        if not (late or outputs or readings):
+            return [first.run] if first else []
+        strides = [load.count for load in stretch.loads]
+        program = Program(self._library, late, inputs, outputs, stretch.dtypes, strides)
+        return [_runner(self._b.state, first, readings, program)]
+
+
+def _runner(state: Any, first: _Addresses | None, readings: list[Reading], program: Program) -> Run:
+    registers = state.registers
+    if first is None and not readings:
+        return lambda mask: program.run(registers, state.lanes, mask and mask.bits, [])
+
+    def run(mask: Mask | None) -> None:
+        if first is not None:
+            first.run(mask)
+        loaded: list[Any] = []
+        for reading in readings:
+            loaded += reading(mask)
+        program.run(registers, state.lanes, mask and mask.bits, loaded)
+
+    return run
+
+
+class _Addresses:
+    """What the loads of a stretch need. From the same arrays come the same ones, which the checks know again:
+    in a loop nearly always."""
+
+    def __init__(self, state: Any, program: Program, outputs: list[int]) -> None:
+        self._state, self._program, self._outputs = state, program, outputs
+        self.forget()
+
+    def forget(self) -> None:
+        self._given: list[Any] = []
+        self._made: list[Any] = []
+
+    def run(self, mask: Mask | None) -> None:
+        registers = self._state.registers
+        given = [registers[i] for i in self._program.inputs]
+        if self._made and all(a is b for a, b in zip(given, self._given, strict=True)):
+            for slot, value in zip(self._outputs, self._made, strict=True):
+                registers[slot] = value
+            return
+        # Of all lanes: those that are not active are not looked at.
+        self._program.run(registers, self._state.lanes, None, [])
+        self._given, self._made = given, [registers[slot] for slot in self._outputs]
+
+
+def _reading(b: Builder, load: Load, inputs: dict[int, int]) -> Reading:
+    """The checks of a load; gives storage and each lane's place in it, in elements."""
+    state, site, width = b.state, b.site(load.instruction), load.size * load.count
+    dtype = SEEN["s32" if load.space == "shared" else "s64"]
+    offset = dtype.type(load.offset)
+    registers, slot = state.registers, None if load.address is None else inputs[load.address]
+    last: list[Any] = [None, None]
+
+    def address() -> Any:
+        if slot is None:
+            return offset
+        now = registers[slot]
+        if now is not last[0]:
+            last[0], last[1] = now, now + offset if load.offset else now
+        return last[1]
+
+    if load.space == "shared":
+        return lambda mask: state.shared.reading(site, address(), width, mask)
+    return lambda mask: state.memory.reading(site, address(), width, mask)
+
+
+def _registers(operand: Operand) -> list[Register]:
+    if isinstance(operand, Register):
+        return [operand]
+    if isinstance(operand, Vector):
+        return [register for item in operand.items for register in _registers(item)]
+    if isinstance(operand, Address) and isinstance(operand.base, Register):
+        return [operand.base]
+    return []
