@@ -5,6 +5,7 @@ The variants of a run are compiled together, over all cores, before the first of
 
 from __future__ import annotations
 
+from math import prod
 from typing import NamedTuple
 
 import pytest
@@ -80,8 +81,8 @@ def binary(build: Build, compiled: Compiled) -> Binary:
 def test_compiles(build: Build, compiled: Compiled) -> None:
     """And can be launched: a block's registers, handed out eight a thread, fit the SM's 65 536."""
     made = binary(build, compiled)
-    threads_x, threads_y = build.kernel.shape_of(build.config, build.dtype).threads
-    registers = -(-made.resources.registers // 8) * 8 * threads_x * threads_y
+    threads = prod(build.kernel.shape_of(build.config, build.dtype).threads)
+    registers = -(-made.resources.registers // 8) * 8 * threads
     assert made.cubin[:4] == b"\x7fELF"
     assert registers <= 65536
 

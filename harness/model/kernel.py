@@ -20,14 +20,14 @@ from harness.model.takes import ANY, Takes, narrow, signature_refusals
 class BlockShape:
     """What one block computes, as declared; checked by the legality rules.
 
-    ``threads``: (x, y) per block; ``tile``: rows and columns of C per block; ``thread_tile``: rows and
-    columns per thread (None for warp-wide kernels); ``shared_bytes``: static and dynamic shared memory per
-    block, None if not declared; ``dynamic``: whether it is requested at launch, but for ``static_bytes`` of
-    it; ``vectors``: (name, row stride in elements, vector width in elements) for every vector access to
-    shared memory; ``batch``: matrices of a batch per block; ``split``: number of blocks that share the K of
-    a tile."""
+    ``threads``: (x, y) or (x, y, z) per block; ``tile``: rows and columns of C per block; ``thread_tile``:
+    rows and columns per thread (None for warp-wide kernels); ``shared_bytes``: static and dynamic shared
+    memory per block, None if not declared; ``dynamic``: whether it is requested at launch, but for
+    ``static_bytes`` of it; ``vectors``: (name, row stride in elements, vector width in elements) for every
+    vector access to shared memory; ``batch``: matrices of a batch per block; ``split``: number of blocks that
+    share the K of a tile."""
 
-    threads: tuple[int, int]
+    threads: tuple[int, int] | tuple[int, int, int]
     tile: tuple[int, int]
     thread_tile: tuple[int, int] | None = None
     shared_bytes: int | None = None
@@ -36,6 +36,12 @@ class BlockShape:
     vectors: tuple[tuple[str, int, int], ...] = ()
     batch: int = 1
     split: int = 1
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """Threads per block in x, y and z."""
+        x, y, z = (*self.threads, 1)[:3]
+        return x, y, z
 
     @property
     def dynamic_bytes(self) -> int:
@@ -161,7 +167,7 @@ class Kernel:
         tiles = (-(-problem.n // columns), -(-problem.m // rows), batches * shape.split)
         # CUDA rejects an empty grid, so one block is launched for an empty problem.
         x, y, z = (max(1, count) for count in (self.grid(shape, problem) if self.grid else tiles))
-        return Launch((x, y, z), (*shape.threads, 1), shape.dynamic_bytes)
+        return Launch((x, y, z), shape.block, shape.dynamic_bytes)
 
     def refusals(self, config: Config, problem: Problem) -> tuple[str, ...]:
         """Why it does not accept a problem, one line per reason; empty if it does."""

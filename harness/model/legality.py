@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 
 from harness.model import BlockShape, Config, DType, Kernel
 
@@ -91,12 +92,11 @@ def _capability_refusals(kernel: Kernel, dtype: DType, limits: GpuLimits) -> Ite
 
 
 def _block_refusals(shape: BlockShape, limits: GpuLimits) -> Iterable[str]:
-    x, y = shape.threads
-    threads = x * y
+    threads, block = prod(shape.threads), "×".join(map(str, shape.threads))
     if threads > limits.threads_per_block:
-        yield f"{threads} threads per block ({x}×{y}), at most {limits.threads_per_block} allowed"
+        yield f"{threads} threads per block ({block}), at most {limits.threads_per_block} allowed"
     if threads < 1 or threads % WARP:
-        yield f"{threads} threads per block ({x}×{y}) are not a multiple of the warp size {WARP}"
+        yield f"{threads} threads per block ({block}) are not a multiple of the warp size {WARP}"
     allowed = limits.shared_per_block_optin if shape.dynamic else limits.shared_per_block_static
     if shape.shared_bytes is not None and shape.shared_bytes > allowed:
         kind = "dynamic" if shape.dynamic else "static"
@@ -110,7 +110,7 @@ def _tile_refusals(shape: BlockShape, limits: GpuLimits) -> Iterable[str]:
     if shape.thread_tile is None:
         return
     (rows, columns), (m, n) = shape.tile, shape.thread_tile
-    threads = shape.threads[0] * shape.threads[1]
+    threads = prod(shape.threads)
     if rows % m or columns % n:
         yield f"a tile of {rows}×{columns} is not divisible into thread tiles of {m}×{n}"
     elif threads * m * n != rows * columns * shape.batch:

@@ -84,8 +84,10 @@ def _add(ran: Ran, said: Mapping[str, str], test: ElementTree.Element) -> None:
 
 def _needed(text: str) -> str:
     """The instruction that a message says is unknown, or its last part."""
-    named = re.search(r"unknown instruction (\S+?):? ", text)
-    return named[1] if named else _last(text)
+    named = re.search(
+        r"(?:unknown instruction|unknown form of \w+,|cannot read the operands of) '?([\w.:]+)", text
+    )
+    return named[1].rstrip(":") if named else _last(text)
 
 
 def _message(check: str, text: str) -> str:

@@ -104,6 +104,14 @@ def test_an_instruction_of_one_architecture_bounds_the_capability_from_above() -
     )
 
 
+def test_a_block_may_have_three_dimensions() -> None:
+    cube = replace(GOOD, threads=(32, 2, 4))
+    assert refused(cube) == ()
+    assert kernel_of(cube).launch(Config(), F32, Problem(8, 8, 8)).block == (32, 2, 4)
+    big = replace(cube, threads=(32, 8, 8), thread_tile=None)
+    assert refused(big) == ("2048 threads per block (32×8×8), at most 1024 allowed",)
+
+
 def test_a_launch_requests_what_is_not_static() -> None:
     both = replace(GOOD, shared_bytes=100 * 1024, dynamic=True, static_bytes=128)
     for shape, requested in [

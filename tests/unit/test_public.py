@@ -89,6 +89,23 @@ def test_an_unsupported_instruction_is_named_whether_it_was_declared_or_not() ->
     ]
 
 
+@pytest.mark.parametrize(
+    ("said", "instruction"),
+    [
+        ("unknown instruction wgmma.fence.sync.aligned: PTX line 7", "wgmma.fence.sync.aligned"),
+        ("unknown form of mma, mma.sync.m8n8k16 (only m16n8k*): PTX line 7", "mma.sync.m8n8k16"),
+        (
+            "PTX line 7: cannot read the operands of 'cp.async.bulk.tensor.2d [a], [b]'",
+            "cp.async.bulk.tensor.2d",
+        ),
+        ("an atomic of 128 bits", "an atomic of 128 bits"),
+    ],
+)
+def test_the_instruction_is_found_in_each_message(said: str, instruction: str) -> None:
+    refused = case("a-f32", f'<failure message="{said}" />', verdict="CRASHED UNSUPPORTED")
+    assert results(refused) == [Judged("a", Result.NOT_EMULATED, instruction)]
+
+
 def test_a_kernel_that_ran_no_problem_is_not_right() -> None:
     refused = case("a-f32", '<skipped message="REFUSED: m 3" />', verdict="REFUSED NOT_TAKEN")
     assert results(refused) == [Judged("a", Result.UNEXPLAINED, "no problem was run")]

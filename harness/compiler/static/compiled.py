@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from harness.compiler import elf, tools
 from harness.compiler.errors import CompileError
@@ -104,10 +105,10 @@ def dynamic_shared(variant: Variant) -> int:
 def occupancy_of(variant: Variant, binary: Binary, limits: GpuLimits) -> Occupancy:
     """The occupancy of a compiled variant."""
     kernel, config, dtype = variant
-    x, y = kernel.shape_of(config, dtype).threads
+    threads = prod(kernel.shape_of(config, dtype).threads)
     ptxas = read_ptxas(binary.symbol, binary.log)
     shared = ptxas.shared_bytes + dynamic_shared(variant)
-    return occupancy(x * y, ptxas.registers, shared, limits, ptxas.barriers)
+    return occupancy(threads, ptxas.registers, shared, limits, ptxas.barriers)
 
 
 def variants_of(arch: str, kernels: Iterable[Kernel]) -> dict[str, Variant]:

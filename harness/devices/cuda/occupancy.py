@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +51,9 @@ def main(root: Path) -> None:
         if not isinstance(binary, Binary):
             raise SystemExit(str(binary))
         kernel, config, dtype = variant
-        x, y = kernel.shape_of(config, dtype).threads
+        threads = prod(kernel.shape_of(config, dtype).threads)
         own = occupancy_of(variant, binary, GpuLimits.of(capability))
-        driver_says = active_blocks(binary.cubin, binary.symbol, x * y, dynamic_shared(variant))
+        driver_says = active_blocks(binary.cubin, binary.symbol, threads, dynamic_shared(variant))
         found[name] = {"driver": driver_says, "own": own.blocks, "limited_by": own.limiter}
     print(json.dumps(found, indent=1))
 
