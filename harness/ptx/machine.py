@@ -14,7 +14,7 @@ from harness.ptx.flow import Block, Flow, ends
 from harness.ptx.hazards import Hazard, Report, Site, Trap
 from harness.ptx.instructions import find
 from harness.ptx.lanes import WARP, Geometry, Mask
-from harness.ptx.memory import GlobalMemory
+from harness.ptx.memory import RESERVED, GlobalMemory
 from harness.ptx.native.stretches import Native
 from harness.ptx.state import State
 from harness.ptx.syntax import Entry, Instruction, Name, PtxError, Register, size_of
@@ -35,7 +35,9 @@ class Machine:
 
     def __init__(self, entry: Entry, source: str, lines: Callable[[], Mapping[int, int]] = dict) -> None:
         self.entry, self._source, self.lines = entry, source, lines
-        self.state = State(entry.variables, entry.parameters, self.report)
+        self.state = State(
+            entry.variables, entry.parameters, self.report, RESERVED if entry.capability >= 90 else 0
+        )
         self.static_shared = self.state.static_shared
         self._granule = 4
         self._builder = Builder(self.state, entry)

@@ -22,8 +22,11 @@ def parse(text: str, entry: str) -> Entry:
     functions: dict[str, Function] = {}
     found: tuple[Entry, list[Event], int] | None = None
     reader = _Reader(text)
+    target = ""
     for kind, body, line in reader:
-        if kind == "statement" and body.startswith("."):
+        if kind == "line" and (named := re.match(r"\.target\s+(\w+)", body)):
+            target = named[1]
+        elif kind == "statement" and body.startswith("."):
             outside += variables(body, line)
         elif kind == "open":
             events = reader.scope(line)
@@ -37,7 +40,7 @@ def parse(text: str, entry: str) -> Entry:
     if found is None:
         raise PtxError(f"the PTX has no entry {entry}")
     kernel, body_events, line = found
-    kernel.functions = frozenset(functions)
+    kernel.functions, kernel.target = frozenset(functions), target
     Body(kernel, functions).read(body_events, line)
     kernel.variables[:0] = outside
     return kernel

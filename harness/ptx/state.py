@@ -22,11 +22,15 @@ class State:
     """The state of one kernel. A register holds an array over all lanes, or a scalar where all lanes agree.
 
     ``wide`` are float64 copies of FP32 registers, or None; where the register is None, the copy is all there
-    is. ``tell`` notes a hazard.
+    is. ``tell`` notes a hazard. Before the variables in shared memory are ``reserved`` bytes.
     """
 
     def __init__(
-        self, variables: Sequence[Variable], parameters: Sequence[tuple[str, str]], tell: Tell
+        self,
+        variables: Sequence[Variable],
+        parameters: Sequence[tuple[str, str]],
+        tell: Tell,
+        reserved: int = 0,
     ) -> None:
         self.registers: list[Any] = []
         self.wide: list[Any] = []
@@ -46,8 +50,11 @@ class State:
         self.constant = ConstantMemory(of["const"])
         self._shared_variables, self._global_variables = of["shared"], of["global"]
         self._symbols = {
-            v.name: i + 1 << SLOT for each in ("shared", "const") for i, v in enumerate(of[each])
+            v.name: (i + 1 << SLOT) + before
+            for each, before in (("shared", reserved), ("const", 0))
+            for i, v in enumerate(of[each])
         }
+        self._reserved = reserved
         at = 0
         for v in of["local"]:
             at = -(-at // v.align) * v.align
@@ -110,7 +117,7 @@ class State:
         self.registers[:] = initial
         self.wide[:] = [None] * len(initial)
         self.memory.enter(geometry)
-        self.shared = SharedMemory(self._shared_variables, dynamic, geometry, granule)
+        self.shared = SharedMemory(self._shared_variables, dynamic, geometry, granule, self._reserved)
         self.shared.report = self._tell
         self.local = LocalMemory(self._local_size, geometry.lanes if self._local_size else 0)
         self.parameters = {

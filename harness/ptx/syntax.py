@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 
@@ -83,7 +84,9 @@ class Instruction:
 @dataclass
 class Entry:
     """A kernel: parameters as (name, type) in order, a struct's type being "b8[24]", types of registers by
-    name, its code and labels, which are indices into the code; names of the module's functions."""
+    name, its code and labels, which are indices into the code; names of the module's functions. ``target``
+    such as "sm_90a"; ``limits`` are its performance-tuning directives with their numbers, such as "maxntid":
+    (256, 1, 1)."""
 
     name: str
     parameters: list[tuple[str, str]]
@@ -92,6 +95,14 @@ class Entry:
     code: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
     functions: frozenset[str] = frozenset()
+    target: str = ""
+    limits: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def capability(self) -> int:
+        """Of its target: 90 of sm_90a; 0 where it names none."""
+        digits = re.match(r"sm_(\d+)", self.target)
+        return int(digits[1]) if digits else 0
 
 
 _SIZES = {"pred": 1, "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2}

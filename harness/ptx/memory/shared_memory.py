@@ -31,8 +31,10 @@ _PATTERNS = 32  # kept an instruction
 class SharedMemory:
     """The shared memory of the blocks that run together."""
 
-    def __init__(self, variables: Sequence[Variable], dynamic: int, geometry: Geometry, granule: int) -> None:
-        self._geometry, self._granule = geometry, granule
+    def __init__(
+        self, variables: Sequence[Variable], dynamic: int, geometry: Geometry, granule: int, reserved: int = 0
+    ) -> None:
+        self._geometry, self._granule, self._reserved = geometry, granule, reserved
         self._variables = list(variables)
         self._sizes = np.array([v.size or dynamic for v in variables] or [0], np.int64)
         self._starts = np.zeros(len(self._sizes), np.int64)
@@ -195,7 +197,9 @@ class SharedMemory:
             pattern.known = True
             return
         i = int(np.argmin(known))
-        what = f"reads {self._place(int(cell[i]) * self._granule)}, which no thread wrote"
+        place = int(cell[i]) * self._granule
+        why = self._alignment(self._variable(place))
+        what = f"reads {self._place(place)}, which no thread wrote{why}"
         self.report("uninit", what, site, int(lane[i]))
 
     def _check_pending(self, site: Site, pattern: Pattern, verb: str) -> None:
@@ -227,9 +231,22 @@ class SharedMemory:
             self.report("race", what, site, int(lane[i]))
 
     def _place(self, storage: int) -> str:
-        offset = storage % self._row_size
-        i = int(np.searchsorted(self._starts, offset, side="right")) - 1
-        return f"shared memory {readable(self._variables[i].name)}+{offset - int(self._starts[i])}"
+        i = self._variable(storage)
+        offset = storage % self._row_size - int(self._starts[i])
+        return f"shared memory {readable(self._variables[i].name)}+{offset}"
+
+    def _variable(self, storage: int) -> int:
+        return int(np.searchsorted(self._starts, storage % self._row_size, side="right")) - 1
+
+    def _alignment(self, i: int) -> str:
+        """What became of the alignment of a variable that has more than shared memory itself."""
+        if not 0 < self._reserved < self._variables[i].align:
+            return ""
+        name, align = readable(self._variables[i].name), self._variables[i].align
+        return (
+            f" ({name} is not aligned to the {align} bytes that it asks for: from sm_90 on shared memory "
+            f"starts with {self._reserved} reserved bytes)"
+        )
 
     # Patterns
 
@@ -257,7 +274,7 @@ class SharedMemory:
     def _build(
         self, site: Site, address: Any, mask: Mask | None, width: int, active: Array, lane: Array
     ) -> Pattern:
-        active = active.astype(np.int64) & 0xFFFFFFFF
+        active = (active.astype(np.int64) & 0xFFFFFFFF) - self._reserved
         slot, offset = (active >> SLOT) - 1, active & ((1 << SLOT) - 1)
         inside = (slot >= 0) & (slot < len(self._variables))
         slot = np.where(inside, slot, 0)
@@ -294,8 +311,11 @@ class SharedMemory:
             name, size = readable(self._variables[slot - 1].name), int(self._sizes[slot - 1])
             if offset < 0:
                 where = f"{-offset} bytes before the start of {name}"
+                if -offset <= self._reserved:
+                    where += f", in the {self._reserved} bytes that are reserved from sm_90 on"
             else:
                 where = f"{max(0, offset - size)} bytes past the end of {name} ({size} bytes)"
+            where += self._alignment(slot - 1)
         else:
-            where = f"shared address 0x{address:x} is of no variable"
+            where = f"shared address 0x{address + self._reserved:x} is of no variable"
         raise Trap("bounds", f"accesses {width} bytes of shared memory, {where}", site, lane)

@@ -40,10 +40,11 @@ HEAD = """\
 BEFORE = HEAD.count("\n")  # lines of the PTX before the body
 
 
-def kernel(body: str, outside: str = "", inside: str = "") -> str:
+def kernel(body: str, outside: str = "", inside: str = "", target: str = "sm_90a") -> str:
     """PTX of a kernel: lane i finds 16 bytes of operands at [%rd4] and leaves 8 bytes at [%rd6]; its number
     in the grid is %r4, its thread %r1, its block %r2; k_n is %r9."""
-    return HEAD.format(outside=outside, inside=inside) + body + "\nret;\n}\n"
+    head = HEAD.format(outside=outside, inside=inside).replace("sm_90a", target)
+    return head + body + "\nret;\n}\n"
 
 
 def execute(

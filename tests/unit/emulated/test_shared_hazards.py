@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.unit.emulated.rig import checks, hazards, per_lane
+from tests.unit.emulated.rig import checks, execute, hazards, kernel, numbers, per_lane
 
 CELLS = ".shared .align 16 .b8 cells[512];"
 OWN = "mov.u32 %r10, cells;\nshl.b32 %r11, %r1, 2;\nadd.u32 %r12, %r10, %r11;\n"  # %r12: the thread's word
@@ -362,3 +362,59 @@ def test_zeros_in_place_of_what_a_copy_must_not_read() -> None:
     assert per_lane(OWN + body + FAR + "st.global.u32 [%rd6], %r15;", CELLS, 64) == [
         4 * (t ^ 32) if t ^ 32 < 40 else 0 for t in range(64)
     ]
+
+
+# Two halves of a buffer, 2 KiB each, exchanged by a bit of the address.
+FLIP = """
+    mov.u32 %r10, cells;
+    shl.b32 %r11, %r1, 3;
+    add.u32 %r12, %r10, %r11;
+    st.shared.u32 [%r12], %r1;
+    xor.b32 %r13, %r12, 2048;
+    st.shared.u32 [%r13], %r1;
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "threads", "want"),
+    [
+        ("sm_80", 256, ""),
+        ("sm_89", 256, ""),
+        ("sm_90a", 128, ""),  # these stay within 1 KiB of the start, which is aligned
+        (
+            "sm_90a",
+            256,
+            "1024 bytes before the start of cells, in the 1024 bytes that are reserved from sm_90 on",
+        ),
+        ("sm_100a", 256, "1024 bytes before the start of cells"),
+    ],
+)
+def test_an_address_that_is_flipped_as_if_shared_memory_began_at_zero(
+    target: str, threads: int, want: str
+) -> None:
+    """Seen on an H200: the alignment of 4096 that the variable asks for is not honoured."""
+    text = kernel(FLIP, inside=".shared .align 4096 .b8 cells[4096];", target=target)
+    _, report = execute(text, numbers(threads), threads)
+    said = [f"{hazard.check}: {hazard.message}" for hazard in report.hazards]
+    assert len(said) == bool(want)
+    if want:
+        assert (
+            f"bounds: thread (128, 0, 0) of block (0, 0, 0) accesses 4 bytes of shared memory, {want}"
+            in said[0]
+        )
+        assert "cells is not aligned to the 4096 bytes that it asks for" in said[0]
+
+
+def test_a_flip_that_stays_within_the_variable_reads_what_nobody_wrote() -> None:
+    read = FLIP.partition("xor")[0] + "bar.sync 0;\nxor.b32 %r13, %r12, 512;\nld.shared.u32 %r14, [%r13];"
+    text = kernel(read, inside=".shared .align 2048 .b8 cells[1024];")
+    _, report = execute(text, numbers(32), 32)
+    (said,) = report.hazards
+    assert said.check == "uninit"
+    assert "cells+512, which no thread wrote (cells is not aligned to the 2048 bytes" in said.message
+
+
+def test_shared_memory_without_variables_past_its_start() -> None:
+    """An address that is a number lies in no variable."""
+    (said,) = hazards("st.shared.u32 [64], %r1;")
+    assert "shared address 0x40 is of no variable" in said
