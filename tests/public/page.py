@@ -17,9 +17,9 @@ not support. Written by `{command}`; do not edit.
 
 `FOLDER` has a folder per repository: its files at the revision named below, unchanged; a project
 ([declaring.md](declaring.md)) whose declarations say what each kernel computes and accepts; `source.toml`:
-`repository`, `revision`, `date`, `licence`, `declared`, and for each known fault `[explained.KERNEL]` with
-`checks = [...]` and `why = "..."`. If other checks fail than those explained, the command fails. Neither the
-kernels nor their projects are part of this repository.
+`repository`, `revision`, `date`, `licence`, `declared`, `on_gpu`, and for each known fault a table
+`[explained.KERNEL]` with `checks = [...]` and `why = "..."`. If other checks fail than those explained, the
+command fails. Neither the kernels nor their projects are part of this repository.
 """
 
 
@@ -37,6 +37,8 @@ def render(found: Mapping[str, tuple[Source, Sequence[Judged]]], command: str) -
             _row(*_origin(source), len(kernels), *(_count(kernels, result) or "" for result in shown))
         )
     parts.append(_row("all", "", "", len(every), *(_count(every, result) or "" for result in shown)))
+    parts += ["\n## On a GPU\n", _row("repository", "the same checks on a GPU"), _row(*["---"] * 2)]
+    parts += [_row(source.repository, source.on_gpu or "not run") for source, _ in found.values()]
     parts += [
         "\n## Faults, notes and refusals\n",
         _row("repository", "kernel", "result", "why"),

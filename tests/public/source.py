@@ -24,7 +24,8 @@ class Source(BaseModel):
     """A repository at one revision.
 
     ``repository`` is ``owner/name``; ``licence`` an SPDX identifier, or "none stated"; ``declared``: what the
-    declarations say that the repository does not, in one line; ``explained``: faults of kernels, by name."""
+    declarations say that the repository does not, in one line; ``on_gpu``: what the same checks gave on a
+    GPU; ``explained``: faults of kernels, by name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     repository: Line
@@ -32,6 +33,7 @@ class Source(BaseModel):
     date: Line
     licence: Line
     declared: str = ""
+    on_gpu: str = ""
     explained: dict[str, Explained] = {}
 
 

@@ -126,6 +126,7 @@ def test_the_page_counts_by_repository_and_gives_the_reason_of_what_is_not_plain
     assert "| all |  |  | 2 | 1 |  | 1 |  |" in page
     assert "| someone/sgemm | `b` | fault of the kernel | exact: \\|x\\| is lost |" in page
     assert "UNEXPLAINED" not in page
+    assert "| someone/sgemm | not run |" in page
     assert "- **someone/sgemm**: `a`, `b`." in page
     assert "UNEXPLAINED" in render({"sgemm": (SOURCE, [Judged("a", Result.UNEXPLAINED)])}, "command")
 
