@@ -18,6 +18,7 @@ from harness.ptx.instructions import (
     floating,
     functions,
     integer,
+    matrices,
     memory,
     mma,
     move,
@@ -46,6 +47,7 @@ _ANY: dict[str, Known] = {
     **warp.TABLE,
     **wmma.TABLE,
     **mma.TABLE,
+    **matrices.TABLE,
 }
 
 

@@ -6,15 +6,65 @@ as on the hardware, real numbers within its error bounds.
 
 from __future__ import annotations
 
-from typing import Any
-
+import ml_dtypes
 import numpy as np
 
 from harness.ptx.arithmetic import round_narrow
-from harness.ptx.builder import Builder
+from harness.ptx.builder import SEEN, Builder
 from harness.ptx.hazards import Site, Trap
 from harness.ptx.lanes import WARP, Array, Mask, full
 from harness.ptx.syntax import Operand, PtxError, Vector
+
+_EIGHTS = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
+_BITS = {"s4": 4, "u4": 4, "b1": 1, "tf32": 32, **dict.fromkeys(_EIGHTS, 8)}
+
+
+def bits_of(kind: str) -> int:
+    """Of an element in a fragment. Raises PtxError for a type that is in none."""
+    if kind not in _BITS and kind not in SEEN:
+        raise PtxError(f"type .{kind} is not supported")
+    return _BITS[kind] if kind in _BITS else 8 * int(SEEN[kind].itemsize)
+
+
+def elements(words: Array, kind: str) -> Array:
+    """Registers (..., words) of 32 or 64 bits as elements (..., n) in float64, those in low bits first."""
+    if kind == "tf32":  # the hardware does not look at the lower 13 bits
+        words = words & np.uint32(0xFFFFE000)
+    raw = np.ascontiguousarray(words)
+    if kind == "b1":
+        return np.unpackbits(raw.view(np.uint8), axis=-1, bitorder="little").astype(np.float64)
+    if kind in ("s4", "u4"):
+        octets = raw.view(np.uint8)
+        nibbles = (
+            np.stack([octets & 15, octets >> 4], axis=-1).reshape(*octets.shape[:-1], -1).astype(np.int8)
+        )
+        signed = (nibbles ^ 8) - 8 if kind == "s4" else nibbles
+        return np.asarray(signed, np.float64)
+    dtype = _EIGHTS.get(kind) or SEEN["f32" if kind == "tf32" else kind]
+    return raw.view(dtype).astype(np.float64)
+
+
+def registers(values: Array, kind: str, saturates: bool = False) -> Array:
+    """Elements (..., n) in float64 as registers of a sum's type: rounded to floats; integers wrap around, or
+    stay within their limits (.satfinite)."""
+    with np.errstate(all="ignore"):
+        if kind == "f16":
+            return np.ascontiguousarray(round_narrow(values, np.float16)).view(np.uint32)
+        if kind in ("f32", "f64"):
+            return np.ascontiguousarray(values.astype(SEEN[kind])).view(SEEN[f"u{kind[1:]}"])
+    whole = values.astype(np.int64)
+    if saturates:
+        whole = np.clip(whole, -(1 << 31), (1 << 31) - 1)
+    return np.ascontiguousarray(whole.astype(np.uint32))
+
+
+def product(a: Array, b: Array, c: Array, operation: str = "") -> Array:
+    """a·b + c of matrices (warps, rows, columns); of bits with xor or and in place of products."""
+    both = a @ b
+    if operation == "xor":
+        both = a.sum(axis=2, keepdims=True) + b.sum(axis=1, keepdims=True) - 2 * both
+    total: Array = both + c
+    return total
 
 
 def _items(operand: Operand) -> tuple[Operand, ...]:
@@ -33,12 +83,12 @@ def whole_warps(mask: Mask | None, site: Site) -> None:
 
 
 class Words:
-    """Registers of a fragment as an array (lanes, registers) of 32-bit words, and back."""
+    """Registers of a fragment as an array (lanes, registers) of words, and back."""
 
-    def __init__(self, b: Builder, operand: Operand) -> None:
+    def __init__(self, b: Builder, operand: Operand, bits: int = 32) -> None:
         items = _items(operand)
         self._state = b.state
-        self._reads = [b.read(item, "b32") for item in items]
+        self._reads = [b.read(item, f"b{bits}") for item in items]
         self._puts = [b.write(item) for item in items]
         self.count = len(items)
 
@@ -49,13 +99,3 @@ class Words:
         columns = np.ascontiguousarray(words.T)
         for put, column in zip(self._puts, columns, strict=True):
             put(column, mask)
-
-
-def cut(words: Array, kind: str) -> Array:
-    """TF32 multiplicands: the hardware does not look at the lower 13 bits."""
-    return words & np.uint32(0xFFFFE000) if kind == "tf32" else words
-
-
-def rounded(values: Array, dtype: Any) -> Array:
-    with np.errstate(all="ignore"):
-        return values.astype(np.float32) if dtype == np.float32 else round_narrow(values, dtype)

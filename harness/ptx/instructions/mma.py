@@ -1,102 +1,160 @@
-"""mma.sync and ldmatrix, with the fragments of the PTX ISA (§9.7.14)."""
+"""mma.sync, with the fragments of the PTX ISA (§9.7.14.5).
+
+A lane of a warp is in group lane / 4, at place lane mod 4 of it. With p elements a register of 32 bits, the
+registers of A hold row "group" and row "group + 8" by turns, columns p·place and further; each pair of
+registers is 4·p columns further on. B is the same by columns, eight of them.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from harness.ptx.builder import SEEN, Builder, Run
+from harness.ptx.builder import Builder, Run
 from harness.ptx.hazards import Site
 from harness.ptx.instructions.common import Known
-from harness.ptx.instructions.fragments import Words, cut, rounded, whole_warps
-from harness.ptx.instructions.memory import accessors
+from harness.ptx.instructions.fragments import Words, bits_of, elements, product, registers, whole_warps
 from harness.ptx.lanes import WARP, Array, Mask
 from harness.ptx.syntax import Instruction, PtxError
 
-
-def _ldmatrix(b: Builder, i: Instruction, site: Site) -> Run:
-    words = i.op.replace("::", "_").split(".")
-    if "m8n8" not in words or words[-1] != "b16":
-        raise PtxError("only m8n8 of b16 is supported")
-    registers, base, state = Words(b, i.operands[0]), b.address(i.operands[1]), b.state
-    load, _ = accessors(b, words, site, base, 16)
-    transposed = "trans" in words
-
-    def run(mask: Mask | None) -> None:
-        whole_warps(mask, site)
-        count = registers.count
-        # Lanes 8i … 8i + 7 give the rows of matrix i.
-        gives = np.tile(np.arange(WARP) < 8 * count, state.lanes // WARP)
-        if mask is not None:
-            gives &= mask.bits
-        rows = np.zeros((state.lanes, 4), np.uint32)
-        rows[gives] = load(Mask(gives))
-        matrices = rows.view(np.uint16).reshape(-1, WARP // 8, 8, 8)[:, :count]
-        if transposed:
-            matrices = matrices.transpose(0, 1, 3, 2)
-        held = np.ascontiguousarray(matrices).view(np.uint32).reshape(-1, count, WARP)
-        registers.set(held.transpose(0, 2, 1).reshape(-1, count), mask)
-
-    return run
+_REALS, _BYTES, _NIBBLES = ("f32", "f16"), ("s8", "u8"), ("s4", "u4")
+# Multiplicands, and for each shape the sums that they have.
+_KNOWN: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] = (
+    (("f16",), ("m16n8k8", "m16n8k16"), _REALS),
+    (("bf16",), ("m16n8k8", "m16n8k16"), ("f32",)),
+    (("tf32",), ("m16n8k4", "m16n8k8"), ("f32",)),
+    (("e4m3", "e5m2"), ("m16n8k16", "m16n8k32"), _REALS),
+    (_BYTES, ("m8n8k16", "m16n8k16", "m16n8k32"), ("s32",)),
+    (_NIBBLES, ("m8n8k32", "m16n8k32", "m16n8k64"), ("s32",)),
+    (("b1",), ("m8n8k128", "m16n8k128", "m16n8k256"), ("s32",)),
+    (("f64",), ("m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16"), ("f64",)),
+)
 
 
-_G, _T = np.arange(WARP) // 4, np.arange(WARP) % 4
+@dataclass(frozen=True)
+class _Form:
+    """What an mma is, as its words say."""
+
+    shape: str
+    kinds: tuple[str, str, str, str]  # of D, A, B and C
+    layouts: tuple[str, ...]
+    saturates: bool
+    operation: str  # of bits
+
+    @property
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        m, rest = self.shape[1:].split("n")
+        n, k = (int(v) for v in rest.split("k"))
+        return {"a": (int(m), k), "b": (k, n), "c": (int(m), n)}
+
+    @classmethod
+    def of(cls, op: str) -> _Form:
+        """mma sync aligned m16n8k16 row col f32 f16 f16 f32. Raises PtxError for one that is not known."""
+        words = op.split(".")[1:]
+        operation = next((w for w in words if w in ("xor", "and")), "")
+        shape = next((w for w in words if w[0] == "m" and "n" in w and "k" in w), "")
+        rest = [
+            w for w in words if w not in ("sync", "aligned", "xor", "and", "popc", "satfinite", "rn", shape)
+        ]
+        if rest[2:3] == ["kind::f8f6f4"]:
+            del rest[2]
+        layouts, kinds = tuple(rest[:2]), rest[2:]
+        if len(kinds) != 4 or not {*layouts} <= {"row", "col"} or "sp" in words:
+            raise PtxError("not supported")
+        d, a, b, c = kinds
+        form = cls(shape, (d, a, b, c), layouts, "satfinite" in words, operation)
+        if shape == "m8n8k4" and a == b == "f16" and d in _REALS and c in _REALS:
+            return form
+        known = any(
+            a in of and b in of and shape in shapes and d == c and d in sums for of, shapes, sums in _KNOWN
+        )
+        if not known or layouts != ("row", "col") or (a == "b1") != bool(operation):
+            raise PtxError("no shape, layout and types of the PTX ISA")
+        return form
 
 
-def _places(shape: str, which: str, kind: str) -> tuple[Array, Array]:
+Places = tuple[Array, Array]
+
+
+def _places(which: str, rows: int, columns: int, bits: int) -> Places:
     """Row and column of each lane's elements, (32, elements), in the order of the registers."""
-    size = SEEN["f32" if kind == "tf32" else kind].itemsize
-    pair = 4 // size
-    k = int(shape.split("k")[1])
-    step = 4 * pair  # columns of k that one register spans over the lanes
+    group, place = np.arange(WARP) // 4, np.arange(WARP) % 4
+    per = max(1, 32 // bits)
     if which == "c":
-        columns = [(0, 0), (0, 1), (8, 0), (8, 1)]
-        return np.stack([_G + r for r, _ in columns], 1), np.stack([2 * _T + c for _, c in columns], 1)
+        where = [(r, c) for r in range(0, rows, 8) for c in (0, 1)]
+        return np.stack([group + r for r, _ in where], 1), np.stack([2 * place + c for _, c in where], 1)
     along, across = [], []
-    for first in range(0, k, step):
-        for row in (0, 8) if which == "a" else (0,):
-            for j in range(pair):
-                along.append(_T * pair + j + first)
-                across.append(_G + row)
-    return (
-        (np.stack(across, 1), np.stack(along, 1))
-        if which == "a"
-        else (np.stack(along, 1), np.stack(across, 1))
-    )
+    for first in range(0, columns if which == "a" else rows, 4 * per):
+        for other in range(0, rows, 8) if which == "a" else (0,):
+            for j in range(per):
+                along.append(place * per + j + first)
+                across.append(group + other)
+    pair = np.stack(across, 1), np.stack(along, 1)
+    return pair if which == "a" else pair[::-1]
+
+
+def _quad_places(which: str, layout: str, kind: str) -> Places:
+    """Of m8n8k4: four products a warp, each of eight lanes: four and those 16 further. With the rows of the
+    four products one under another, those of B side by side."""
+    lane = np.arange(WARP)
+    upper, quad, i = lane // 16 * 4, lane % 16 // 4, np.arange(8 if which == "c" else 4)
+    of_lane = np.broadcast_to((lane % 4 + upper)[:, None], (WARP, len(i)))
+    of_item = np.broadcast_to(i, (WARP, len(i)))
+    if which == "c" and kind == "f32":
+        row = (lane & 1)[:, None] + (i & 2) + upper[:, None]
+        column = (i & 4) + (lane & 2)[:, None] + (i & 1)
+    elif which == "c" or (which == "a" and layout == "row"):
+        row, column = of_lane, of_item
+    elif which == "a":
+        row, column = of_item + upper[:, None], np.broadcast_to((lane % 4)[:, None], of_item.shape)
+    elif layout == "row":
+        row, column = np.broadcast_to((lane % 4)[:, None], of_item.shape), of_item + upper[:, None]
+    else:
+        row, column = of_item, of_lane
+    # The products of a warp are told apart by the rows, of B too.
+    return row + quad[:, None] * (4 if which == "b" else 8), column
 
 
 def _mma(b: Builder, i: Instruction, site: Site) -> Run:
-    words = i.op.split(".")  # mma sync aligned m16n8k16 row col f32 f16 f16 f32
-    if words[1:3] != ["sync", "aligned"] or words[4:6] != ["row", "col"] or not words[3].startswith("m16n8k"):
-        raise PtxError("only mma.sync.aligned.m16n8k*.row.col is supported")
-    shape, (d_kind, a_kind, _, c_kind) = words[3], words[6:10]
-    sums = {"f16": ("f32", "f16"), "bf16": ("f32",), "tf32": ("f32",)}
-    if d_kind != c_kind or d_kind not in sums.get(a_kind, ()):
-        raise PtxError("only f16, bf16 and tf32 with accumulation in f32, or f16 in f16, are supported")
-    k = int(shape.split("k")[1])
-    sizes = {"a": (16, k), "b": (k, 8), "c": (16, 8)}
-    places = {which: _places(shape, which, a_kind if which != "c" else "f32") for which in sizes}
-    dtype, sum_dtype = SEEN["f32" if a_kind == "tf32" else a_kind], SEEN[d_kind]
-    out, *sources = (Words(b, operand) for operand in i.operands)
+    form = _Form.of(i.op)
+    d_kind, a_kind, b_kind, c_kind = form.kinds
+    of = {"a": a_kind, "b": b_kind, "c": c_kind, "d": d_kind}
+    sizes = form.sizes
+    quads = form.shape == "m8n8k4" and a_kind == "f16"
+    if quads:
+        places = {
+            which: _quad_places(which, layout, kind)
+            for which, layout, kind in zip("abc", (*form.layouts, ""), (a_kind, b_kind, c_kind), strict=True)
+        }
+        into = _quad_places("c", "", d_kind)
+    else:
+        places = {which: _places(which, *size, bits_of(of[which])) for which, size in sizes.items()}
+        into = places["c"]
+    copies = 4 if quads else 1
+    bits = 64 if a_kind == "f64" else 32
+    out, *sources = (Words(b, operand, bits) for operand in i.operands)
+    counts = [s.count * bits // bits_of(of[w]) for w, s in zip("abc", sources, strict=True)]
+    if counts != [places[w][0].shape[1] for w in "abc"]:
+        raise PtxError("another number of registers than its shape has")
 
-    def matrix(which: str, words_of: Array, kind: Any) -> Array:
-        values = np.ascontiguousarray(words_of).view(kind).reshape(-1, WARP, places[which][0].shape[1])
-        result = np.zeros((len(values), *sizes[which]))
+    def matrix(which: str, words: Array) -> Array:
+        rows, columns = sizes[which]
+        values = elements(words, of[which]).reshape(-1, WARP, places[which][0].shape[1])
+        result = np.zeros((len(values), copies * rows, columns))
         result[:, places[which][0], places[which][1]] = values
-        return result
+        return result.reshape(-1, rows, columns)
 
     def run(mask: Mask | None) -> None:
         whole_warps(mask, site)
-        x, y = (matrix(w, cut(s.get(), a_kind), dtype) for w, s in zip("ab", sources[:2], strict=True))
-        total = rounded(x @ y + matrix("c", sources[2].get(), sum_dtype), sum_dtype)
-        held = total[:, places["c"][0], places["c"][1]].reshape(-1, 4)
-        out.set(np.ascontiguousarray(held).view(np.uint32), mask)
+        x, y, z = (matrix(which, source.get()) for which, source in zip("abc", sources, strict=True))
+        with np.errstate(all="ignore"):
+            total = product(x, y, z, form.operation)
+        total = total.reshape(-1, copies * total.shape[1], total.shape[2])
+        held = total[:, into[0], into[1]].reshape(-1, into[0].shape[1])
+        out.set(registers(held, d_kind, form.saturates), mask)
 
     return run
 
 
-TABLE: dict[str, Known] = {
-    "mma": Known(_mma, "9.7.14.5.14"),
-    "ldmatrix": Known(_ldmatrix, "9.7.14.5.15"),
-}
+TABLE: dict[str, Known] = {"mma": Known(_mma, "9.7.14.5.14")}

@@ -1,8 +1,8 @@
 """wmma: matrices of a warp, loaded, multiplied and stored.
 
 The layout of wmma fragments is unspecified in the PTX ISA (§9.7.14); here each lane holds segments of 16
-bytes of a row of the matrix, as it lies in memory, and eight neighbouring lanes eight rows, as ldmatrix reads
-them.
+bytes of a row of the matrix, or less of a smaller one, as it lies in memory, and eight neighbouring lanes
+eight rows, as ldmatrix reads them.
 """
 
 from __future__ import annotations
@@ -11,69 +11,81 @@ from typing import Any
 
 import numpy as np
 
-from harness.ptx.builder import SEEN, Builder, Run
+from harness.ptx.builder import Builder, Run
 from harness.ptx.hazards import Site, Trap
 from harness.ptx.instructions.common import Known
-from harness.ptx.instructions.fragments import Words, cut, rounded, whole_warps
+from harness.ptx.instructions.fragments import Words, bits_of, elements, product, registers, whole_warps
 from harness.ptx.instructions.memory import accessors
 from harness.ptx.lanes import WARP, Array, Mask, full
-from harness.ptx.syntax import Instruction, PtxError
+from harness.ptx.syntax import Instruction, Number, PtxError
 
-_SHAPES = {
-    "m16n16k16": (16, 16, 16),
-    "m32n8k16": (32, 8, 16),
-    "m8n32k16": (8, 32, 16),
-    "m16n16k8": (16, 16, 8),
+_HALF = ("m16n16k16", "m32n8k16", "m8n32k16")
+# Multiplicands, their shapes and sums.
+_KNOWN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "f16": (_HALF, ("f16", "f32")),
+    "bf16": (_HALF, ("f32",)),
+    "s8": (_HALF, ("s32",)),
+    "u8": (_HALF, ("s32",)),
+    "tf32": (("m16n16k8",), ("f32",)),
+    "f64": (("m8n8k4",), ("f64",)),
+    "s4": (("m8n8k32",), ("s32",)),
+    "u4": (("m8n8k32",), ("s32",)),
+    "b1": (("m8n8k128",), ("s32",)),
 }
 
 
-def _matrix(rows: int, columns: int, dtype: Any) -> tuple[Array, Array, int]:
-    """Row and first column of each lane's segments (32, segments), and the segments a lane: 16 bytes each."""
-    per = 16 // dtype.itemsize
-    segments = rows * columns // per // WARP
-    if segments < 1:
-        raise PtxError("a fragment of less than 16 bytes a lane is not supported")
-    number = np.arange(WARP)[:, None] + WARP * np.arange(segments)
-    return number % rows, number // rows * per, segments
-
-
 class _Fragment:
-    """A matrix of a wmma instruction as memory and the registers hold it."""
+    """A matrix of a wmma instruction as memory and the registers hold it: segments of 16 bytes of a row (of a
+    column where it is transposed), or of less where a lane has less of it."""
 
     def __init__(self, which: str, layout: str, shape: str, kind: str) -> None:
-        m, n, k = _SHAPES[shape]
-        self.rows, self.columns = {"a": (m, k), "b": (k, n)}.get(which, (m, n))
-        self.transposed = layout == "col"
-        if self.transposed:
-            self.rows, self.columns = self.columns, self.rows
-        self.dtype = SEEN["f32" if kind == "tf32" else kind]
-        self.row, self.column, self.segments = _matrix(self.rows, self.columns, self.dtype)
+        if shape not in _KNOWN.get(kind, ((), ()))[0] and which in "ab":
+            raise PtxError("no shape and type of the PTX ISA")
+        m, rest = shape[1:].split("n")
+        n, k = rest.split("k")
+        rows, columns = {"a": (m, k), "b": (k, n)}.get(which, (m, n))
+        self.transposed, self.kind, self.bits = layout == "col", kind, bits_of(kind)
+        self.rows, self.columns = (int(columns), int(rows)) if self.transposed else (int(rows), int(columns))
+        total = self.rows * self.columns * self.bits // 8  # bytes
+        self.width = min(16, total // WARP)  # of a segment
+        self.segments = total // WARP // self.width
+        self.per = self.width * 8 // self.bits  # elements of a segment
+        number = np.arange(WARP)[:, None] + WARP * np.arange(self.segments)
+        # Of each lane's segments, (32, segments): row and first column.
+        self.row, self.column = number % self.rows, number // self.rows * self.per
+        self.word = 8 if kind == "f64" else 4  # bytes of a register
+
+    @property
+    def words(self) -> int:
+        """Registers that it needs; those that it has more repeat them."""
+        return self.segments * self.width // self.word
 
     def decode(self, words: Array) -> Array:
         """(lanes, registers) to matrices (warps, rows, columns) in float64."""
-        of_lanes = words[:, : 4 * self.segments].reshape(-1, WARP, self.segments, 4)
-        of_rows = of_lanes.transpose(0, 2, 1, 3).reshape(len(of_lanes), -1, self.rows, 4)
+        of_lanes = words[:, : self.words].reshape(-1, WARP, self.segments, self.width // self.word)
+        of_rows = of_lanes.transpose(0, 2, 1, 3).reshape(len(of_lanes), -1, self.rows, of_lanes.shape[3])
         used = np.ascontiguousarray(of_rows.transpose(0, 2, 1, 3))
-        values: Array = used.view(self.dtype).reshape(-1, self.rows, self.columns).astype(np.float64)
+        values = elements(used, self.kind).reshape(-1, self.rows, self.columns)
         return values.transpose(0, 2, 1) if self.transposed else values
 
-    def encode(self, values: Array) -> Array:
-        """Matrices in the dtype to (lanes, 4 · segments) words."""
+    def encode(self, values: Array, saturates: bool = False) -> Array:
+        """Matrices to the registers that it needs, (lanes, words)."""
         if self.transposed:
             values = values.transpose(0, 2, 1)
-        flat = np.ascontiguousarray(values.astype(self.dtype, copy=False)).view(np.uint32)
-        of_rows = flat.reshape(len(values), self.rows, -1, 4).transpose(0, 2, 1, 3)
-        of_lanes = of_rows.reshape(-1, self.segments, WARP, 4).transpose(0, 2, 1, 3)
-        return np.ascontiguousarray(of_lanes).reshape(-1, 4 * self.segments)
+        flat = registers(values, self.kind, saturates)
+        of_rows = flat.reshape(len(values), self.rows, -1, self.width // self.word).transpose(0, 2, 1, 3)
+        of_lanes = of_rows.reshape(-1, self.segments, WARP, self.width // self.word).transpose(0, 2, 1, 3)
+        return np.ascontiguousarray(of_lanes).reshape(-1, self.words)
 
 
 def _offsets(fragment: _Fragment, stride: Any, lanes: int) -> list[Array]:
     """Bytes from the start of the matrix to each segment, (lanes,) a segment."""
-    size = fragment.dtype.itemsize
     stride = full(stride, lanes).astype(np.int64)
     warps = lanes // WARP
     return [
-        (np.tile(fragment.row[:, s], warps) * stride + np.tile(fragment.column[:, s], warps)) * size
+        (np.tile(fragment.row[:, s], warps) * stride + np.tile(fragment.column[:, s], warps))
+        * fragment.bits
+        // 8
         for s in range(fragment.segments)
     ]
 
@@ -81,10 +93,12 @@ def _offsets(fragment: _Fragment, stride: Any, lanes: int) -> list[Array]:
 def _wmma_load(b: Builder, i: Instruction, site: Site) -> Run:
     words = i.op.split(".")  # wmma load a sync aligned row m16n16k16 [shared] f16
     fragment = _Fragment(words[2], words[5], words[6], words[-1])
-    registers, base = Words(b, i.operands[0]), b.address(i.operands[1])
-    stride, state = b.read(i.operands[2], "s32"), b.state
+    into, base = Words(b, i.operands[0], 8 * fragment.word), b.address(i.operands[1])
+    # Without a stride, rows follow one another.
+    given = i.operands[2] if len(i.operands) > 2 else Number(fragment.columns)
+    stride, state, width = b.read(given, "s32"), b.state, fragment.width
     at: list[Any] = [None]
-    load, _ = accessors(b, words[1:-1], site, lambda: at[0], 16)
+    load, _ = accessors(b, words[1:-1], site, lambda: at[0], width)
 
     def run(mask: Mask | None) -> None:
         whole_warps(mask, site)
@@ -93,16 +107,16 @@ def _wmma_load(b: Builder, i: Instruction, site: Site) -> Run:
         found = []
         for offset in _offsets(fragment, stride(), state.lanes):
             at[0] = start + offset
-            values = load(mask)
-            whole = np.zeros((state.lanes, 4), np.uint32)
+            values = load(mask).reshape(-1, width // 4)
+            whole = np.zeros((state.lanes, width // 4), np.uint32)
             whole[slice(None) if mask is None else mask.index] = values
             found.append(whole)
-        held = np.concatenate(found, axis=1)
+        held = np.ascontiguousarray(np.concatenate(found, axis=1)).view(f"u{fragment.word}")
         if words[2] == "c" and fragment.transposed:
             # An accumulator is held by rows, however it lies in memory.
             held = _Fragment("c", "row", words[6], words[-1]).encode(fragment.decode(held))
-        # Half-precision fragments have twice the registers they need: the others repeat the first.
-        registers.set(np.tile(held, (1, registers.count // held.shape[1])), mask)
+        # Half-precision fragments have twice the registers they need, or more: the others repeat the first.
+        into.set(np.tile(held, (1, into.count // held.shape[1])), mask)
 
     return run
 
@@ -110,22 +124,25 @@ def _wmma_load(b: Builder, i: Instruction, site: Site) -> Run:
 def _wmma_store(b: Builder, i: Instruction, site: Site) -> Run:
     words = i.op.split(".")
     fragment = _Fragment("d", words[5], words[6], words[-1])
-    base, registers = b.address(i.operands[0]), Words(b, i.operands[1])
-    stride, state = b.read(i.operands[2], "s32"), b.state
+    base, source = b.address(i.operands[0]), Words(b, i.operands[1], 8 * fragment.word)
+    given = i.operands[2] if len(i.operands) > 2 else Number(fragment.columns)
+    stride, state, width = b.read(given, "s32"), b.state, fragment.width
     at: list[Any] = [None]
-    _, store = accessors(b, words[1:-1], site, lambda: at[0], 16)
+    _, store = accessors(b, words[1:-1], site, lambda: at[0], width)
 
     def run(mask: Mask | None) -> None:
         whole_warps(mask, site)
-        start, held = full(base(), state.lanes), registers.get()
+        start, held = full(base(), state.lanes), source.get()
         _check_start(start, mask, site)
         if fragment.transposed:
             plain = _Fragment("d", "row", words[6], words[-1])
             held = fragment.encode(plain.decode(held))
+        segments = np.ascontiguousarray(held).view(np.uint32)
         for s, offset in enumerate(_offsets(fragment, stride(), state.lanes)):
             at[0] = start + offset
-            values = held[:, 4 * s : 4 * s + 4]
-            store(np.ascontiguousarray(values if mask is None else values[mask.index]), mask)
+            values = segments[:, s * width // 4 : (s + 1) * width // 4]
+            values = np.ascontiguousarray(values if mask is None else values[mask.index])
+            store(values[:, 0] if width == 4 else values, mask)
 
     return run
 
@@ -140,18 +157,27 @@ def _check_start(start: Array, mask: Mask | None, site: Site) -> None:
 
 def _wmma_mma(b: Builder, i: Instruction, site: Site) -> Run:
     words = i.op.split(".")  # wmma mma sync aligned row row m16n16k16 f32 [f16 f16] f32
+    operation = next((w for w in words if w in ("xor", "and")), "")
+    words = [w for w in words if w not in ("xor", "and", "popc", "satfinite", "rn")]
+    saturates = i.op.endswith("satfinite")
     layouts, shape, kinds = words[4:6], words[6], words[7:]
-    multiplicand = kinds[1] if len(kinds) == 4 else "f16"
+    multiplicands = tuple(kinds[1:3]) if len(kinds) == 4 else ("f16", "f16")
+    sums = _KNOWN.get(multiplicands[0], ((), ()))[1]
+    if not {kinds[0], kinds[-1]} <= {*sums} or (multiplicands[0] == "b1") != bool(operation):
+        raise PtxError("no shape and types of the PTX ISA")
     a, bb = (
-        _Fragment(which, layout, shape, multiplicand) for which, layout in zip("ab", layouts, strict=True)
+        _Fragment(which, layout, shape, kind)
+        for which, layout, kind in zip("ab", layouts, multiplicands, strict=True)
     )
     c, d = _Fragment("c", "row", shape, kinds[-1]), _Fragment("d", "row", shape, kinds[0])
-    out, one, two, three = (Words(b, operand) for operand in i.operands)
+    out, one, two, three = (Words(b, operand, 8 * c.word) for operand in i.operands)
 
     def run(mask: Mask | None) -> None:
         whole_warps(mask, site)
-        x, y = a.decode(cut(one.get(), multiplicand)), bb.decode(cut(two.get(), multiplicand))
-        out.set(d.encode(rounded(x @ y + c.decode(three.get()), d.dtype)), mask)
+        with np.errstate(all="ignore"):
+            total = product(a.decode(one.get()), bb.decode(two.get()), c.decode(three.get()), operation)
+        held = d.encode(total, saturates)
+        out.set(np.tile(held, (1, out.count // held.shape[1])), mask)
 
     return run
 
