@@ -41,7 +41,7 @@ def elements(words: Array, kind: str) -> Array:
         signed = (nibbles ^ 8) - 8 if kind == "s4" else nibbles
         return np.asarray(signed, np.float64)
     dtype = _EIGHTS.get(kind) or SEEN["f32" if kind == "tf32" else kind]
-    return raw.view(dtype).astype(np.float64)
+    return np.asarray(raw.view(dtype), np.float64)
 
 
 def registers(values: Array, kind: str, saturates: bool = False) -> Array:
