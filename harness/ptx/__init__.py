@@ -16,12 +16,14 @@ from harness.ptx.accesses import GlobalAccess, SharedAccess
 from harness.ptx.api import Empty, Result, run
 from harness.ptx.counters import Counters, Tally, flop, mnemonic
 from harness.ptx.hazards import Hazard, Report
+from harness.ptx.launch import STATIC_SHARED, LaunchError
 from harness.ptx.machine import Machine
 from harness.ptx.memory import Buffer, GlobalMemory
 from harness.ptx.parser import parse
 from harness.ptx.syntax import Entry, Instruction, PtxError
 
 __all__ = [
+    "STATIC_SHARED",
     "Buffer",
     "Counters",
     "Empty",
@@ -30,6 +32,7 @@ __all__ = [
     "GlobalMemory",
     "Hazard",
     "Instruction",
+    "LaunchError",
     "Machine",
     "PtxError",
     "Report",

@@ -78,7 +78,7 @@ def run(
     ``source``: the path of a .cu or .ptx file, or the text of one; CUDA is compiled by nvcc for ``arch``
     with ``defines`` (NAME or NAME=VALUE) and more of nvcc's ``flags``. ``entry`` may be left out where
     there is only one, and is the name in the .cu file or the mangled one. ``grid`` and ``block`` have up
-    to three extents, x first; a block is of whole warps. ``shared``: bytes of dynamic shared memory.
+    to three extents, x first. ``shared``: bytes of dynamic shared memory.
     ``steps``: blocks of code that the threads of a chunk of blocks may run before they count as hanging;
     a thread that spins on what a block of a later chunk writes hangs too.
 
@@ -87,7 +87,9 @@ def run(
     bytes or an np.void.
 
     Raises PtxError, one line, for source that does not compile, an instruction that is not known (with its
-    line), and arguments that are not those of the kernel. What the kernel does wrong is in the result.
+    line), arguments that are not those of the kernel, and LaunchError, a PtxError, for what a GPU refuses to
+    launch; where ``shared`` is more than 48 KiB the host is taken to have asked for it. What the kernel does
+    wrong is in the result.
     """
     name, text, cuda = _load(source, arch, defines, flags)
     found = parse(text, _entry_name(text, entry))

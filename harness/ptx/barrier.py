@@ -85,7 +85,8 @@ class Barriers:
     ) -> None:
         self._geometry, self._places, self._met, self._tell = geometry, places, met, tell
         self._meetings: dict[int, _Meeting] = {}
-        self._alive = self._living = np.ones(geometry.lanes, bool)
+        self._living = np.ones(geometry.lanes, bool) if geometry.living is None else geometry.living
+        self._alive = self._living
         self._past = np.zeros(geometry.lanes, bool)  # went past other code before they exited
 
     def arrive(self, at: int, lanes: Array | None) -> Free:
@@ -119,7 +120,7 @@ class Barriers:
         if not waiting:
             return
         at, lanes = min(waiting, key=lambda each: each[0])
-        threads = self._geometry.threads
+        threads, size = self._geometry.threads, self._geometry.size
         row = int(np.argmax(lanes)) // threads
         there = int(lanes.reshape(-1, threads)[row].sum())
         others = [
@@ -128,7 +129,7 @@ class Barriers:
             if b != at and (n := int(other.reshape(-1, threads)[row].sum()))
         ]
         where = f"; {', '.join(others)}" if others else "; the others went past it"
-        what = f"waits at a barrier that {there} of the {threads} threads of the block reached{where}"
+        what = f"waits at a barrier that {there} of the {size} threads of the block reached{where}"
         raise Trap("barrier", what, self._place(at).site, int(np.argmax(lanes)))
 
     # A meeting

@@ -55,7 +55,7 @@ class Flow:
     ) -> None:
         self._blocks, self._geometry = blocks, geometry
         self._budget, self._report, self._counters = budget, report, counters
-        self._waiting: dict[int, Array | None] = {0: None}  # block of code -> lanes, None for all
+        self._waiting: dict[int, Array | None] = {0: geometry.living}  # block of code -> lanes, None for all
         self._order = [0]
         self._barriers = Barriers(geometry, [block.barrier for block in blocks], state.barrier, tell)
 

@@ -1,4 +1,7 @@
-"""Lanes: all threads of some blocks at once, one lane a thread, and which of them are active."""
+"""Lanes: all threads of some blocks at once, one lane a thread, and which of them are active.
+
+Each block has whole warps of lanes; those that no thread is of never live.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +42,19 @@ class Geometry:
     grid: tuple[int, int, int]
 
     @cached_property
-    def threads(self) -> int:
+    def size(self) -> int:
+        """Threads of a block."""
         return self.block[0] * self.block[1] * self.block[2]
+
+    @cached_property
+    def threads(self) -> int:
+        """Lanes of a block: its threads, and those that fill its last warp."""
+        return -(-self.size // WARP) * WARP
+
+    @cached_property
+    def living(self) -> Array | None:
+        """The lanes that are threads, (lanes,) bool; None where all are."""
+        return None if self.size == self.threads else self.thread < self.size
 
     @property
     def count(self) -> int:

@@ -14,6 +14,7 @@ from harness.ptx.flow import Block, Flow, ends
 from harness.ptx.hazards import Hazard, Report, Site, Trap
 from harness.ptx.instructions import find
 from harness.ptx.lanes import WARP, Geometry, Mask
+from harness.ptx.launch import refuse
 from harness.ptx.memory import RESERVED, GlobalMemory
 from harness.ptx.native.stretches import Native
 from harness.ptx.state import State
@@ -141,11 +142,9 @@ class Machine:
         """A batch of launches of one grid. ``parameters`` are those of each launch, in the order of the
         kernel's; ``budget`` the blocks of code that the lanes of a chunk may run in all. The blocks of a
         launch run first to last, of those in ``backwards`` last to first: what they leave to one another in
-        the order they come shows in the result."""
+        the order they come shows in the result. Raises LaunchError for what a GPU refuses."""
         self._report, self._told = Report(), {}
-        threads = block[0] * block[1] * block[2]
-        if threads % WARP:
-            raise PtxError(f"blocks of {threads} threads: whole warps of {WARP} are supported")
+        refuse(self.entry, grid, block, self.static_shared, dynamic_shared)
         self.state.begin(memory, len(parameters))
         count = grid[0] * grid[1] * grid[2]
         number = np.arange(count)
@@ -153,7 +152,7 @@ class Machine:
         orders = [one[::-1] if launch in backwards else one for launch in range(len(parameters))]
         blocks = np.concatenate(orders).astype(np.int32)
         launches = np.repeat(np.arange(len(parameters)), count)
-        each = max(1, LANES // threads)
+        each = max(1, LANES // (-(-block[0] * block[1] * block[2] // WARP) * WARP))
         for site in self._builder.sites:
             site.counters = counters
             site.patterns.clear()

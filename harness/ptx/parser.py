@@ -32,7 +32,10 @@ def parse(text: str, entry: str) -> Entry:
             events = reader.scope(line)
             if head := re.search(r"\.entry\s+([\w$]+)\s*(?:\((.*?)\))?", body, re.DOTALL):
                 if head[1] == entry:
-                    found = Entry(head[1], parameters(head[2] or "", line)), events, line
+                    kernel = Entry(
+                        head[1], parameters(head[2] or "", line), limits=_limits(body[head.end() :])
+                    )
+                    found = kernel, events, line
             elif function := Function.of(body, events, line):
                 functions[function.name] = function
         elif kind == "close":
@@ -44,6 +47,12 @@ def parse(text: str, entry: str) -> Entry:
     Body(kernel, functions).read(body_events, line)
     kernel.variables[:0] = outside
     return kernel
+
+
+def _limits(directives: str) -> dict[str, tuple[int, ...]]:
+    """What the directives after an entry's head say of its launches."""
+    found = re.findall(r"\.((?:max|req)ntid|minnctapersm|maxnreg)\s+(\d+(?:\s*,\s*\d+)*)", directives)
+    return {name: tuple(int(n) for n in numbers.split(",")) for name, numbers in found}
 
 
 class _Reader:

@@ -19,9 +19,19 @@ from harness.devices import DeviceError, Inputs, Outputs, Violation
 from harness.devices.emulated.lines import source_lines
 from harness.devices.workspace import WORKSPACE, new_workspace, sizes, workspace_violations
 from harness.model import Case
-from harness.ptx import Buffer, Counters, Entry, GlobalMemory, Machine, PtxError, Report, parse
+from harness.ptx import (
+    STATIC_SHARED,
+    Buffer,
+    Counters,
+    Entry,
+    GlobalMemory,
+    LaunchError,
+    Machine,
+    PtxError,
+    Report,
+    parse,
+)
 
-_STATIC_SHARED = 48 * 1024  # bytes per block, on every architecture
 _MACHINES = 4  # kept: cases come variant by variant
 
 
@@ -57,7 +67,8 @@ class EmulatedDevice:
 
         ``counters`` count what the launches do.
 
-        Raises DeviceError for a kernel that does not compile or uses an instruction unknown here.
+        Raises DeviceError for a kernel that does not compile or uses an instruction unknown here, and for a
+        launch that a GPU refuses.
         """
         first = cases[0].problem
         machine = self._machine(cases[0])
@@ -67,17 +78,20 @@ class EmulatedDevice:
         buffers = _buffers(cases, inputs)
         parameters = [_parameters(case, buffers, i) for i, case in enumerate(cases)]
         launch = cases[0].launch
-        report = machine.run(
-            launch.grid,
-            launch.block,
-            launch.dynamic_shared,
-            parameters,
-            GlobalMemory(list(buffers.values())),
-            20_000 + 2_000 * first.k,
-            counters,
-            # The order of the blocks must not affect the bits of the result.
-            backwards=range(1, len(cases), 2) if cases[0].kernel.workspace else (),
-        )
+        try:
+            report = machine.run(
+                launch.grid,
+                launch.block,
+                launch.dynamic_shared,
+                parameters,
+                GlobalMemory(list(buffers.values())),
+                20_000 + 2_000 * first.k,
+                counters,
+                # The order of the blocks must not affect the bits of the result.
+                backwards=range(1, len(cases), 2) if cases[0].kernel.workspace else (),
+            )
+        except LaunchError as error:
+            raise DeviceError("LAUNCH_FAILED", f"{cases[0].id}: {error}") from None
         self.lane_instructions += report.lane_instructions
         if self._strict:
             report.hazards, report.notes = report.hazards + report.notes, []
@@ -112,8 +126,8 @@ class EmulatedDevice:
                 entry = parse(ptx, symbol)
                 lines = cache(partial(self._lines, case, entry)) if self._by_source else dict
                 machine = Machine(entry, kernel.source.name, lines)
-                if machine.static_shared > _STATIC_SHARED:
-                    what = f"{machine.static_shared} bytes of static shared memory, {_STATIC_SHARED} at most"
+                if machine.static_shared > STATIC_SHARED:
+                    what = f"{machine.static_shared} bytes of static shared memory, {STATIC_SHARED} at most"
                     raise CompileError(f"{case.variant}: ptxas refuses {what}")
                 self._machines[key] = machine
             except CompileError as error:

@@ -105,7 +105,7 @@ def test_arguments_are_checked(arguments: tuple[Any, ...], message: str) -> None
     [
         ({"grid": 0}, r"grid 0: one to three extents"),
         ({"block": (32, 1, 1, 1)}, r"block \(32, 1, 1, 1\): one to three"),
-        ({"block": 33}, r"blocks of 33 threads: whole warps"),
+        ({"block": 1025}, r"a GPU refuses to launch scale: block.x is 1025, from 1 to 1024 allowed"),
         ({"entry": "saxpy"}, r"there is no entry saxpy; the entries are: scale"),
         ({"text": HEAD + SCALE + OTHER}, r"say which entry to run; there are: scale, other"),
         ({"text": HEAD + "\n"}, r"there are: none"),
