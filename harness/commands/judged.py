@@ -14,6 +14,7 @@ from harness.counters.check import CounterCheck, CounterEntry
 from harness.devices import Device, DeviceError
 from harness.gate.checked import CORRECT, NOT_EMULATED, UNSUPPORTED, check, failed
 from harness.model import Case, Kernel
+from harness.reports.failures import Reason, of_check, of_error
 from harness.reports.wording import checked_text, orphans_text
 from harness.verdicts.vocabulary import VerdictKind
 
@@ -35,6 +36,8 @@ def test_kernel(verify_case: Case, device: Device, gemm_record: Record) -> None:
     if checked.outcome.kind in SKIPPED:
         pytest.skip(checked_text(checked))
     if checked.outcome != CORRECT:
+        for reason in of_check(checked):
+            gemm_record("reason", str(reason))
         pytest.fail(checked_text(checked), pytrace=False)
 
 
@@ -69,6 +72,7 @@ def test_figures(figures_entry: Entry, check: Check, stores_figures: bool, gemm_
         if stores_figures:
             gemm_record("change", finding)
     if finding:
+        gemm_record("reason", str(_reason("compiler metrics", finding)))
         pytest.fail(finding, pytrace=False)
     if not stores_figures:
         pytest.skip(NOTHING_STORED)
@@ -94,7 +98,16 @@ def test_counts(
     gemm_record("arch", "counters")
     gemm_record("change", finding)
     if finding:
+        gemm_record("reason", str(_reason("memory counters", finding)))
         pytest.fail(finding, pytrace=False)
+
+
+def _reason(what: str, finding: str) -> Reason:
+    """A finding of stored metrics, without how to accept it, which is said once for all."""
+    error = of_error(finding)
+    return (
+        error if "does not compile" in error.what else Reason(what, finding.partition("\nto accept it: ")[0])
+    )
 
 
 def _shown(entry: CounterEntry, check: CounterCheck, gemm_record: Record) -> None:
@@ -126,4 +139,6 @@ def _emulated(name: str, kernel: Kernel, gemm_record: Record) -> Iterator[None]:
     if checked.outcome == NOT_EMULATED:
         gemm_record("verdict", str(checked.outcome))
         pytest.skip(checked_text(checked))
+    for reason in of_check(checked):
+        gemm_record("reason", str(reason))
     pytest.fail(checked_text(checked), pytrace=False)

@@ -34,7 +34,9 @@ from harness.project.loader import Project, ProjectError, find, load
 from harness.timing.plan import Plan
 from harness.verdicts.vocabulary import CompareFail, Policy
 
-pytest_plugins = [f"harness.commands.plugin_{part}" for part in ("benchmark", "summary", "workers")]
+pytest_plugins = [
+    f"harness.commands.plugin_{part}" for part in ("benchmark", "failures", "summary", "workers")
+]
 
 
 class Hooks:

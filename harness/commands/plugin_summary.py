@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from harness.files import write_whole
 from harness.gate.timed import Result
 from harness.reports import row
 from harness.reports.check import CheckRow, check_rows, check_table, counts_text, notes_lines
+from harness.reports.failures import bullets, github_annotations, page
 from harness.reports.figures import gflops_text
 from harness.reports.markdown import job_summary
 from harness.reports.terminal import ladder_table
@@ -65,10 +68,21 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         terminalreporter.write_line(
             f"nothing was timed and nothing checked: no GPU: {session.no_gpu}", red=True
         )
+    if session.failures:
+        terminalreporter.section("what failed")
+        for line in page(session.failures):
+            terminalreporter.write_line(line)
+        if os.environ.get("GITHUB_ACTIONS"):
+            sources = {k.name: Path(os.path.relpath(k.source)) for k in session.project.kernels if k.source}
+            for line in github_annotations(session.failures, sources):
+                terminalreporter.write_line(line)
     checked = _checked(terminalreporter, session)
     if checked:
         terminalreporter.section(f"kernels without a GPU, {session.arch}")
-        terminalreporter.write_line(check_table(checked, terminalreporter._tw.hasmarkup))
+        writer = terminalreporter._tw
+        # A file or a log has no width.
+        width = writer.fullwidth if os.environ.get("COLUMNS") or sys.stdout.isatty() else 0
+        terminalreporter.write_line(check_table(checked, writer.hasmarkup, width))
         terminalreporter.write_line(counts_text(checked))
         for line in notes_lines(checked):
             terminalreporter.write_line(line)
@@ -89,7 +103,8 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         header = [*pytest_report_header(config), f"tests: {counts}", *notes, *notes_lines(checked)]
         others = _other_failures(terminalreporter, session)
         kernels = session.project.kernels
-        text = job_summary(rows, header, int(exitstatus), others, checked, kernels)
+        failures = bullets(session.failures)
+        text = job_summary(rows, header, int(exitstatus), others, checked, kernels, failures)
         write_whole(Path(config.option.job_summary), text)
 
 
@@ -98,6 +113,7 @@ def _checked(terminalreporter: Any, session: Session) -> list[CheckRow]:
     if session.gpu is not None or session.device is None:
         return []
     reports = [r for how in ("passed", "failed", "skipped") for r in terminalreporter.stats.get(how, [])]
+    reports += session.failed_reports
     # "???" is pytest-xdist's report of a test that killed its worker.
     return check_rows(
         [r for r in reports if r.when in ("call", "???")], session.arch, session.project.kernels

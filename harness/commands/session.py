@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from harness.gate.against import Against
 from harness.gate.timed import Result
 from harness.project import selection as cases
 from harness.project.loader import Project
+from harness.reports.failures import Failure
 from harness.timing.plan import Plan
 from harness.verdicts.vocabulary import Policy
 
@@ -40,6 +42,7 @@ class Session:
         results: of the timed cases.
         compile_errors: the compiler's messages, by variant.
         nothing_timed: whether cases were to be timed, there was no GPU, and nothing else was done.
+        failures, failed_reports: the failed tests of kernels, which are shown together.
     """
 
     project: Project
@@ -58,6 +61,8 @@ class Session:
     results: list[Result] = field(default_factory=list)
     compile_errors: dict[str, str] = field(default_factory=dict)
     nothing_timed: bool = False
+    failures: list[Failure] = field(default_factory=list)
+    failed_reports: list[Any] = field(default_factory=list)
 
     @property
     def slug(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -217,9 +218,21 @@ def _run_nvcc(nvcc: Nvcc, unit: Unit, mode: tuple[str, ...]) -> tuple[bytes, str
         except OSError as error:
             raise ToolchainError(f"{nvcc.path} cannot be run: {error}") from None
         log = (said.stdout + said.stderr).strip()
+        if said.returncode < 0:
+            raise CompileError(f"{unit.what}: nvcc was ended by {_signal(-said.returncode)}", log)
         if said.returncode:
             raise compile_error(unit.what, unit.entry, log, unit.options)
-        return Path(folder, "out").read_bytes(), readable(log)
+        out = Path(folder, "out")
+        if not out.is_file() or not out.stat().st_size:
+            raise CompileError(f"{unit.what}: nvcc ended without an error, and wrote nothing", log)
+        return out.read_bytes(), readable(log)
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def compile_error(what: str, entry: str, log: str, options: Sequence[str] = ()) -> CompileError:

@@ -22,6 +22,7 @@ from harness.verdicts.vocabulary import VerdictKind
 HEADS = [*("stage", "dtype", "config", "correct", "races", "sectors/request", "conflicts")]
 HEADS += ["registers", "occupancy", "changed", "found", "verdict"]
 ALIGN = "lllrrrrrrlll"
+_LEFT_OUT = ("occupancy", "conflicts", "sectors/request", "registers", "races", "changed")
 _WORST = [VerdictKind.CRASHED, VerdictKind.WRONG, VerdictKind.NOT_EMULATED, VerdictKind.REFUSED]
 
 
@@ -87,11 +88,10 @@ def check_rows(reports: Iterable[Any], arch: str, kernels: Sequence[Kernel] = ()
     """Rows of the variants in pytest's reports, in the order of the kernels; compiler metrics are those of
     ``arch``."""
     rows: dict[str, CheckRow] = {}
-    ladder = [variant_name(k, c, d) for k in kernels for d in k.dtypes for c in k.configs]
     for report in reports:
         said: Mapping[str, Any] = dict(report.user_properties)
         if report.when == "???":
-            said = _killed(report.nodeid, ladder)
+            said = killed(report.nodeid, kernels)
         if "variant" not in said:
             continue
         name = str(said["variant"])
@@ -113,23 +113,32 @@ def check_rows(reports: Iterable[Any], arch: str, kernels: Sequence[Kernel] = ()
             row.changed.append(str(said["arch"]))
         if "sectors_per_request" in said:
             row.sectors_per_request, row.conflicts = str(said["sectors_per_request"]), str(said["conflicts"])
+    ladder = [variant_name(k, c, d) for k in kernels for d in k.dtypes for c in k.configs]
     place = {name: i for i, name in enumerate(ladder)}
     return [rows[name] for name in sorted(rows, key=lambda name: place.get(name, len(place)))]
 
 
-def _killed(nodeid: str, variants: Sequence[str]) -> Mapping[str, Any]:
-    """What a correctness test would have recorded that its worker's death kept from saying so."""
+def killed(nodeid: str, kernels: Sequence[Kernel]) -> Mapping[str, Any]:
+    """What a correctness test would have recorded that its worker's death kept from saying so; empty for
+    another test."""
     case = nodeid.partition("[")[2].removesuffix("]")
     if "::test_kernel[" not in nodeid:
         return {}
+    variants = (variant_name(k, c, d) for k in kernels for d in k.dtypes for c in k.configs)
     found = max((name for name in variants if case.startswith(f"{name}-")), key=len, default="")
     return {"variant": found, "problem": case, "verdict": VerdictKind.CRASHED} if found else {}
 
 
-def check_table(rows: Sequence[CheckRow], color: bool) -> str:
-    """The table as text; failed rows are marked with ``!``."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+def check_table(rows: Sequence[CheckRow], color: bool, width: int = 0) -> str:
+    """The table as text; failed rows are marked with ``!``. Where ``width`` characters are not enough, it
+    leaves out columns that say least; 0 for any width."""
     shown = [i for i in range(len(HEADS)) if any(row.cells()[i] for row in rows)]
+    longest = {i: max(len(HEADS[i]), *(len(row.cells()[i]) for row in rows)) for i in shown}
+    for name in _LEFT_OUT:
+        if not width or sum(longest[i] + 2 for i in shown) - 2 <= width:
+            break
+        shown = [i for i in shown if HEADS[i] != name]
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for i in shown:
         table.add_column(HEADS[i], justify="right" if ALIGN[i] == "r" else "left", no_wrap=True)
     for row in rows:

@@ -26,28 +26,34 @@ def job_summary(
     other_failures: Sequence[str] = (),
     checked: Sequence[CheckRow] = (),
     kernels: Sequence[Kernel] = (),
+    what_failed: Sequence[str] = (),
 ) -> str:
     """A GitHub job summary: the number of each verdict, the lines of ``header``, failures, then all cases.
 
-    ``other_failures`` are the ids of failed tests that have no row, ``checked`` the rows of a run without a
-    GPU. Green only if something was judged, nothing failed, and pytest's ``exit_status`` is 0.
+    ``other_failures`` are the ids of failed tests that are no kernel's, ``checked`` the rows of a run without
+    a GPU, ``what_failed`` the reasons of the kernels' failures. Green only if something was judged, nothing
+    failed, and pytest's ``exit_status`` is 0.
     """
     failed = [row for row in rows if row.failed]
     said = [f"{n} {verdict}" for verdict, n in Counter(row.verdict for row in rows).most_common()]
     if checked:
         said.append(counts_text(checked))
     said = said or ["nothing was judged"]
+    if what_failed:
+        said.append("kernels failed")
     if count := len(other_failures):
         said.append(f"{count} other {'test' if count == 1 else 'tests'} failed")
     if exit_status not in (0, 1):
         said.append(f"pytest ended with exit status {exit_status}")
-    red = failed or other_failures or exit_status or not (rows or checked)
+    red = failed or other_failures or what_failed or exit_status or not (rows or checked)
     parts = [
         f"## {'Red' if red else 'Green'}: {', '.join(said)}",
         "\n".join(f"- {_safe(line)}" for line in header),
     ]
-    if failed or other_failures:
+    if failed or other_failures or what_failed:
         parts.append("### Failed")
+    if what_failed:
+        parts.append("\n".join(f"- {_safe(line)}" for line in what_failed))
     if failed:
         parts.append(_rows(failed, kernels))
     if other_failures:

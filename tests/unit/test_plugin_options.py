@@ -360,8 +360,9 @@ def test_job_summary_of_a_wrong_kernel_is_red_though_all_were_fast(rig: Rig) -> 
     outcome = rig.run(*OURS, *options, device=VerifiedDevice(wrong))
     assert outcome.failures.keys() == {f"test_kernel[{wrong}]"}
     text = (rig.root / "summary.md").read_text()
-    assert text.startswith("## Red: 3 PASS, 1 other test failed\n")
-    assert f"\n- tests/test_kernels.py::test_kernel[{wrong}]\n" in text.split("### Failed")[1]
+    assert text.startswith("## Red: 3 PASS, kernels failed\n")
+    assert f"- {SLOW}: " in text.partition("### Failed")[2]
+    assert f"first tests/test_kernels.py::test_kernel[{wrong}]" in text.split("### Failed")[1]
 
 
 def test_job_summary_of_a_run_that_was_stopped_is_not_green(rig: Rig) -> None:

@@ -1,0 +1,64 @@
+"""The failed tests of kernels: equal ones once, in place of a section and a line for each; not with -v.
+
+The order is: failures of other tests, what failed of kernels, the tables, which tests failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import pytest
+
+from harness.commands.session import KEY, Session
+from harness.compiler.static.store import ACCEPT
+from harness.reports.check import killed
+from harness.reports.failures import Failure, Reason, summary
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(
+    terminalreporter: Any, exitstatus: int, config: pytest.Config
+) -> Generator[None, None, None]:
+    """Keeps the failures of kernels from pytest, which shows each in full, and shows their ids at the end."""
+    session, stats = config.stash[KEY], terminalreporter.stats
+    reports = stats.get("failed", [])
+    failures = [] if config.option.verbose > 0 else [f for r in reports if (f := _failure(r, session))]
+    grouped = {failure.test for failure in failures}
+    stats["failed"] = [report for report in reports if report.nodeid not in grouped]
+    try:
+        if failures:
+            session.failures = failures
+            session.failed_reports = [report for report in reports if report.nodeid in grouped]
+        return (yield)
+    finally:
+        if failures and "f" in terminalreporter.reportchars and not config.option.no_summary:
+            terminalreporter.section("failed", "=")
+            for line in summary(failures):
+                terminalreporter.write_line(line)
+            terminalreporter.write_line(_next(failures))
+        stats["failed"] = reports
+        if not reports:
+            del stats["failed"]
+
+
+def _failure(report: Any, session: Session) -> Failure | None:
+    """What a failed test of a kernel recorded; None for any other test."""
+    said = report.user_properties
+    variant = next((str(value) for name, value in said if name == "variant"), "")
+    reasons = tuple(Reason.parse(str(value)) for name, value in said if name == "reason")
+    if report.when == "???" and (case := killed(report.nodeid, session.project.kernels)):
+        variant, reasons = str(case["variant"]), (Reason("its process was killed", report.longreprtext),)
+    return Failure(report.nodeid, variant, reasons) if variant and reasons else None
+
+
+def _next(failures: Sequence[Failure]) -> str:
+    """The commands that run what failed again, and accept what may be accepted: not what a wrong kernel is
+    compiled to."""
+    again = "to run these again, and nothing else, add --lf to the command"
+    wrong = {failure.kernel for failure in failures if "::test_kernel[" in failure.test}
+    changed = {f.kernel: f for f in failures if f.kernel not in wrong and "does not" not in f.reasons[0].what}
+    if not changed:
+        return again
+    kernels = " ".join(f"--kernel {name}" for name in changed)
+    return f"{again}; to accept metrics and counters: {ACCEPT} {kernels}"

@@ -1,0 +1,156 @@
+"""What failed, on a page: equal reasons of a kernel together, the first in full.
+
+The tests of a kernel record a ``reason`` of each failure: what equal failures share, a tab, and the details.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.gate.checked import Checked
+from harness.oracle import Finding
+from harness.verdicts.vocabulary import VerdictKind
+
+_PLACE = re.compile(r" at (\S+:\d+)(?= |$|;|,)")
+_ERROR = re.compile(r"^(\S+?)[(:](\d+)\)?(?::\d+)?: (?:fatal )?error: (.*)$", re.MULTILINE)
+_LONGEST = 400  # characters of the details that are shown
+
+
+@dataclass(frozen=True)
+class Reason:
+    """``what`` failed, with the line of the .cu file where one is known; ``details``: an example."""
+
+    what: str
+    details: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.what}\t{self.details}"
+
+    @classmethod
+    def parse(cls, text: str) -> Reason:
+        what, _, details = text.partition("\t")
+        return cls(what, details)
+
+    @property
+    def place(self) -> tuple[str, int] | None:
+        """File and line, where the reason has them."""
+        found = re.search(r" at (\S+):(\d+)$", self.what) or re.search(r"(?:^|: )(\S+):(\d+): ", self.what)
+        return (found[1], int(found[2])) if found else None
+
+
+@dataclass
+class Failed:
+    """The failed tests of a kernel with the same first reason, by test function: node ids, variants."""
+
+    kernel: str
+    reason: Reason
+    tests: list[str] = field(default_factory=list)
+    variants: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failed test of a kernel: its node id, the variant, and why."""
+
+    test: str
+    variant: str
+    reasons: tuple[Reason, ...]
+
+    @property
+    def kernel(self) -> str:
+        return self.variant.partition("-")[0]
+
+    @property
+    def function(self) -> str:
+        return self.test.partition("[")[0]
+
+
+def of_finding(finding: Finding) -> Reason:
+    """Why a check of the oracle or of the device failed: in which line, where that is known."""
+    found = _PLACE.search(finding.message)
+    return Reason(finding.check + (f" at {found[1]}" if found else ""), finding.message)
+
+
+def of_error(text: str) -> Reason:
+    """Why a kernel could not be compiled or run."""
+    if error := _ERROR.search(text):
+        return Reason(f"does not compile: {error[1]}:{error[2]}: {error[3]}", text[error.start() :])
+    head, _, rest = text.partition("\n")
+    return Reason(head, rest)
+
+
+def of_check(checked: Checked) -> list[Reason]:
+    """Why a case failed in a correctness test."""
+    if checked.outcome.kind is VerdictKind.WRONG:
+        return [of_finding(finding) for finding in checked.findings]
+    return [of_error(reason) for reason in checked.reasons] or [Reason(str(checked.outcome))]
+
+
+def grouped(failures: Iterable[Failure], key: Callable[[Failure], Iterable[Reason]]) -> list[Failed]:
+    """Failures of a kernel with the same reason, in the order they are first seen."""
+    groups: dict[tuple[str, str], Failed] = {}
+    for failure in failures:
+        first: dict[str, Reason] = {}
+        for reason in key(failure):
+            first.setdefault(reason.what, reason)
+        for reason in first.values():
+            group = groups.setdefault((failure.kernel, reason.what), Failed(failure.kernel, reason))
+            group.tests.append(failure.test)
+            group.variants.add(failure.variant)
+    return list(groups.values())
+
+
+def page(failures: Sequence[Failure]) -> list[str]:
+    """Each reason of each kernel: in how many tests and variants, and an example."""
+    lines = []
+    for group in grouped(failures, lambda failure: failure.reasons):
+        lines.append(
+            f"{group.kernel}: {group.reason.what}   ({_count(len(group.tests), 'test')}, "
+            f"{_count(len(group.variants), 'variant')})"
+        )
+        details = group.reason.details
+        if len(details) > _LONGEST and "\n" not in details:
+            details = f"{details[:_LONGEST]} ..."
+        lines += [f"  {line}" for line in details.splitlines()]
+    return lines
+
+
+def bullets(failures: Sequence[Failure]) -> list[str]:
+    """The same page, a line a reason."""
+    lines = []
+    for group in grouped(failures, lambda failure: failure.reasons):
+        seen = f"{_count(len(group.tests), 'test')}, {_count(len(group.variants), 'variant')}"
+        example = group.reason.details.partition("\n")[0][:_LONGEST]
+        lines.append(f"{group.kernel}: {group.reason.what} ({seen}, first {group.tests[0]}): {example}")
+    return lines
+
+
+def github_annotations(failures: Sequence[Failure], sources: Mapping[str, Path]) -> list[str]:
+    """GitHub's annotations of the lines that failed; ``sources``: the .cu file of each kernel, as a path from
+    the repository's root."""
+    lines = []
+    for group in grouped(failures, lambda failure: failure.reasons):
+        if group.reason.place and group.kernel in sources:
+            name, line = group.reason.place
+            text = f"{group.kernel}: {group.reason.what}: {group.reason.details}"
+            escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+            lines.append(f"::error file={sources[group.kernel].with_name(name)},line={line}::{escaped}")
+    return lines
+
+
+def summary(failures: Sequence[Failure]) -> list[str]:
+    """A line a test function, kernel and first reason: the first test, and how many more there are."""
+    lines = []
+    for function in dict.fromkeys(failure.function for failure in failures):
+        there = [failure for failure in failures if failure.function == function]
+        for group in grouped(there, lambda failure: failure.reasons[:1]):
+            more = f" and {len(group.tests) - 1} more" if len(group.tests) > 1 else ""
+            lines.append(f"FAILED {group.tests[0]}{more} - {group.reason.what}")
+    return lines
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

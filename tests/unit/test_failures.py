@@ -1,0 +1,120 @@
+"""What failed, on a page: equal reasons once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.compiler.errors import CompileError, excerpt
+from harness.oracle import Finding
+from harness.reports.failures import (
+    Failure,
+    Reason,
+    bullets,
+    github_annotations,
+    of_error,
+    of_finding,
+    page,
+    summary,
+)
+
+RACE = (
+    "thread (0, 1, 0) reads shared memory Bs+{0}, which thread 0 wrote at t.cu:35 (PTX line 1{0}: ld) [1x1x1]"
+)
+LOG = """t.cu(21): warning #550-D: variable "As" was set but never used
+      __shared__ float As[32];
+
+t.cu(34): error: expected a ";"
+          for (int k = 0; k < 32; ++k)
+          ^
+"""
+
+
+def failure(test: str, variant: str, *reasons: Reason) -> Failure:
+    return Failure(f"tests/test_kernels.py::{test}[{variant}-1x1x1]", variant, reasons)
+
+
+def test_findings_of_one_line_are_one_entry_and_the_first_is_shown_in_full() -> None:
+    races = [of_finding(Finding("race", RACE.format(i))) for i in range(10)]
+    found = [failure("test_kernel", name, *races) for name in ("tiled-f32-a", "tiled-f32-b", "wide-f32-a")]
+    lines = page(found)
+    assert lines == [
+        "tiled: race at t.cu:35   (2 tests, 2 variants)",
+        f"  {RACE.format(0)}",
+        "wide: race at t.cu:35   (1 test, 1 variant)",
+        f"  {RACE.format(0)}",
+    ]
+    assert races[0].place == ("t.cu", 35)
+
+
+def test_wrong_values_and_a_race_of_one_kernel_are_two_entries() -> None:
+    both = (Reason("exact", "C(0, 0) is 1, expected 2"), Reason("race at t.cu:35", "x"))
+    lines = page([failure("test_kernel", "tiled-f32-a", *both)])
+    assert [line for line in lines if not line.startswith("  ")] == [
+        "tiled: exact   (1 test, 1 variant)",
+        "tiled: race at t.cu:35   (1 test, 1 variant)",
+    ]
+
+
+def test_a_summary_has_a_line_per_test_function_kernel_and_first_reason() -> None:
+    race, metrics = Reason("race at t.cu:35", "x"), Reason("compiler metrics", "BAR 2 -> 1")
+    found = [failure("test_kernel", f"tiled-f32-{i}", race) for i in range(5)]
+    found.append(failure("test_figures", "tiled-f32-0", metrics))
+    assert summary(found) == [
+        "FAILED tests/test_kernels.py::test_kernel[tiled-f32-0-1x1x1] and 4 more - race at t.cu:35",
+        "FAILED tests/test_kernels.py::test_figures[tiled-f32-0-1x1x1] - compiler metrics",
+    ]
+
+
+def test_a_syntax_error_is_the_same_reason_whatever_the_options() -> None:
+    one, other = (
+        of_error(str(CompileError(f"t {name} does not compile (-DTILE={name})", LOG))) for name in "ab"
+    )
+    assert one == other
+    assert one.what == 'does not compile: t.cu:34: expected a ";"'
+    assert one.place == ("t.cu", 34)
+    assert "warning" not in one.details
+
+
+def test_a_reason_survives_its_record() -> None:
+    reason = Reason("race at t.cu:35", "two\nlines")
+    assert Reason.parse(str(reason)) == reason
+
+
+def test_a_long_log_is_cut_to_its_first_errors_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    trace = "".join(f"            instantiation of f<{i}> at line {i}\n" for i in range(2000))
+    message = (
+        "a.hpp({0}): error: no match {0}\n      copy(a, b);\n      ^\n          detected during:\n" + trace
+    )
+    log = "".join(message.format(i) for i in range(7))
+    said = excerpt(log).splitlines()
+    assert len(said) <= 25
+    assert [line for line in said if "error" in line][:3] == [
+        f"a.hpp({i}): error: no match {i}" for i in range(3)
+    ]
+    (kept,) = tmp_path.iterdir()
+    assert "4 more errors" in said[-1]
+    assert str(kept) in said[-1]
+    assert kept.read_text() == log
+
+
+def test_the_log_of_a_compiler_that_names_no_error_is_its_end(tmp_path: Path) -> None:
+    assert excerpt("Killed").strip() == "Killed"
+    assert excerpt("") == ""
+    assert "shared data" in excerpt("ptxas error   : Entry function 'f' uses too much shared data")
+
+
+def test_a_line_that_failed_is_annotated_in_its_file() -> None:
+    race, values = of_finding(Finding("race", RACE.format(1))), Reason("exact", "C(0, 0) is 100 %\nwrong")
+    found = [failure("test_kernel", "tiled-f32-a", race, values)]
+    (line,) = github_annotations(found, {"tiled": Path("kernels/t.cu")})
+    assert line.startswith("::error file=kernels/t.cu,line=35::tiled: race at t.cu:35: thread (0, 1, 0)")
+    assert github_annotations(found, {}) == []
+    assert bullets(found)[1] == (
+        "tiled: exact (1 test, 1 variant, first tests/test_kernels.py::test_kernel[tiled-f32-a-1x1x1]): "
+        "C(0, 0) is 100 %"
+    )
