@@ -66,7 +66,9 @@ def read_results(xml: str) -> list[Ran]:
 
 def _add(ran: Ran, said: Mapping[str, str], test: ElementTree.Element) -> None:
     failure, skipped = test.find("failure"), test.find("skipped")
-    text = next((e.get("message") or e.text or "" for e in (failure, skipped) if e is not None), "")
+    # A failure's whole text is that of the element; its message is cut after a few lines.
+    told = failure.text if failure is not None else skipped.get("message") if skipped is not None else ""
+    text = told or ""
     verdict = said.get("verdict", "")
     if "UNSUPPORTED" in verdict:
         ran.lacking = ran.lacking or _needed(text)

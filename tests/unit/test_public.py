@@ -39,7 +39,7 @@ def results(*cases: str, **explained: Explained) -> list[Judged]:
     return list(judge(SOURCE.model_copy(update={"explained": explained}), read(*cases)))
 
 
-WRONG = '<failure message="WRONG: a-f32&#10;uninit: reads A(0, 8)&#10;exact: C(0, 0) is 1">at</failure>'
+WRONG = '<failure message="WRONG: a">WRONG: a-f32\nuninit: reads A(0, 8)\nexact: C(0, 0) is 1</failure>'
 FAILED = case("a-f32", WRONG, verdict="WRONG WRONG", findings="uninit exact")
 PASSED = case("a-f32", verdict="PASS CORRECT", findings="")
 
@@ -82,7 +82,7 @@ def test_an_unsupported_instruction_is_named_whether_it_was_declared_or_not() ->
     declared = case(
         "a-f32", f'<skipped message="NOT_EMULATED: {text}" />', verdict="NOT_EMULATED UNSUPPORTED"
     )
-    crashed = case("b-f32", f'<failure message="CRASHED: {text}" />', verdict="CRASHED UNSUPPORTED")
+    crashed = case("b-f32", f"<failure>CRASHED: {text}</failure>", verdict="CRASHED UNSUPPORTED")
     assert results(declared, crashed) == [
         Judged("a", Result.NOT_EMULATED, "wgmma.fence.sync.aligned"),
         Judged("b", Result.NOT_EMULATED, "wgmma.fence.sync.aligned"),
@@ -102,7 +102,7 @@ def test_an_unsupported_instruction_is_named_whether_it_was_declared_or_not() ->
     ],
 )
 def test_the_instruction_is_found_in_each_message(said: str, instruction: str) -> None:
-    refused = case("a-f32", f'<failure message="{said}" />', verdict="CRASHED UNSUPPORTED")
+    refused = case("a-f32", f"<failure>{said}</failure>", verdict="CRASHED UNSUPPORTED")
     assert results(refused) == [Judged("a", Result.NOT_EMULATED, instruction)]
 
 
@@ -114,7 +114,7 @@ def test_a_kernel_that_ran_no_problem_is_not_right() -> None:
 
 
 def test_a_failure_of_the_compiler_metrics_counts() -> None:
-    (found,) = results(PASSED, case("a-f32", '<failure message="does not compile" />', problem=""))
+    (found,) = results(PASSED, case("a-f32", "<failure>does not compile</failure>", problem=""))
     assert found == Judged("a", Result.UNEXPLAINED, "does not compile")
 
 
