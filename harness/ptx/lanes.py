@@ -13,6 +13,9 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 WARP = 32
+_PROCESSORS = 132  # of an H200
+CLOCKS = ("%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi")
+SHARED_SIZES = ("%total_smem_size", "%aggr_smem_size", "%dynamic_smem_size")
 
 
 class Mask:
@@ -105,9 +108,10 @@ class Geometry:
             return np.int32(sizes[i]) if sizes else None
         bit = np.left_shift(np.uint32(1), (self.thread % WARP).astype(np.uint32)).view(np.int32)
         return {
-            # Time stands still here.
-            **dict.fromkeys(("%clock", "%clock_hi"), np.int32(0)),
-            **dict.fromkeys(("%clock64", "%globaltimer"), np.int64(0)),
+            **dict.fromkeys((*CLOCKS, *SHARED_SIZES), np.int64(0)),  # which the state of a kernel knows
+            "%smid": self.row.astype(np.int32) % np.int32(_PROCESSORS),
+            "%nsmid": np.int32(_PROCESSORS),
+            "%gridid": np.int64(1),
             "%laneid": self.thread % WARP,
             "%warpid": self.thread // WARP,
             "%nwarpid": np.int32(self.threads // WARP),

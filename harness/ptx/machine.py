@@ -57,7 +57,7 @@ class Machine:
         for instruction in code:
             if ".shared" in instruction.op:
                 kind = instruction.op.rsplit(".", 1)[-1]
-                if kind in ("u8", "s8", "b8", "u16", "s16", "b16", "f16"):
+                if kind in ("u8", "s8", "b8", "u16", "s16", "b16", "f16", "bf16"):
                     self._granule = min(self._granule, size_of(kind))
             if instruction.op.startswith("wmma") and instruction.op.endswith("f16"):
                 self._granule = min(self._granule, 2)

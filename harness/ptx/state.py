@@ -10,10 +10,11 @@ import numpy as np
 from harness.ptx.arithmetic import canonical_if_any
 from harness.ptx.fma import FusedMultiplyAdd
 from harness.ptx.hazards import Tell
-from harness.ptx.lanes import WARP, Array, Geometry, Mask
+from harness.ptx.lanes import CLOCKS, SHARED_SIZES, WARP, Array, Geometry, Mask
 from harness.ptx.memory import SLOT, ConstantMemory, GlobalMemory, LocalMemory, SharedMemory
 from harness.ptx.syntax import PtxError, Variable, parameter_bytes
 
+_TICK = 1000  # by which a look at a clock puts it on
 _PRINTED = 1000  # texts of printf that are kept
 _PROBE = Geometry(np.zeros((1, 3), np.int32), np.zeros(1, np.int64), (WARP, 1, 1), (1, 1, 1))
 
@@ -37,6 +38,7 @@ class State:
         self.lanes = 0
         self.fma = FusedMultiplyAdd(0)
         self.printed: list[tuple[int, str]] = []
+        self._ticks = self._dynamic = 0
         self.parameters: dict[str, Any] = {}
         # Each launch makes its own.
         self.geometry: Geometry = _PROBE
@@ -84,6 +86,15 @@ class State:
         return _PROBE.special(name) is not None
 
     def special(self, name: str) -> Any:
+        """A special register; clocks go on by each look at them, so that to wait for one ends."""
+        if name in CLOCKS:
+            self._ticks += _TICK
+            ticks = np.int64(self._ticks)
+            whole = name in ("%clock64", "%globaltimer")
+            return ticks if whole else (ticks >> 32 * name.endswith("_hi")).astype(np.int32)
+        if name in SHARED_SIZES:
+            total = -(-(self.static_shared + self._dynamic) // 128) * 128
+            return np.int32(self._dynamic if name.startswith("%dynamic") else total)
         return self.geometry.special(name)
 
     def value(self, i: int) -> Any:
@@ -111,6 +122,7 @@ class State:
     ) -> None:
         """The blocks that run now, with the registers' ``initial`` values, ``dynamic`` bytes of shared
         memory of which ``granule`` bytes are told apart, and the parameters of each launch."""
+        self._dynamic = dynamic
         if geometry.lanes != self.lanes:
             self.fma = FusedMultiplyAdd(geometry.lanes)
         self.geometry, self.lanes = geometry, geometry.lanes

@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import cache
 
 from harness.ptx.instructions import (
+    async_copy,
     atomic,
     bits,
     call,
@@ -42,6 +43,7 @@ _ANY: dict[str, Known] = {
     **conversion.TABLE,
     **packed.TABLE,
     **memory.TABLE,
+    **async_copy.TABLE,
     **atomic.TABLE,
     **call.TABLE,
     **warp.TABLE,

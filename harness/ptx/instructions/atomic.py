@@ -1,4 +1,4 @@
-"""Atomic operations (PTX ISA §9.7.13)."""
+"""Atomic operations (PTX ISA §9.7.13.5 f.)."""
 
 from __future__ import annotations
 
@@ -7,62 +7,14 @@ from typing import Any
 import numpy as np
 
 import harness.ptx.arithmetic as arith
+import harness.ptx.modifiers as modify
 from harness.ptx.builder import SEEN, Builder, Run
 from harness.ptx.hazards import Site, Trap
-from harness.ptx.instructions.common import Known, parts
+from harness.ptx.instructions.common import FLOATS, NARROW, Known, parts
 from harness.ptx.instructions.memory import space_of, spaces, within
 from harness.ptx.lanes import Array, Mask, full
-from harness.ptx.memory import Strength
-from harness.ptx.syntax import Instruction, PtxError
-
-
-def _atom(b: Builder, i: Instruction, site: Site) -> Run:
-    """One lane after another, in their order."""
-    modifiers, kind = parts(i)
-    returns = i.op.startswith("atom")
-    operation = next((m for m in modifiers if m in _OPERATIONS), None)
-    dtype = np.dtype(np.uint32) if kind == "f16x2" else SEEN.get(kind)
-    if operation is None or dtype is None or dtype.itemsize not in (4, 8):
-        raise PtxError("not supported")
-    seen = "b32" if kind == "f16x2" else kind
-    put = b.write_active(i.operands[0], seen) if returns else None
-    address = b.address(i.operands[int(returns)])
-    sources = [b.read(o, seen) for o in i.operands[1 + int(returns) :]]
-    state, apply, space = b.state, _OPERATIONS[operation], space_of(modifiers)
-    if kind in ("f32", "f64", "f16x2") and operation not in ("add", "exch"):
-        raise PtxError("not supported")
-    if kind == "f16x2":
-        apply = _add_halves
-    width, how = dtype.itemsize, Strength.of(modifiers, atomic=True)
-    if space not in ("global", "shared", "generic"):
-        raise PtxError("not supported")
-
-    def run(mask: Mask | None) -> None:
-        where = full(address(), state.lanes)
-        operands = [full(read(), state.lanes) for read in sources]
-        if mask is not None:
-            operands = [operand[mask.index] for operand in operands]
-
-        def change(at: int, old: Array) -> Array:
-            new = apply(old.view(dtype), *(operand[at : at + 1] for operand in operands))
-            return np.asarray(new, dtype).view(old.dtype)
-
-        target = space
-        if space == "generic":
-            (_, target, _), *others = spaces(where, mask)
-            if others or target == "local":
-                lane = 0 if mask is None else int(mask.index[0])
-                raise Trap("unsupported", "an atomic on several state spaces, or on local memory", site, lane)
-            where = within(target, where)
-        if target == "shared":
-            before = state.shared.update(site, where, width, mask, change)
-        else:
-            before = state.memory.update(site, where, width, mask, change, how)
-        if put:
-            put(before, mask)
-
-    return run
-
+from harness.ptx.memory import Change, Strength
+from harness.ptx.syntax import Instruction, Operand, PtxError, Vector
 
 _OPERATIONS: dict[str, Any] = {
     "add": lambda old, v: old + v,
@@ -76,12 +28,128 @@ _OPERATIONS: dict[str, Any] = {
     "exch": lambda old, v: v,
     "cas": lambda old, compare, v: np.where(old == compare, v, old),
 }
+_WIDE, _ALL = ("u32", "s32", "u64", "s64"), ("b32", "b64", "u32", "s32", "u64", "s64")
+# The types of those that are not of floats.
+_KINDS = {
+    **dict.fromkeys(("add", "min", "max"), _WIDE),
+    **dict.fromkeys(("and", "or", "xor"), _ALL),
+    **dict.fromkeys(("inc", "dec"), ("u32",)),
+    "exch": (*_ALL, "f32", "f64"),
+    "cas": ("b16", "u16", *_ALL),
+}
+_OF_FLOATS: dict[str, Any] = {"add": np.add, "min": arith.minimum, "max": arith.maximum}
 
 
-def _add_halves(old: Array, v: Array) -> Array:
-    """Two float16 a word, each rounded for itself."""
-    total = old.view(np.float16).astype(np.float64) + v.view(np.float16).astype(np.float64)
-    return np.asarray(arith.round_narrow(total, np.float16).view(np.uint32))
+def _atom(b: Builder, i: Instruction, site: Site) -> Run:
+    """One lane after another, in their order; of a vector one element after another."""
+    modifiers, kind = parts(i)
+    returns = i.op.startswith("atom")
+    name = next((m for m in modifiers if m in _OPERATIONS), "")
+    space, seen = space_of(modifiers), "b32" if kind.endswith("16x2") else kind
+    operands = list(i.operands[:-1] if "L2_cache_hint" in modifiers else i.operands)
+    operation = _operation(name, kind, space)
+    width = SEEN[seen].itemsize
+    targets = _items(operands.pop(0)) if returns else ()
+    puts = [b.write_active(target, seen) for target in targets]
+    address = b.address(operands[0])
+    of_elements = list(zip(*(_items(operand) for operand in operands[1:]), strict=True))
+    sources = [[b.read(o, seen) for o in given] for given in of_elements]
+    if space not in ("global", "shared", "generic") or (returns and len(puts) != len(sources)):
+        raise PtxError("not supported")
+    state, how, dtype = b.state, Strength.of(modifiers, atomic=True), SEEN[seen]
+
+    def run(mask: Mask | None) -> None:
+        where = full(address(), state.lanes)
+        _aligned(where, width * len(sources), mask, site)
+        for j, reads in enumerate(sources):
+            values = [full(read(), state.lanes) for read in reads]
+            if mask is not None:
+                values = [value[mask.index] for value in values]
+
+            def change(at: int, old: Array, values: list[Array] = values) -> Array:
+                new = operation(old.view(dtype), *(value[at : at + 1] for value in values))
+                return np.asarray(new, dtype).view(old.dtype)
+
+            before = update(b, site, space, where + j * width, width, mask, change, how)
+            if puts:
+                puts[j](before, mask)
+
+    return run
+
+
+def _items(operand: Operand) -> tuple[Operand, ...]:
+    return operand.items if isinstance(operand, Vector) else (operand,)
+
+
+def _aligned(where: Array, width: int, mask: Mask | None, site: Site) -> None:
+    active = where if mask is None else where[mask.index]
+    if (active & (width - 1)).any():
+        i = int(np.argmax((active & (width - 1)) != 0))
+        lane = i if mask is None else int(mask.index[i])
+        raise Trap("misaligned", f"has an atomic on {width} bytes that are not aligned to them", site, lane)
+
+
+def update(
+    b: Builder,
+    site: Site,
+    space: str,
+    where: Array,
+    width: int,
+    mask: Mask | None,
+    change: Change,
+    how: Strength,
+) -> Array:
+    """Words of ``width`` bytes changed one after another, at addresses (lanes,) of a state space; what was
+    there before, (n,) unsigned."""
+    state = b.state
+    if space == "shared":
+        return state.shared.update(site, where, width, mask, change)
+    if space == "global":
+        return state.memory.update(site, where, width, mask, change, how)
+    of_spaces = spaces(where, mask)
+    before = np.empty(state.lanes if mask is None else len(mask.index), f"u{width}")
+    for at, target, part in of_spaces:
+        if target not in ("global", "shared"):
+            lane = 0 if part is None else int(part.index[0])
+            raise Trap("unsupported", f"an atomic on {target} memory", site, lane)
+        places = np.arange(len(before))[at]
+        one = lambda n, old, places=places: change(int(places[n]), old)  # noqa: E731
+        before[at] = update(b, site, target, within(target, where), width, part, one, how)
+    return before
+
+
+def _operation(name: str, kind: str, space: str) -> Any:
+    """A function of what is there and of the operands. Raises PtxError for one that PTX has not."""
+    bits = kind[0] == "b"
+    if kind in ("b128",) or (kind not in SEEN and kind not in NARROW):
+        raise PtxError(f"type .{kind} is not supported")
+    if name in ("exch", "cas") or (kind not in FLOATS and kind not in NARROW):
+        allowed = {"b16": ("cas",), "u16": ("cas",)}.get(kind)
+        if not name or (allowed and name not in allowed) or (bits and kind[1] == "f") or kind[1:] == "8":
+            raise PtxError("not supported")
+        if kind.startswith("f"):
+            raise PtxError("exch and cas are of bits")
+        return _OPERATIONS[name]
+    if name not in _OF_FLOATS or (kind in ("f32", "f64") and name != "add"):
+        raise PtxError("not supported")
+    if kind == "f64":
+        return np.add
+    if kind == "f32":
+        # To global memory, subnormal numbers count as zeros (§9.7.13.5).
+        return arith.add32 if space == "shared" else modify.flushing(arith.add32)
+    return _of_halves(name, SEEN[kind.removesuffix("x2")])
+
+
+def _of_halves(name: str, dtype: Any) -> Any:
+    """Of one or two float16 or bfloat16 a word, each rounded for itself."""
+    operation = _OF_FLOATS[name]
+
+    def run(old: Array, v: Array) -> Array:
+        with np.errstate(all="ignore"):
+            one, other = (np.ascontiguousarray(w).view(dtype).astype(np.float64) for w in (old, v))
+            return np.asarray(arith.round_narrow(operation(one, other), dtype)).view(old.dtype)
+
+    return run
 
 
 TABLE: dict[str, Known] = {"atom": Known(_atom, "9.7.13.5"), "red": Known(_atom, "9.7.13.6", writes=0)}

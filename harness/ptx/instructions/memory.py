@@ -10,12 +10,11 @@ from harness.ptx.builder import SEEN, STORED, Builder, Run, join, split
 from harness.ptx.hazards import Site, Trap
 from harness.ptx.instructions.common import Known, parts
 from harness.ptx.lanes import Array, Mask, full
-from harness.ptx.memory import LOCAL, SHARED, SLOT, Strength, divide
+from harness.ptx.memory import CONSTANT, LOCAL, SHARED, SLOT, Strength, divide
 from harness.ptx.syntax import (
     Address,
     Instruction,
     Name,
-    Number,
     Operand,
     PtxError,
     Register,
@@ -34,7 +33,7 @@ def space_of(modifiers: list[str]) -> str:
     return "generic"
 
 
-_SPACES = {LOCAL >> _SPACE: "local", SHARED >> _SPACE: "shared"}
+_SPACES = {LOCAL >> _SPACE: "local", SHARED >> _SPACE: "shared", CONSTANT >> _SPACE: "const"}
 
 
 def within(space: str, where: Array) -> Array:
@@ -57,9 +56,14 @@ def accessors(b: Builder, modifiers: list[str], site: Site, address: Any, width:
     def load_of(name: str, where: Any, mask: Mask | None) -> Array:
         if name == "global":
             return state.memory.load(site, where, width, mask, how=how)
+        if name == "const":
+            return state.constant.load(site, where, width, mask, state.lanes)
         return (state.shared if name == "shared" else state.local).load(site, where, width, mask)
 
     def store_of(name: str, where: Any, values: Array, mask: Mask | None) -> None:
+        if name == "const":
+            lane = 0 if mask is None else int(mask.index[0])
+            raise Trap("bounds", "writes constant memory", site, lane)
         if name == "global":
             state.memory.store(site, where, width, values, mask, how)
         else:
@@ -101,17 +105,58 @@ def accessors(b: Builder, modifiers: list[str], site: Site, address: Any, width:
 
 def _ld(b: Builder, i: Instruction, site: Site) -> Run:
     modifiers, kind = parts(i)
-    target, source = i.operands
+    target, source = i.operands[:2]  # a third one is a cache policy
     if space_of(modifiers) == "param":
         return _ld_param(b, target, source, kind, site)
     items = target.items if isinstance(target, Vector) else (target,)
     puts = [b.write_active(item, kind) for item in items]
-    load, _ = accessors(b, modifiers, site, b.address(source), size_of(kind) * len(items))
-    count = len(items)
+    count, width = len(items), size_of(kind) * len(items)
+    if width > _WIDEST:
+        return _ld_wide(b, puts, modifiers, kind, source, site)
+    load, _ = accessors(b, modifiers, site, b.address(source), width)
 
     def run(mask: Mask | None) -> None:
         for put, values in zip(puts, split(load(mask), kind, count), strict=True):
             put(values, mask)
+
+    return run
+
+
+_WIDEST = 16  # bytes that memory is accessed by at once
+
+
+def _halves(b: Builder, source: Operand, width: int) -> tuple[Any, Any]:
+    """What reads the addresses of the two halves of a wide access."""
+    address, half = b.address(source), np.int64(width // 2)
+    return address, lambda: address() + half
+
+
+def _alignment(b: Builder, source: Operand, width: int, site: Site) -> Run:
+    """Traps where an address is not a multiple of the width."""
+    address, state = b.address(source), b.state
+
+    def check(mask: Mask | None) -> None:
+        odd = full(address(), state.lanes) & (width - 1) != 0
+        if (odd if mask is None else odd & mask.bits).any():
+            lane = int(np.argmax(odd if mask is None else odd & mask.bits))
+            raise Trap("misaligned", f"{width}-byte access is not aligned to {width} bytes", site, lane)
+
+    return check
+
+
+def _ld_wide(
+    b: Builder, puts: list[Any], modifiers: list[str], kind: str, source: Operand, site: Site
+) -> Run:
+    """32 bytes, of sm_100 and later: two accesses of 16, aligned to 32."""
+    width, count = size_of(kind) * len(puts), len(puts) // 2
+    loads = [accessors(b, modifiers, site, half, width // 2)[0] for half in _halves(b, source, width)]
+    aligned = _alignment(b, source, width, site)
+
+    def run(mask: Mask | None) -> None:
+        aligned(mask)
+        for j, load in enumerate(loads):
+            for put, values in zip(puts[j * count :], split(load(mask), kind, count), strict=False):
+                put(values, mask)
 
     return run
 
@@ -177,12 +222,14 @@ def _ld_indexed(b: Builder, target: Operand, source: Operand, kind: str, site: S
 
 def _st(b: Builder, i: Instruction, site: Site) -> Run:
     modifiers, kind = parts(i)
-    target, source = i.operands
+    target, source = i.operands[:2]
     items = source.items if isinstance(source, Vector) else (source,)
     # Bits are stored, whatever they mean; a narrow store takes the low ones of a register.
     reads, width = [b.read(item, f"b{8 * size_of(kind)}") for item in items], size_of(kind) * len(items)
-    _, store = accessors(b, modifiers, site, b.address(target), width)
     state = b.state
+    if width > _WIDEST:
+        return _st_wide(b, reads, modifiers, target, width, site)
+    _, store = accessors(b, modifiers, site, b.address(target), width)
 
     def run(mask: Mask | None) -> None:
         values = [full(read(), state.lanes) for read in reads]
@@ -193,58 +240,26 @@ def _st(b: Builder, i: Instruction, site: Site) -> Run:
     return run
 
 
-def _cp(b: Builder, i: Instruction, site: Site) -> Run:
-    """cp.async and its groups."""
-    state, words = b.state, i.op.split(".")
-    if words[:3] == ["cp", "async", "commit_group"]:
-        return lambda mask: state.shared.commit(mask)
-    if words[:3] == ["cp", "async", "wait_group"]:
-        groups = i.operands[0]
-        assert isinstance(groups, Number)
-        return lambda mask: state.shared.wait(int(groups.value), mask)
-    if words[:3] == ["cp", "async", "wait_all"]:
-
-        def all_of_them(mask: Mask | None) -> None:
-            state.shared.commit(mask)
-            state.shared.wait(0, mask)
-
-        return all_of_them
-    if words[:2] != ["cp", "async"] or words[2] not in ("ca", "cg") or "mbarrier" in words:
-        raise PtxError("not supported")
-    to, of = b.address(i.operands[0]), b.address(i.operands[1])
-    assert isinstance(i.operands[2], Number)
-    width = int(i.operands[2].value)
-    size = b.read(i.operands[3], "s32") if len(i.operands) > 3 else None
+def _st_wide(
+    b: Builder, reads: list[Any], modifiers: list[str], target: Operand, width: int, site: Site
+) -> Run:
+    stores = [accessors(b, modifiers, site, half, width // 2)[1] for half in _halves(b, target, width)]
+    aligned, state, count = _alignment(b, target, width, site), b.state, len(reads) // 2
 
     def run(mask: Mask | None) -> None:
-        if size is None:
-            values = state.memory.load(site, of(), width, mask, "copy")
-        else:
-            values = _partial(b, site, of(), size(), width, mask)
-        # Both ends are one instruction: the patterns are of its shared-memory side.
-        state.shared.copy(site, to(), width, values, mask)
+        aligned(mask)
+        values = [full(read(), state.lanes) for read in reads]
+        if mask is not None:
+            values = [value[mask.index] for value in values]
+        for j, store in enumerate(stores):
+            store(join(values[j * count : (j + 1) * count], width // 2), mask)
 
     return run
 
 
-def _partial(b: Builder, site: Site, address: Any, size: Any, width: int, mask: Mask | None) -> Array:
-    """cp.async of the first ``size`` bytes, zeros for the rest: all of them or none are supported."""
-    lanes = b.state.lanes
-    size = full(size, lanes)
-    active = np.ones(lanes, bool) if mask is None else mask.bits
-    if not np.isin(size[active], (0, width)).all():
-        raise Trap("unsupported", "cp.async of a part of its bytes", site, int(np.flatnonzero(active)[0]))
-    shape = (lanes,) if width <= 4 else (lanes, width // 4)
-    values = np.zeros(shape, np.uint32)
-    read = active & (size > 0)
-    if read.any():
-        values[read] = b.state.memory.load(site, address, width, Mask(read), "copy")
-    return values[active]
-
-
 TABLE: dict[str, Known] = {
     "ld": Known(_ld, "9.7.9.8"),
+    "ld.global.nc": Known(_ld, "9.7.9.9"),
     "ldu": Known(_ld, "9.7.9.10"),
     "st": Known(_st, "9.7.9.11", writes=0),
-    "cp": Known(_cp, "9.7.9.25.3", writes=0),
 }

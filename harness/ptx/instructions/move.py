@@ -8,7 +8,7 @@ from harness.ptx.builder import SEEN, Builder, Run
 from harness.ptx.hazards import Site
 from harness.ptx.instructions.common import Known, parts
 from harness.ptx.lanes import Mask
-from harness.ptx.memory import LOCAL, SHARED
+from harness.ptx.memory import CONSTANT, LOCAL, SHARED
 from harness.ptx.syntax import Instruction, Operand, PtxError, Vector
 
 
@@ -63,15 +63,36 @@ def _pack(b: Builder, target: Operand, source: Operand, kind: str) -> Run:
 def _cvta(b: Builder, i: Instruction, site: Site) -> Run:
     modifiers, _ = parts(i)
     space = modifiers[-1]
-    base = {"global": 0, "shared": SHARED, "local": LOCAL}.get(space)
+    base = {"global": 0, "shared": SHARED, "local": LOCAL, "const": CONSTANT}.get(space)
     if base is None:
         raise PtxError("not supported")
     put, one = b.write(i.operands[0]), b.read(i.operands[1], "s64")
     if base == 0:
         return lambda mask: put(one(), mask)
     if modifiers[0] == "to":
-        return lambda mask: put(one() & np.int64(base - 1), mask)
+        return lambda mask: put(one() & np.int64(LOCAL - 1), mask)
     return lambda mask: put(one() | np.int64(base), mask)
 
 
-TABLE: dict[str, Known] = {"mov": Known(_mov, "9.7.9.3"), "cvta": Known(_cvta, "9.7.9.20")}
+def _isspacep(b: Builder, i: Instruction, site: Site) -> Run:
+    """Whether a generic address lies in a state space."""
+    space = i.op.split(".")[1].split("::")[0]
+    upper = {"global": 0, "shared": SHARED, "local": LOCAL, "const": CONSTANT}.get(space)
+    if upper is None:
+        raise PtxError("not supported")
+    put, one, size = b.write(i.operands[0]), b.read(i.operands[1], "s64"), LOCAL.bit_length() - 1
+    return lambda mask: put(np.asarray(one() >> np.int64(size) == upper >> size), mask)
+
+
+def _policy(b: Builder, i: Instruction, site: Site) -> Run:
+    """createpolicy: a cache policy, which nothing here looks at."""
+    put = b.write(i.operands[0])
+    return lambda mask: put(np.int64(0), mask)
+
+
+TABLE: dict[str, Known] = {
+    "createpolicy": Known(_policy, "9.7.9.18"),
+    "isspacep": Known(_isspacep, "9.7.9.19"),
+    "mov": Known(_mov, "9.7.9.3"),
+    "cvta": Known(_cvta, "9.7.9.20"),
+}

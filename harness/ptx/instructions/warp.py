@@ -162,6 +162,7 @@ TABLE: dict[str, Known] = {
     "shfl": Known(_shfl, "9.7.9.6"),
     "prefetch": Known(_nothing, "9.7.9.15", writes=0),
     "prefetchu": Known(_nothing, "9.7.9.15", writes=0),
+    "applypriority": Known(_nothing, "9.7.9.16", writes=0),
     "discard": Known(_nothing, "9.7.9.17", writes=0),
     "bar.warp": Known(_warp_barrier, "9.7.13.2", writes=0),
     "membar": Known(_fence, "9.7.13.4", writes=0),

@@ -4,9 +4,10 @@ from harness.ptx.memory.buffer import Buffer
 from harness.ptx.memory.global_memory import GlobalMemory, Strength
 from harness.ptx.memory.private import ConstantMemory, LocalMemory
 from harness.ptx.memory.shared_memory import SharedMemory
-from harness.ptx.memory.spaces import LOCAL, RESERVED, SHARED, SLOT, Change, divide
+from harness.ptx.memory.spaces import CONSTANT, LOCAL, RESERVED, SHARED, SLOT, Change, divide
 
 __all__ = [
+    "CONSTANT",
     "LOCAL",
     "RESERVED",
     "SHARED",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,11 @@ from harness.ptx.memory.spaces import UNSIGNED, Change, divide, gather, readable
 from harness.ptx.syntax import Variable
 
 _VARIABLES = 1024  # the number of the first variable; those before are of buffers
+
+
+def _of_places(change: Change, places: Array, n: int, old: Array) -> Array:
+    """A change for the n-th of some of the active lanes."""
+    return change(int(places[n]), old)
 
 
 @dataclass(frozen=True)
@@ -149,7 +155,12 @@ class GlobalMemory:
         """Atomic: each lane's word, one after another; what was there before, (n,) unsigned."""
         resolved = self._resolve(site, address, width, mask)
         if resolved is None:
-            raise Trap("unsupported", "an atomic of one warp on several buffers", site, self._lane(0, mask))
+            active = self._active(address, mask)
+            before = np.empty(len(active), f"u{width}")
+            for at, part in divide(active >> BUFFER, mask):
+                one = partial(_of_places, change, at)
+                before[at] = self.update(site, address, width, part, one, how)
+            return before
         buffer, element, _ = resolved
         if how.wide:
             if how.releases:

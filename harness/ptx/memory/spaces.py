@@ -14,7 +14,7 @@ SLOT = 20  # address bits of a shared or constant variable, apart like the buffe
 # Bytes at the start of shared memory that are the system's from sm_90 on: as in the cubins, whose sections of
 # shared memory have so many more. An address of a variable is no multiple of a larger power of two.
 RESERVED = 1024
-LOCAL, SHARED = 1 << 61, 1 << 62  # generic addresses of local and of shared memory start there
+LOCAL, SHARED, CONSTANT = 1 << 61, 2 << 61, 3 << 61  # where the generic addresses of each space start
 UNSIGNED: dict[int, Any] = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32)}
 
 
