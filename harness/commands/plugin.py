@@ -243,7 +243,7 @@ def _open_device(config: pytest.Config, session: Session) -> None:
     else:
         session.no_gpu = "--device emulated"
     try:
-        session.device = open_emulated(session.arch, config.option.strict_notes)
+        session.device = open_emulated(session.arch, config.option.strict_notes, config.option.time_limit)
     except NoDevice as error:
         if wanted == "emulated":
             raise pytest.UsageError(f"--device emulated: {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -148,9 +149,9 @@ def open_cuda(time_limit: float) -> CudaDevice:
     return device
 
 
-def open_emulated(arch: str, strict: bool = False) -> EmulatedDevice:
+def open_emulated(arch: str, strict: bool = False, time_limit: float = math.inf) -> EmulatedDevice:
     """The emulated device, compiling for an architecture such as "sm_90a"; if ``strict``, its notes are
-    violations. Raises NoDevice without nvcc."""
+    violations; a case takes ``time_limit`` seconds, or hangs. Raises NoDevice without nvcc."""
     from harness.compiler.errors import ToolchainError
     from harness.compiler.tools import find_nvcc
     from harness.devices.emulated.device import EmulatedDevice
@@ -159,4 +160,4 @@ def open_emulated(arch: str, strict: bool = False) -> EmulatedDevice:
         find_nvcc()
     except ToolchainError as error:
         raise NoDevice(str(error)) from None
-    return EmulatedDevice(arch, strict=strict)
+    return EmulatedDevice(arch, strict=strict, time_limit=time_limit)

@@ -7,7 +7,9 @@ program runs first, which brings them together again at the end of an if and aft
 from __future__ import annotations
 
 import heapq
+import math
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,7 +54,9 @@ class Flow:
         report: Report,
         tell: Tell,
         counters: Counters | None,
+        deadline: float = math.inf,
     ) -> None:
+        self._deadline = deadline
         self._blocks, self._geometry = blocks, geometry
         self._budget, self._report, self._counters = budget, report, counters
         self._waiting: dict[int, Array | None] = {0: geometry.living}  # block of code -> lanes, None for all
@@ -76,9 +80,12 @@ class Flow:
             if self._counters is not None:
                 self._counters.touch_block(block.code, mask)
             steps += 1
-            if steps > self._budget:
+            late = time.monotonic() > self._deadline
+            if late or steps > self._budget:
                 lane = 0 if mask is None else int(mask.index[0])
                 what = f"still runs after {self._budget} blocks of code: loops, or waits for another block"
+                if late:
+                    what = "still runs at the time limit: loops, or is too large to emulate in that time"
                 raise Trap("hang", what, block.site or _first_site(self._blocks), lane)
             self._leave(at, block, lanes, mask)
         self._barriers.stuck()

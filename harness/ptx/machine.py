@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -138,12 +140,15 @@ class Machine:
         budget: int,
         counters: Counters | None = None,
         backwards: Collection[int] = (),
+        seconds: float = math.inf,
     ) -> Report:
         """A batch of launches of one grid. ``parameters`` are those of each launch, in the order of the
         kernel's; ``budget`` the blocks of code that the lanes of a chunk may run in all. The blocks of a
         launch run first to last, of those in ``backwards`` last to first: what they leave to one another in
-        the order they come shows in the result. Raises LaunchError for what a GPU refuses."""
+        the order they come shows in the result. What takes longer than ``seconds`` hangs. Raises LaunchError
+        for what a GPU refuses."""
         self._report, self._told = Report(), {}
+        self._deadline = time.monotonic() + seconds
         refuse(self.entry, grid, block, self.static_shared, dynamic_shared)
         self.state.begin(memory, len(parameters))
         count = grid[0] * grid[1] * grid[2]
@@ -205,4 +210,6 @@ class Machine:
             self._native.forget()
         if counters is not None:
             counters.enter(geometry)
-        Flow(self.state, self._blocks, geometry, budget, self._report, self.report, counters).run()
+        Flow(
+            self.state, self._blocks, geometry, budget, self._report, self.report, counters, self._deadline
+        ).run()

@@ -38,3 +38,16 @@ def test_kernels_that_differ_in_flags_alone_are_two(tmp_path: Path) -> None:
     for kernel in (right, replace(right, flags=("-DWRONG=1",)), right):
         found = verify(device, Case(kernel, F32, Config(), Problem(8, 16, 4)))
         assert bool(found) == (kernel is not right)
+
+
+@pytest.mark.compile
+def test_what_does_not_end_within_the_time_limit_hangs(tmp_path: Path) -> None:
+    source = tmp_path / "planted.cu"
+    source.write_text(SOURCE)
+    kernel = Kernel("planted", source, "gemm_planted", BlockShape(threads=(32, 1), tile=(64, 64)))
+    case = Case(replace(kernel, flags=("-DWRONG=0",)), F32, Config(), Problem(64, 32, 512))
+    assert verify(EmulatedDevice("sm_90a"), case) == []
+    (finding, *_) = verify(EmulatedDevice("sm_90a", time_limit=0.01), case)
+    assert finding.check == "hang"
+    assert "still runs at the time limit" in finding.message
+    assert "planted.cu:" in finding.message

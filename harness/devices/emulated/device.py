@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
@@ -41,6 +42,7 @@ class EmulatedDevice:
     What it sees besides wrong values becomes violations of the launch, by check: bounds, misaligned,
     uninit, race, barrier, hang, trap, unwritten. Without ``by_source`` they name lines of the PTX alone,
     which saves a compilation. If ``strict``, what would be a note is a violation, too.
+    ``time_limit``: the seconds that the launches of a case may take before they count as hanging.
     """
 
     name = "emulated"
@@ -51,7 +53,9 @@ class EmulatedDevice:
         nvcc: tools.Nvcc | None = None,
         by_source: bool = True,
         strict: bool = False,
+        time_limit: float = math.inf,
     ) -> None:
+        self._time_limit = time_limit
         self.arch, self._nvcc, self._by_source, self._strict = arch, nvcc, by_source, strict
         self._machines: OrderedDict[Any, Machine] = OrderedDict()
         self.lane_instructions = 0
@@ -89,6 +93,7 @@ class EmulatedDevice:
                 counters,
                 # The order of the blocks must not affect the bits of the result.
                 backwards=range(1, len(cases), 2) if cases[0].kernel.workspace else (),
+                seconds=self._time_limit,
             )
         except LaunchError as error:
             raise DeviceError("LAUNCH_FAILED", f"{cases[0].id}: {error}") from None
