@@ -17,12 +17,14 @@ class Copies:
         self._committed: Any = 0  # groups, one number while all lanes commit alike
         self._lanes = lanes
         self.pending: list[tuple[Pattern, Any]] = []
+        self._bits = 0  # of the patterns that are pending
 
     def issue(self, pattern: Pattern) -> None:
         self.pending.append((pattern, self._committed))
+        self._bits |= pattern.bits
 
     def overlap(self, pattern: Pattern) -> bool:
-        return any(p.low < pattern.high and pattern.low < p.high for p, _ in self.pending)
+        return bool(self._bits & pattern.bits)
 
     def commit(self, mask: Mask | None) -> None:
         self._committed = self._committed + (1 if mask is None else mask.bits.astype(np.int64))
@@ -44,5 +46,7 @@ class Copies:
                 # A lane that is done must not be done again: its group moves out of reach.
                 group = np.where(complete, np.iinfo(np.int64).max, group)
             left.append((pattern, group))
-        self.pending = left
+        self.pending, self._bits = left, 0
+        for pattern, _ in left:
+            self._bits |= pattern.bits
         return done

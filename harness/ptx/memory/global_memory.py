@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from harness.ptx.hazards import Site, Trap
 from harness.ptx.lanes import Array, Geometry, Mask, full
 from harness.ptx.memory.buffer import BUFFER, Buffer
 from harness.ptx.memory.order import Order
-from harness.ptx.memory.pattern import over_lanes
+from harness.ptx.memory.pattern import Reading, over_lanes
 from harness.ptx.memory.spaces import UNSIGNED, Change, divide, gather, readable, scatter, update
 from harness.ptx.syntax import Variable
 
@@ -117,16 +117,22 @@ class GlobalMemory:
         site.count_global(kind, buffer.name, active, width, mask)
         return gather(buffer.bytes, element, width)
 
-    def reading(self, site: Site, address: Any, width: int, mask: Mask | None) -> tuple[Array, Array]:
-        """A plain load's checks; storage, and each lane's element of the width in it, (lanes,) int32."""
+    def prepare(
+        self, site: Site, address: Any, width: int, mask: Mask | None
+    ) -> Callable[[], Reading] | None:
+        """A plain load in two parts: what may stop it, and the rest, which happens when it is called. None
+        where ``load`` has to do."""
         resolved = self._resolve(site, address, width, mask)
         if resolved is None or len(resolved[0].bytes) // width >= 1 << 31:
-            values = self.load(site, address, width, mask)
-            return np.ascontiguousarray(values), over_lanes(np.arange(len(values)), mask)
+            return None
         buffer, element, active = resolved
         self._check_read(site, buffer, element, width, mask)
-        site.count_global("load", buffer.name, active, width, mask)
-        return buffer.bytes, over_lanes(element, mask)
+
+        def read() -> Reading:
+            site.count_global("load", buffer.name, active, width, mask)
+            return buffer.bytes, over_lanes(element, mask)
+
+        return read
 
     def store(
         self, site: Site, address: Any, width: int, values: Array, mask: Mask | None, how: Strength = PLAIN

@@ -11,6 +11,7 @@ import numpy as np
 from harness.ptx.accesses import SharedAccess
 from harness.ptx.lanes import WARP, Array, Mask
 
+Reading = tuple[Array, Array]  # storage, and each lane's element of the width in it, (lanes,) int32
 SEVERAL_IN_WARP, SEVERAL = -1, -2  # in place of a thread, where there were several
 
 
@@ -25,8 +26,6 @@ class Pattern:
     element: Array
     lane: Array
     offset: Array
-    low: int
-    high: int
     granule: int
     threads: int
     name: str
@@ -41,6 +40,15 @@ class Pattern:
         n = max(1, self.width // self.granule)
         cell = (self.element[:, None] * n + np.arange(n)).ravel()
         return cell, np.repeat(self.lane, n)
+
+    @cached_property
+    def bits(self) -> int:
+        """A bit for each granule of a block's shared memory: whether any lane accesses it in any block."""
+        first, n = self.offset // self.granule, max(1, self.width // self.granule)
+        held = np.zeros(int(first.max()) + n, bool)
+        for j in range(n):
+            held[first + j] = True
+        return int.from_bytes(np.packbits(held, bitorder="little").tobytes(), "little")
 
     @cached_property
     def index(self) -> Array:
@@ -73,19 +81,3 @@ def same_mask(one: Mask | None, other: Mask | None) -> bool:
     if one is None or other is None:
         return one is other
     return one is other or bool((one.bits == other.bits).all())
-
-
-def overlaps(ranges: list[tuple[int, int]], pattern: Pattern) -> bool:
-    return any(low < pattern.high and pattern.low < high for low, high in ranges)
-
-
-def extend(ranges: list[tuple[int, int]], pattern: Pattern) -> None:
-    """Add a pattern's range of offsets; ranges that touch become one."""
-    low, high = pattern.low, pattern.high
-    for i, (start, end) in enumerate(ranges):
-        if low >= start and high <= end:
-            return
-        if low <= end and start <= high:
-            ranges[i] = (min(low, start), max(high, end))
-            return
-    ranges.append((low, high))

@@ -6,13 +6,13 @@ warp-level synchronisation lies between. An asynchronous copy is a write that is
 until its thread has waited for it, and then a write of that thread at that moment.
 
 Each instruction's accesses are kept as patterns: in a loop they come again, and nearly all of what is
-checked depends on nothing else. Accesses of an epoch are logged; only where the bytes of a write overlap
-those of another access is it looked at thread by thread.
+checked depends on nothing else. Accesses of an epoch are logged; only where a write and another access have a
+byte of some block in common is it looked at thread by thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from harness.ptx.hazards import Site, Trap
 from harness.ptx.lanes import WARP, Array, Geometry, Mask, full
 from harness.ptx.memory.copies import Copies
-from harness.ptx.memory.pattern import Pattern, extend, overlaps, same_mask
+from harness.ptx.memory.pattern import Pattern, Reading, same_mask
 from harness.ptx.memory.spaces import SLOT, Change, gather, readable, scatter, update
 from harness.ptx.memory.tags import Tags
 from harness.ptx.syntax import Variable
@@ -53,8 +53,7 @@ class SharedMemory:
         self._tags: Tags | None = None
         self._log: list[tuple[bool, Pattern, Array]] = []
         self._applied = 0
-        self._reads: list[tuple[int, int]] = []
-        self._writes: list[tuple[int, int]] = []
+        self._reads = self._writes = 0  # bits of the patterns of the epoch
         self._copies = Copies(geometry.lanes)
         self.report: Any = None  # (check, text, site, lane) -> None, set by the machine
 
@@ -63,14 +62,23 @@ class SharedMemory:
     def load(self, site: Site, address: Any, width: int, mask: Mask | None) -> Array:
         return gather(self._bytes, self._read(site, address, width, mask).element, width)
 
-    def reading(self, site: Site, address: Any, width: int, mask: Mask | None) -> tuple[Array, Array]:
-        """A load's checks; storage, and each lane's element of ``width`` bytes in it, (lanes,) int32."""
-        return self._bytes, self._read(site, address, width, mask).index
+    def prepare(self, site: Site, address: Any, width: int, mask: Mask | None) -> Callable[[], Reading]:
+        """A load in two parts: what may stop it, and the rest, which happens when it is called."""
+        pattern = self._pattern(site, address, width, mask)
+        if not pattern.known:
+            self._check_known(site, pattern)
+
+        def read() -> Reading:
+            self._note_read(site, pattern)
+            return self._bytes, pattern.index
+
+        return read
 
     def _read(self, site: Site, address: Any, width: int, mask: Mask | None) -> Pattern:
         pattern = self._pattern(site, address, width, mask)
-        site.count_shared("load", pattern)
-        self.check_read(site, pattern)
+        if not pattern.known:
+            self._check_known(site, pattern)
+        self._note_read(site, pattern)
         return pattern
 
     def store(self, site: Site, address: Any, width: int, values: Array, mask: Mask | None) -> None:
@@ -89,25 +97,24 @@ class SharedMemory:
         self.check_write(site, pattern)
         return update(self._bytes, pattern.element, width, change)
 
-    def check_read(self, site: Site, pattern: Pattern) -> None:
-        if not pattern.known:
-            self._check_known(site, pattern)
+    def _note_read(self, site: Site, pattern: Pattern) -> None:
+        site.count_shared("load", pattern)
         if self._copies.pending:
             self._check_pending(site, pattern, "reads")
-        if overlaps(self._writes, pattern):
+        if self._writes & pattern.bits:
             self._compare(site, pattern, writes=False)
         self._note(False, pattern)
-        extend(self._reads, pattern)
+        self._reads |= pattern.bits
 
     def check_write(self, site: Site, pattern: Pattern) -> None:
         if not pattern.atomic:
             self._check_clash(site, pattern)
         if self._copies.pending:
             self._check_pending(site, pattern, "writes")
-        if overlaps(self._writes, pattern) or overlaps(self._reads, pattern):
+        if (self._writes | self._reads) & pattern.bits:
             self._compare(site, pattern, writes=True)
         self._note(True, pattern)
-        extend(self._writes, pattern)
+        self._writes |= pattern.bits
         self._written[pattern.cells[0]] = True
 
     def copy(self, site: Site, address: Any, width: int, values: Array, mask: Mask | None) -> None:
@@ -117,7 +124,7 @@ class SharedMemory:
         self._check_clash(site, pattern)
         if self._copies.pending:
             self._check_pending(site, pattern, "copies to")
-        if overlaps(self._writes, pattern) or overlaps(self._reads, pattern):
+        if (self._writes | self._reads) & pattern.bits:
             self._compare(site, pattern, writes=True)
         cell, lane = pattern.cells
         self._pending[cell] = lane % self._geometry.threads + 1
@@ -137,7 +144,7 @@ class SharedMemory:
                 cell, lane = cell[keep], lane[keep]
             self._pending[cell] = 0
             self._note(True, pattern)
-            extend(self._writes, pattern)
+            self._writes |= pattern.bits
 
     # Order
 
@@ -150,8 +157,7 @@ class SharedMemory:
         if everywhere:
             self._log.clear()
             self._applied = 0
-            self._reads.clear()
-            self._writes.clear()
+            self._reads = self._writes = 0
 
     def warp_barrier(self, mask: Mask | None) -> None:
         """__syncwarp, or a shuffle: the lanes of a warp have met."""
@@ -256,8 +262,13 @@ class SharedMemory:
             if pattern.address is address and pattern.mask is mask:
                 return pattern
         address = full(address, self._geometry.lanes)
+        first = address[0]
         for pattern in patterns:
-            if same_mask(pattern.mask, mask) and np.array_equal(pattern.address, address):
+            if (
+                pattern.address[0] == first
+                and same_mask(pattern.mask, mask)
+                and np.array_equal(pattern.address, address)
+            ):
                 pattern.address, pattern.mask = address, mask
                 return self._remember(site, pattern)
         if mask is None:
@@ -296,8 +307,6 @@ class SharedMemory:
             element=element,
             lane=lane,
             offset=offset,
-            low=int(offset.min()),
-            high=int(offset.max()) + width,
             granule=self._granule,
             threads=self._geometry.threads,
             name=site.instruction.op,

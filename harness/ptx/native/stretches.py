@@ -12,7 +12,8 @@ from harness.ptx.native.program import Program
 from harness.ptx.native.translate import Load, Stretch, Translator
 from harness.ptx.syntax import Address, Instruction, Operand, Register, Vector
 
-Reading = Callable[[Mask | None], tuple[Array, Array]]
+# The checks of a load, and then what it reads; None where the instruction's own function has to do.
+Prepare = Callable[[Mask | None], Callable[[], tuple[Array, Array]] | None]
 
 
 class Native:
@@ -88,22 +89,22 @@ class Native:
             kills, uses = facts[at]
             alive[at] = (alive[at + 1] & ~kills) | uses
         found: list[Run] = []
-        stretch = Stretch()
+        stretch, start = Stretch(), 0
         for at, run in enumerate(runs):
             # Of what may be part of a stretch is known what it writes.
-            if facts[at][0]:
-                if self._translator.add(stretch, code[at]):
-                    continue
-                found += self._finished(stretch, alive[at])
-                stretch = Stretch()
-                self._translator.add(stretch, code[at])
+            if facts[at][0] and self._translator.add(stretch, code[at]):
                 continue
-            found += self._finished(stretch, alive[at])
-            stretch = Stretch()
-            found.append(run)
-        return found + self._finished(stretch, alive[len(runs)])
+            found += self._finished(stretch, runs[start:at], alive[at])
+            stretch, start = Stretch(), at
+            if not facts[at][0]:
+                found.append(run)
+                start = at + 1
+            else:
+                self._translator.add(stretch, code[at])
+        return found + self._finished(stretch, runs[start:], alive[len(runs)])
 
-    def _finished(self, stretch: Stretch, alive: int) -> list[Run]:
+    def _finished(self, stretch: Stretch, plain: Sequence[Run], alive: int) -> list[Run]:
+        """What runs a stretch; ``plain`` are the functions of its instructions."""
         outputs = {slot: value for slot, value in stretch.last.items() if alive >> slot & 1}
         needed = set(outputs.values())
         steps = []
@@ -124,25 +125,31 @@ class Native:
             first = _Addresses(self._b.state, program, list(kept))
             self._memories.append(first)
             inputs |= {v: slot for slot, v in kept.items()}
-        readings = [_reading(self._b, load, inputs) for load in stretch.loads]
-        if not (late or outputs or readings):
-            return [first.run] if first else []
+        loads = [_loading(self._b, load, inputs) for load in stretch.loads]
+        if not late and not outputs:
+            return []
         strides = [load.count for load in stretch.loads]
         program = Program(self._library, late, inputs, outputs, stretch.dtypes, strides)
-        return [_runner(self._b.state, first, readings, program)]
+        return [_runner(self._b.state, first, loads, program, plain)]
 
 
-def _runner(state: Any, first: _Addresses | None, readings: list[Reading], program: Program) -> Run:
+def _runner(
+    state: Any, first: _Addresses | None, loads: list[Prepare], program: Program, plain: Sequence[Run]
+) -> Run:
     registers = state.registers
-    if first is None and not readings:
+    if not loads:
         return lambda mask: program.run(registers, state.lanes, mask and mask.bits, [])
 
     def run(mask: Mask | None) -> None:
         if first is not None:
             first.run(mask)
-        loaded: list[Any] = []
-        for reading in readings:
-            loaded += reading(mask)
+        # Until all loads are checked nothing has changed: the instructions themselves may still run instead.
+        ready = [prepare(mask) for prepare in loads]
+        if None in ready:
+            for each in plain:
+                each(mask)
+            return
+        loaded = [part for read in ready for part in read()]  # type: ignore[misc]
         program.run(registers, state.lanes, mask and mask.bits, loaded)
 
     return run
@@ -172,8 +179,8 @@ class _Addresses:
         self._given, self._made = given, [registers[slot] for slot in self._outputs]
 
 
-def _reading(b: Builder, load: Load, inputs: dict[int, int]) -> Reading:
-    """The checks of a load; gives storage and each lane's place in it, in elements."""
+def _loading(b: Builder, load: Load, inputs: dict[int, int]) -> Prepare:
+    """A load, of addresses in registers that are ready."""
     state, site, width = b.state, b.site(load.instruction), load.size * load.count
     dtype = SEEN["s32" if load.space == "shared" else "s64"]
     offset = dtype.type(load.offset)
@@ -189,8 +196,8 @@ def _reading(b: Builder, load: Load, inputs: dict[int, int]) -> Reading:
         return last[1]
 
     if load.space == "shared":
-        return lambda mask: state.shared.reading(site, address(), width, mask)
-    return lambda mask: state.memory.reading(site, address(), width, mask)
+        return lambda mask: state.shared.prepare(site, address(), width, mask)
+    return lambda mask: state.memory.prepare(site, address(), width, mask)
 
 
 def _registers(operand: Operand) -> list[Register]:
