@@ -32,7 +32,7 @@ from harness.baselines import (
 )
 from harness.baselines.agree import agreement, boards, summary
 from harness.baselines.history import lost, moves, of_boards
-from harness.commands.common import KERNELS, PERFORMANCE, for_pytest, project_of, test_files
+from harness.commands.common import KERNELS, PERFORMANCE, files_of_tests, for_pytest, project_of
 from harness.compiler.static.files import shown
 from harness.project import selection as cases
 from harness.project.loader import Project
@@ -86,8 +86,8 @@ def _measure(arguments: Sequence[str]) -> int:
     try:
         about = "Measures this GPU's baseline in five runs and writes it, if every case is correct."
         project, options = for_pytest("gemm-regression baseline", about, arguments)
-        timed = test_files(project, PERFORMANCE)
-        both = [*test_files(project, KERNELS), *timed]
+        timed = files_of_tests(project, PERFORMANCE)
+        both = [*files_of_tests(project, KERNELS), *timed]
         # In the project, not in a temporary folder, so that minutes of measuring survive a failed merge.
         folder = project.root / ".benchmarks" / "baseline"
         shutil.rmtree(folder, ignore_errors=True)

@@ -12,16 +12,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from harness.commands.common import KERNELS, STATIC, for_pytest, test_files
+from harness.commands.common import KERNELS, STATIC, files_of_tests, for_pytest
 
 
 def main(arguments: Sequence[str]) -> int:
     try:
         project, options = for_pytest("gemm-regression check", __doc__.splitlines()[0], arguments)
-        files = test_files(project, KERNELS, STATIC)
+        files = files_of_tests(project, KERNELS, STATIC, given=options)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     # Cases of a variant run in one process, so that its PTX is parsed once.
-    spread = () if "-n" in options or "--list-cases" in options else ("-n", "auto", "--dist", "loadgroup")
+    alone = not files or {"-n", "--list-cases"}.intersection(options)
+    spread = () if alone else ("-n", "auto", "--dist", "loadgroup")
     return int(pytest.main([*files, "--device", "emulated", *spread, *options]))

@@ -40,8 +40,11 @@ def for_pytest(name: str, about: str, arguments: Sequence[str]) -> tuple[Project
     return project, [*PLUGIN, *(("--project", str(project.root)) if given.project else ()), *rest]
 
 
-def test_files(project: Project, *names: str) -> list[str]:
-    """The project's test files with these names. Raises ProjectError if one is missing."""
+def files_of_tests(project: Project, *names: str, given: Sequence[str] = ()) -> list[str]:
+    """The project's test files with these names; none where the user gave ids of tests, which run alone.
+    Raises ProjectError if one is missing."""
+    if any("::test_" in word for word in given if not word.startswith("-")):
+        return []
     paths = [project.tests / name for name in names]
     if missing := next((path for path in paths if not path.is_file()), None):
         raise ProjectError(f"{os.path.relpath(missing)} does not exist; `gemm-regression init` creates it")

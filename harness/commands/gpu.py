@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from harness.commands.common import KERNELS, PERFORMANCE, for_pytest, test_files
+from harness.commands.common import KERNELS, PERFORMANCE, files_of_tests, for_pytest
 
 
 def main(arguments: Sequence[str]) -> int:
     try:
         project, options = for_pytest("gemm-regression gpu", __doc__.splitlines()[0], arguments)
-        files = test_files(project, KERNELS, PERFORMANCE)
+        files = files_of_tests(project, KERNELS, PERFORMANCE, given=options)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -26,7 +26,7 @@ from harness.compiler.nvcc import Variant
 from harness.compiler.static import ARCHES
 from harness.compiler.static.store import holds_any
 from harness.counters import check as counted
-from harness.devices import DeviceError, NoDevice, PairingDevice, open_cuda, open_emulated
+from harness.devices import DeviceError, NoDevice, PairingDevice, has_gpu, open_cuda, open_emulated
 from harness.gate.against import Against
 from harness.model import Case
 from harness.project import selection as cases
@@ -166,10 +166,12 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if config.option.help or (config.option.collectonly and not config.option.list_cases):
         session.no_gpu = "not opened for --collect-only"
+        # What would run here is collected: an editor runs each by the id that it got.
+        emulated = config.option.device == "emulated" or (config.option.device == "auto" and not has_gpu())
     else:
         _open_device(config, session)
+        emulated = session.gpu is None and session.device is not None
     _check_numbers(config)
-    emulated = session.gpu is None and session.device is not None
     try:
         choice = cases.Choice.of(config.option)
         session.selection = cases.select(session.project, choice, session.capability, emulated)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from harness.commands.common import KERNELS, for_pytest, test_files
+from harness.commands.common import KERNELS, files_of_tests, for_pytest
 from harness.compiler.errors import ToolchainError
 from harness.compiler.tools import find_tool
 from harness.devices.cuda.guards import EXACT
@@ -100,7 +100,7 @@ def watch(
 
 def program(project: Project, options: Sequence[str]) -> list[str]:
     """The smoke suite's correctness cases, except library calls, whose kernels crash under racecheck."""
-    (tests,) = test_files(project, KERNELS)
+    (tests,) = files_of_tests(project, KERNELS)
     libraries = [f"{tests}::test_kernel[{kernel.name}" for kernel in project.kernels if kernel.library]
     return [
         *(sys.executable, "-m", "pytest", tests, *(w for name in libraries for w in ("--deselect", name))),

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import pytest
 
-from harness.commands.common import STATIC, for_pytest, test_files
+from harness.commands.common import STATIC, files_of_tests, for_pytest
 from harness.compiler import tools
 from harness.compiler.errors import CompileError, ToolchainError
 from harness.compiler.static import store
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     rest = [argument for argument in arguments if argument != "--refresh"]
     try:
         project, options = for_pytest("gemm-regression static [--refresh]", ABOUT, rest)
-        tests = [*test_files(project, STATIC), "-m", "static", *options]
+        tests = [*files_of_tests(project, STATIC, given=options), "-m", "static", *options]
         tools.pinned_tools()
         if "--refresh" in arguments:
             return refresh(project, tests)

@@ -121,6 +121,21 @@ class NoDevice(Exception):
     """There is no device; the message says in one line what is missing."""
 
 
+def has_gpu() -> bool:
+    """Whether the driver shows a GPU; opens nothing."""
+    from importlib.util import find_spec
+
+    if find_spec("pynvml") is None:
+        return False
+    from harness.devices.cuda.environment import Gpu, NoGpu
+
+    try:
+        Gpu()
+    except NoGpu:
+        return False
+    return True
+
+
 def open_cuda(time_limit: float) -> CudaDevice:
     """The cuda device. Raises NoDevice without a GPU, PyCUDA, a compiler or a suitable driver."""
     from importlib.util import find_spec

@@ -106,6 +106,15 @@ def test_check_leaves_the_number_of_processes_to_its_user(runs: list[list[str]])
     assert runs == [[*CHECKED, "--device", "emulated", *PLUGIN, "-n", "0"]]
 
 
+@pytest.mark.parametrize("command", [check, gpu], ids=["check", "gpu"])
+def test_a_test_by_its_id_runs_alone(command: Any, runs: list[list[str]]) -> None:
+    pasted = "tests/test_kernels.py::test_kernel[naive-f32-block32x32-1x1x1]"
+    command.main([pasted])
+    (arguments,) = runs
+    assert [word for word in arguments if word.startswith("tests/")] == [pasted]
+    assert "-n" not in arguments
+
+
 def test_gpu_asks_for_the_gpu_and_passes_the_selection_on(runs: list[list[str]]) -> None:
     assert gpu.main(["-k", "tiled and not 4096", "--junitxml=out.xml"]) == 3
     given = ["-k", "tiled and not 4096", "--junitxml=out.xml"]

@@ -170,6 +170,17 @@ def test_collecting_opens_no_device(rig: Rig) -> None:
     assert all(f"::{name}" in outcome.text for name in named(*CASES))
 
 
+def test_collecting_lists_what_would_run_here(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = {}
+    for there in (False, True):
+        monkeypatch.setattr("harness.commands.plugin.has_gpu", lambda there=there: there)
+        found = rig.run(KERNELS_FILE, "--collect-only", "-q", outputs=False).text
+        listed[there] = {line for line in found.splitlines() if "::test_kernel[" in line}
+    assert any("[cublas" in line for line in listed[True])
+    assert not any("[cublas" in line for line in listed[False])
+    assert any("ld1073741828" in line for line in listed[False])
+
+
 def test_listing_shows_what_is_legal_and_why_the_rest_is_not(rig: Rig) -> None:
     device = ReplayDevice()
     outcome = rig.run("--list-cases", device=device, suite="full", outputs=False)
