@@ -87,6 +87,41 @@ def test_gpu_jobs_wait_for_each_other_and_show_the_gpu_first(path: Path, job: di
     assert job["steps"][0]["run"] == "nvidia-smi"
 
 
+@pytest.mark.parametrize(("path", "job"), GPU_JOBS)
+def test_a_runner_keeps_its_environments_and_nothing_else(
+    path: Path, job: dict[str, Any], tmp_path: Path
+) -> None:
+    checkout = next(step for step in job["steps"] if step.get("uses", "").startswith("actions/checkout"))
+    assert checkout["with"]["clean"] is False
+    clean = job["steps"][job["steps"].index(checkout) + 1]["run"]
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    for name in (".venv/bin/nox", ".nox/gpu/x", "results/report.txt", "kernels/left.cu", "harness/left.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    subprocess.run(["bash", "-e", "-c", clean], cwd=tmp_path, check=True)
+    left = {str(file.relative_to(tmp_path)) for file in tmp_path.glob("[!.]*")} | {
+        str(file.relative_to(tmp_path)) for file in tmp_path.glob(".[!g]*/**/*") if file.is_file()
+    }
+    assert left == {".venv/bin/nox", ".nox/gpu/x"}
+
+
+def test_what_follows_a_gpu_that_does_not_answer_is_left_out() -> None:
+    (job,) = load(ROOT / ".github" / "workflows" / "gpu.yml")["jobs"].values()
+    for step in job["steps"]:
+        if "cancelled" in str(step.get("if", "")):
+            assert "steps.install.outcome == 'success'" in step["if"]
+
+
+def test_a_pull_request_is_checked_once_and_tested_on_each_python() -> None:
+    jobs = load(ROOT / ".github" / "workflows" / "ci.yml")["jobs"]
+    runs = [step["run"] for job in jobs.values() for step in job["steps"] if ".ci/run" in step.get("run", "")]
+    assert sorted(run.split(" -- ")[0] for run in runs) == [
+        ".ci/run -s check",
+        ".ci/run -s lint typing tests",
+    ]
+    assert list(jobs["tests"]["strategy"]["matrix"]["python"]) == ["3.11", "3.12", "3.13"]
+
+
 @pytest.mark.parametrize(("path", "job"), JOBS)
 def test_scripts_are_bash(path: Path, job: dict[str, Any]) -> None:
     for step in job["steps"]:
