@@ -13,7 +13,7 @@ The same on the command line: ``python -m harness.ptx --help``.
 """
 
 from harness.ptx.accesses import GlobalAccess, SharedAccess
-from harness.ptx.api import Empty, Result, run
+from harness.ptx.api import Empty, Result, Tiled, run
 from harness.ptx.counters import Counters, Tally, flop, mnemonic
 from harness.ptx.hazards import Hazard, Report
 from harness.ptx.launch import STATIC_SHARED, LaunchError
@@ -21,6 +21,7 @@ from harness.ptx.machine import Machine
 from harness.ptx.memory import Buffer, GlobalMemory
 from harness.ptx.parser import parse
 from harness.ptx.syntax import Entry, Instruction, PtxError
+from harness.ptx.tensor_map import TensorMap
 
 __all__ = [
     "STATIC_SHARED",
@@ -39,6 +40,8 @@ __all__ = [
     "Result",
     "SharedAccess",
     "Tally",
+    "TensorMap",
+    "Tiled",
     "flop",
     "mnemonic",
     "parse",

@@ -96,6 +96,12 @@ def global_access(address: Array, width: int, mask: Mask | None, lanes: int) -> 
     return GlobalAccess(requests, int(sectors.sum()), int(ideal.sum()), len(address) * width)
 
 
+def bulk_access(address: Array, width: int, requests: int) -> GlobalAccess:
+    """Of so many bulk copies that together access these addresses (n,), ``width`` bytes each."""
+    sectors = len(np.unique(address // SECTOR))
+    return GlobalAccess(requests, sectors, -(-len(address) * width // SECTOR), len(address) * width)
+
+
 def _distinct(rows: Array) -> Array:
     """How many different values each sorted row has."""
     return 1 + np.asarray((rows[:, 1:] != rows[:, :-1]).sum(axis=1))

@@ -18,6 +18,7 @@ from harness.ptx.machine import Machine
 from harness.ptx.memory import Buffer, GlobalMemory
 from harness.ptx.parser import parse
 from harness.ptx.syntax import Entry, PtxError, parameter_bytes, size_of
+from harness.ptx.tensor_map import BYTES, TensorMap
 
 STEPS = 1_000_000  # blocks of code that a chunk of lanes may run before it counts as hanging
 
@@ -28,6 +29,26 @@ class Empty:
 
     shape: int | tuple[int, ...]
     dtype: Any = np.float32
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """A tensor map by value, the CUtensorMap of a ``__grid_constant__`` parameter: of an array of this
+    launch, or of the one that is the argument of a number. ``box``: elements of a copy, in the order of the
+    array's axes; ``swizzle`` in bytes; ``nan``: what lies outside is NaN and not zero; ``steps`` between
+    elements taken."""
+
+    array: Array | Empty | int
+    box: tuple[int, ...]
+    swizzle: int = 0
+    nan: bool = False
+    steps: tuple[int, ...] = ()
+
+    def encode(self, address: int, array: Array | Empty) -> bytes:
+        """Raises PtxError for what the driver refuses."""
+        steps = tuple(reversed(self.steps))
+        made = TensorMap.of_array(address, array, self.box, swizzle=self.swizzle, nan=self.nan, steps=steps)
+        return made.encode()
 
 
 @dataclass(frozen=True)
@@ -102,7 +123,8 @@ def run(
     extents = _extents(grid, "grid"), _extents(block, "block")
     report = Machine(found, name).run(*extents, shared, [values], memory, steps, counters)
     counts = sum((tally for _, tally in counters.tallies()), Tally())
-    arrays = {i: _shaped(buffer, arguments[i]) for i, buffer in buffers.items()}
+    given: list[Any] = [a.array if isinstance(a, Tiled) else a for a in arguments]
+    arrays = {i: _shaped(buffer, given[i]) for i, buffer in buffers.items()}
     return Result(
         plain,
         *extents,
@@ -182,6 +204,13 @@ def _arguments(
     values: list[Any] = []
     for i, (argument, (_, kind)) in enumerate(zip(given, entry.parameters, strict=True)):
         where = f"argument {i} of {name}, {names[i]}"
+        if isinstance(argument, Tiled):
+            if parameter_bytes(kind) != BYTES:
+                raise PtxError(f"{where}: a tensor map, where the kernel takes .{kind}")
+            values.append(argument)
+            if not isinstance(argument.array, int):
+                buffers[i] = _buffer(names[i], len(buffers), argument.array, where)
+            continue
         if isinstance(argument, np.ndarray | Empty):
             if kind not in ("u64", "s64", "b64"):
                 raise PtxError(f"{where}: an array, where the kernel takes a number of type .{kind}")
@@ -194,6 +223,13 @@ def _arguments(
             values.append(held)
         else:
             values.append(_number(argument, kind, where))
+    for i, argument in enumerate(values):
+        if isinstance(argument, Tiled):
+            of = i if not isinstance(argument.array, int) else argument.array
+            if of not in buffers:
+                raise PtxError(f"argument {i} of {name}, {names[i]}: argument {of} is no array")
+            array = given[of].array if isinstance(given[of], Tiled) else given[of]
+            values[i] = argument.encode(buffers[of].address(0), array)
     return buffers, values
 
 

@@ -33,7 +33,7 @@ _LONGEST = 100_000  # instructions, of which functions that call each other may 
 
 
 class Body:
-    """Fills an entry. Registers of an inner scope get names of their own."""
+    """Fills an entry. Registers and labels of an inner scope get names of their own."""
 
     def __init__(self, entry: Entry, functions: dict[str, Function]) -> None:
         self._entry, self._functions = entry, functions
@@ -44,6 +44,8 @@ class Body:
         self._within: list[str] = []  # the functions whose body this is
         self._tables: dict[str, list[str]] = {}  # targets of brx.idx
         self._label = ""
+        self._labels: list[dict[str, str]] = []  # of each inner scope
+        self._branches: list[list[int]] = []  # there, by their places in the code
 
     def read(self, events: Sequence[Event], first: int) -> None:
         """The body that begins at this line."""
@@ -57,11 +59,18 @@ class Body:
             if kind == "open":
                 self._inner += 1
                 self._scopes.append({})
+                self._labels.append({})
+                self._branches.append([])
             elif kind == "close":
                 self._scopes.pop()
+                self._close_labels()
             elif kind == "label":
                 self._label = body
-                self._entry.labels[body + self._own] = len(self._entry.code)
+                own = body + self._own
+                if self._labels:
+                    self._labels[-1][own] = f"{own}@{self._inner}"
+                    own = self._labels[-1][own]
+                self._entry.labels[own] = len(self._entry.code)
             elif kind == "line":
                 self._source = _source_line(body) or self._source
             elif body.startswith("."):
@@ -79,8 +88,22 @@ class Body:
             self._jump(instruction, f"return{self._own}")
         else:
             self._entry.code.append(instruction)
+            if base == "bra" and self._branches:
+                self._branches[-1].append(len(self._entry.code) - 1)
         if len(self._entry.code) > _LONGEST:
             raise PtxError(f"PTX line {instruction.line}: {instruction.text}: calls of calls without an end")
+
+    def _close_labels(self) -> None:
+        """Branches within a scope go to its own labels first."""
+        labels = self._labels.pop()
+        for at in self._branches.pop():
+            branch = self._entry.code[at]
+            target = branch.operands[-1] if branch.operands else None
+            if isinstance(target, Name) and target.text in labels:
+                own = (*branch.operands[:-1], Name(labels[target.text]))
+                self._entry.code[at] = replace(branch, operands=own)
+            elif self._branches:
+                self._branches[-1].append(at)
 
     # Calls
 
@@ -224,6 +247,9 @@ class Body:
                 raise ValueError(text)
             return Vector(tuple(self._operand(item) for item in split_commas(text[1:-1])))
         if text.startswith("["):
+            # A tensor map and coordinates: [map, {x, y}].
+            if len(items := split_commas(text[1:-1])) > 1 and text[-1] == "]":
+                return Vector((self._operand(f"[{items[0]}]"), *(self._operand(item) for item in items[1:])))
             match = re.fullmatch(r"\[\s*([%\w$.]+)\s*(?:\+\s*(-?\w+))?\s*\]", text)
             if not match:
                 raise ValueError(text)

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.ptx.accesses import GlobalAccess, SharedAccess, global_access, shared_access
-from harness.ptx.lanes import WARP, Array, Geometry, Mask
+from harness.ptx.accesses import GlobalAccess, SharedAccess, bulk_access, global_access, shared_access
+from harness.ptx.lanes import WARP, Array, Geometry, Items, Mask
 from harness.ptx.memory.pattern import Pattern
 from harness.ptx.syntax import Instruction
 
@@ -136,11 +136,14 @@ class Counters:
     def touch_global(
         self, instruction: Instruction, kind: str, buffer: str, address: Array, width: int, mask: Mask | None
     ) -> None:
-        access = global_access(address, width, mask, self._lanes)
+        if isinstance(mask, Items):
+            access = bulk_access(address, width, len(np.unique(mask.index)))
+        else:
+            access = global_access(address, width, mask, self._lanes)
         held = self._row(instruction).on_global
         held[kind] = held.get(kind, _GLOBAL) + access
         self.buffers[buffer, kind] += access
-        if kind == "copy":
+        if kind == "copy" and not isinstance(mask, Items):
             self._read = (address, np.arange(self._lanes) if mask is None else mask.index)
 
     def touch_shared(self, instruction: Instruction, kind: str, pattern: Pattern) -> None:

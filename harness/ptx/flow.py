@@ -23,8 +23,12 @@ from harness.ptx.hazards import Report, Site, Tell, Trap
 from harness.ptx.lanes import Array, Geometry, Mask
 from harness.ptx.state import State
 from harness.ptx.syntax import Instruction
+from harness.ptx.waits import Wait, Waits
 
-_ENDS = re.compile(r"bra\b|(bar|barrier)(\.cta)?\.(sync|arrive|red)\b")
+_ENDS = re.compile(
+    r"bra\b|(bar|barrier)(\.cta)?\.(sync|arrive|red)\b|mbarrier\.(test|try)_wait\b|barrier\.cluster\.wait\b"
+    r"|wgmma\.fence\b"
+)
 
 
 @dataclass
@@ -39,6 +43,7 @@ class Block:
     site: Site | None = None
     code: Sequence[Instruction] = ()
     barrier: Barrier | None = None
+    wait: Wait | None = None
     fast: list[Run] | None = None  # what does the same as ``run``, but for registers that nobody reads later
 
 
@@ -62,14 +67,15 @@ class Flow:
         self._waiting: dict[int, Array | None] = {0: geometry.living}  # block of code -> lanes, None for all
         self._order = [0]
         self._barriers = Barriers(geometry, [block.barrier for block in blocks], state.barrier, tell)
+        self._waits = Waits(state, [block.wait for block in blocks], [block.site for block in blocks])
 
     def run(self) -> None:
         steps = 0
-        while self._order:
+        while self._order or self._resume():
             at = heapq.heappop(self._order)
             lanes = self._waiting.pop(at)
             if at == len(self._blocks):
-                self._free(self._barriers.exit(lanes, straight=True))
+                self._exit(lanes, straight=True)
                 continue
             block = self._blocks[at]
             mask = None if lanes is None else Mask(lanes)
@@ -88,7 +94,13 @@ class Flow:
                     what = "still runs at the time limit: loops, or is too large to emulate in that time"
                 raise Trap("hang", what, block.site or _first_site(self._blocks), lane)
             self._leave(at, block, lanes, mask)
+            self._free(self._waits.wake())
         self._barriers.stuck()
+
+    def _resume(self) -> bool:
+        """Nothing can go on but those that wait: whether some of them do."""
+        self._free(self._waits.wake() or self._waits.refuse())
+        return bool(self._order)
 
     def _leave(self, at: int, block: Block, lanes: Array | None, mask: Mask | None) -> None:
         if block.end is None:
@@ -108,11 +120,13 @@ class Flow:
                 self._go(at + 1, left)
             if taken is not _NONE:
                 straight = block.guard is not None or not block.run
-                self._free(self._barriers.exit(taken, straight))
+                self._exit(taken, straight)
         else:
             if left is not _NONE:
                 self._go(at + 1, left)
-            if taken is not _NONE:
+            if taken is not _NONE and block.wait is not None:
+                self._waits.add(at, taken)
+            elif taken is not _NONE:
                 self._free(self._barriers.arrive(at, taken))
 
     def _divide(self, block: Block, lanes: Any) -> tuple[Any, Any]:
@@ -142,6 +156,10 @@ class Flow:
             return
         self._waiting[at] = lanes
         heapq.heappush(self._order, at)
+
+    def _exit(self, lanes: Array | None, straight: bool) -> None:
+        self._free(self._barriers.exit(lanes, straight))
+        self._waits.exit(lanes)
 
     def _free(self, lanes: Free) -> None:
         """These go on behind the barriers where they were."""

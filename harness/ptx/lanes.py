@@ -34,15 +34,24 @@ class Mask:
         return np.asarray(self.bits.reshape(-1, WARP).any(axis=1))
 
 
+class Items(Mask):
+    """Accesses of which one lane may make many: ``index`` (n,) tells whose each is."""
+
+    def __init__(self, index: Array) -> None:
+        self.index = index
+
+
 @dataclass(frozen=True)
 class Geometry:
     """Blocks that run together. ``blocks`` (B, 3) are their x, y, z in the grid; ``launches`` (B,) tells of
-    which of the launches of a batch each one is; ``block`` the threads of one."""
+    which of the launches of a batch each one is; ``block`` the threads of one, ``cluster`` the blocks of a
+    cluster, which stand one after another by their rank."""
 
     blocks: Array
     launches: Array
     block: tuple[int, int, int]
     grid: tuple[int, int, int]
+    cluster: tuple[int, int, int] = (1, 1, 1)
 
     @cached_property
     def size(self) -> int:
@@ -62,6 +71,10 @@ class Geometry:
     @property
     def count(self) -> int:
         return len(self.blocks)
+
+    @cached_property
+    def cluster_size(self) -> int:
+        return self.cluster[0] * self.cluster[1] * self.cluster[2]
 
     @cached_property
     def lanes(self) -> int:
@@ -104,7 +117,20 @@ class Geometry:
                 return (t % x, t // x % y, t // (x * y))[i].astype(np.int32)
             if stem == "%ctaid":
                 return np.repeat(self.blocks[:, i].astype(np.int32), self.threads)
-            sizes = {"%ntid": self.block, "%nctaid": self.grid}.get(stem)
+            if stem in ("%cluster_ctaid", "%clusterid"):
+                of = (
+                    self.blocks[:, i] % self.cluster[i]
+                    if stem == "%cluster_ctaid"
+                    else self.blocks[:, i] // self.cluster[i]
+                )
+                return np.repeat(of.astype(np.int32), self.threads)
+            clusters = tuple(n // c for n, c in zip(self.grid, self.cluster, strict=True))
+            sizes = {
+                "%ntid": self.block,
+                "%nctaid": self.grid,
+                "%cluster_nctaid": self.cluster,
+                "%nclusterid": clusters,
+            }.get(stem)
             return np.int32(sizes[i]) if sizes else None
         bit = np.left_shift(np.uint32(1), (self.thread % WARP).astype(np.uint32)).view(np.int32)
         return {
@@ -112,6 +138,9 @@ class Geometry:
             "%smid": self.row.astype(np.int32) % np.int32(_PROCESSORS),
             "%nsmid": np.int32(_PROCESSORS),
             "%gridid": np.int64(1),
+            "%cluster_ctarank": self.row.astype(np.int32) % np.int32(self.cluster_size),
+            "%cluster_nctarank": np.int32(self.cluster_size),
+            "%is_explicit_cluster": np.bool_(self.cluster_size > 1),
             "%laneid": self.thread % WARP,
             "%warpid": self.thread // WARP,
             "%nwarpid": np.int32(self.threads // WARP),

@@ -14,7 +14,8 @@ from harness.ptx.builder import Builder, Run
 from harness.ptx.counters import Counters
 from harness.ptx.flow import Block, Flow, ends
 from harness.ptx.hazards import Hazard, Report, Site, Trap
-from harness.ptx.instructions import find
+from harness.ptx.inflight import InFlight
+from harness.ptx.instructions import find, is_asynchronous, known, wait_of
 from harness.ptx.lanes import WARP, Geometry, Mask
 from harness.ptx.launch import refuse
 from harness.ptx.memory import RESERVED, GlobalMemory
@@ -38,9 +39,11 @@ class Machine:
 
     def __init__(self, entry: Entry, source: str, lines: Callable[[], Mapping[int, int]] = dict) -> None:
         self.entry, self._source, self.lines = entry, source, lines
-        self.state = State(
-            entry.variables, entry.parameters, self.report, RESERVED if entry.capability >= 90 else 0
-        )
+        asynchronous = any(is_asynchronous(i.op) for i in entry.code)
+        reserved = RESERVED if entry.capability >= 90 else 0
+        self.state = State(entry.variables, entry.parameters, self.report, reserved, asynchronous)
+        self.state.inflight = InFlight(entry.code)
+        self.state.inflight.report = self.report
         self.static_shared = self.state.static_shared
         self._granule = 4
         self._builder = Builder(self.state, entry)
@@ -75,7 +78,9 @@ class Machine:
             block = Block([self._closure(i) for i in body], end, code=code[start:stop])
             if end is not None:
                 block.site = self._builder.site(end)
-                if end.op.startswith("bar"):
+                if (wait := wait_of(end.op)) is not None:
+                    block.wait = self._known(wait, end, block.site)
+                elif end.op.startswith("bar"):
                     block.barrier = self._known(Barrier.of, end, block.site)
                 if end.guard:
                     block.guard, block.negated = self._guard(end, block.site), end.guard[1]
@@ -83,7 +88,7 @@ class Machine:
                     assert isinstance(end.operands[-1], Name)
                     block.target = number[labels[end.operands[-1].text]]
             blocks.append(block)
-        self._native = Native.of(self._builder)
+        self._native = None if self.state.inflight.watched else Native.of(self._builder)
         if self._native:
             bodies = [(block.code, block.run, (at + 1, block.target)) for at, block in enumerate(blocks)]
             for block, fast in zip(blocks, self._native.blocks(bodies), strict=True):
@@ -104,6 +109,8 @@ class Machine:
         if make is None:
             raise PtxError(f"unknown instruction {instruction.op}: {self._where(where)}")
         run: Run = self._known(make, instruction, where)
+        if self.state.inflight.watched:
+            run = self.state.inflight.watch(instruction, known(instruction.op).writes, where, run)  # type: ignore[union-attr]
         if instruction.guard is None:
             return run
         guard, negated = self._guard(instruction, where), instruction.guard[1]
@@ -154,17 +161,26 @@ class Machine:
         count = grid[0] * grid[1] * grid[2]
         number = np.arange(count)
         one = np.stack([number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])], axis=1)
-        orders = [one[::-1] if launch in backwards else one for launch in range(len(parameters))]
+        cluster = self.entry.cluster
+        if any(n % c for n, c in zip(grid, cluster, strict=True)):
+            raise PtxError(f"a grid of {grid} blocks is not made of clusters of {cluster}")
+        # The blocks of a cluster stand together, by rank.
+        size = cluster[0] * cluster[1] * cluster[2]
+        keys = [one[:, i] % cluster[i] for i in range(3)] + [one[:, i] // cluster[i] for i in range(3)]
+        one = one[np.lexsort(keys)]
+        back = one.reshape(-1, size, 3)[::-1].reshape(-1, 3)
+        orders = [back if launch in backwards else one for launch in range(len(parameters))]
         blocks = np.concatenate(orders).astype(np.int32)
         launches = np.repeat(np.arange(len(parameters)), count)
-        each = max(1, LANES // (-(-block[0] * block[1] * block[2] // WARP) * WARP))
+        threads = -(-block[0] * block[1] * block[2] // WARP) * WARP
+        each = max(1, LANES // (threads * size)) * size
         for site in self._builder.sites:
             site.counters = counters
             site.patterns.clear()
         previous = -1
         with np.errstate(all="ignore", under="raise"):
             for at in range(0, len(blocks), each):
-                geometry = Geometry(blocks[at : at + each], launches[at : at + each], block, grid)
+                geometry = Geometry(blocks[at : at + each], launches[at : at + each], block, grid, cluster)
                 for site in self._builder.sites:
                     if geometry.count != previous:
                         site.patterns.clear()
@@ -213,3 +229,7 @@ class Machine:
         Flow(
             self.state, self._blocks, geometry, budget, self._report, self.report, counters, self._deadline
         ).run()
+        if self.state.asynchronous is not None:
+            for m in self.state.asynchronous.mbarriers.leftovers():
+                what = f"ends with {m.describe()}: not as many bytes were copied as were expected"
+                self.report("barrier", what, None, m.row * geometry.threads)

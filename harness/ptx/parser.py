@@ -51,7 +51,9 @@ def parse(text: str, entry: str) -> Entry:
 
 def _limits(directives: str) -> dict[str, tuple[int, ...]]:
     """What the directives after an entry's head say of its launches."""
-    found = re.findall(r"\.((?:max|req)ntid|minnctapersm|maxnreg)\s+(\d+(?:\s*,\s*\d+)*)", directives)
+    found = re.findall(
+        r"\.((?:max|req)ntid|minnctapersm|maxnreg|reqnctapercluster)\s+(\d+(?:\s*,\s*\d+)*)", directives
+    )
     return {name: tuple(int(n) for n in numbers.split(",")) for name, numbers in found}
 
 

@@ -10,8 +10,18 @@ import numpy as np
 from harness.ptx.arithmetic import canonical_if_any
 from harness.ptx.fma import FusedMultiplyAdd
 from harness.ptx.hazards import Tell
+from harness.ptx.inflight import InFlight
 from harness.ptx.lanes import CLOCKS, SHARED_SIZES, WARP, Array, Geometry, Mask
-from harness.ptx.memory import SLOT, ConstantMemory, GlobalMemory, LocalMemory, SharedMemory
+from harness.ptx.memory import (
+    SLOT,
+    Asynchronous,
+    Clocks,
+    ConstantMemory,
+    GlobalMemory,
+    LocalMemory,
+    SharedMemory,
+)
+from harness.ptx.memory.shared_memory import layout
 from harness.ptx.syntax import PtxError, Variable, parameter_bytes
 
 _TICK = 1000  # by which a look at a clock puts it on
@@ -32,6 +42,7 @@ class State:
         parameters: Sequence[tuple[str, str]],
         tell: Tell,
         reserved: int = 0,
+        is_asynchronous: bool = False,
     ) -> None:
         self.registers: list[Any] = []
         self.wide: list[Any] = []
@@ -44,6 +55,9 @@ class State:
         self.geometry: Geometry = _PROBE
         self.memory = GlobalMemory([])
         self.shared: SharedMemory = None  # type: ignore[assignment]
+        self.is_asynchronous = is_asynchronous
+        self.inflight = InFlight([])
+        self.asynchronous: Asynchronous | None = None
         self.local = LocalMemory(0, 0)
         self._tell, self._declared = tell, list(parameters)
         of: dict[str, list[Variable]] = {space: [] for space in ("shared", "const", "local", "global")}
@@ -57,6 +71,9 @@ class State:
             for i, v in enumerate(of[each])
         }
         self._reserved = reserved
+        if is_asynchronous and of["shared"]:  # matrix descriptors hold the low bits of an address alone
+            for v, start in zip(of["shared"], layout(of["shared"], 0)[0], strict=True):
+                self._symbols[v.name] += int(start)
         at = 0
         for v in of["local"]:
             at = -(-at // v.align) * v.align
@@ -129,8 +146,12 @@ class State:
         self.registers[:] = initial
         self.wide[:] = [None] * len(initial)
         self.memory.enter(geometry)
-        self.shared = SharedMemory(self._shared_variables, dynamic, geometry, granule, self._reserved)
+        clocks = Clocks(geometry) if self.is_asynchronous else None
+        self.shared = SharedMemory(self._shared_variables, dynamic, geometry, granule, self._reserved, clocks)
         self.shared.report = self._tell
+        if clocks is not None:
+            self.asynchronous = Asynchronous(self.shared, clocks, geometry, self._tell)
+        self.inflight.enter(geometry.lanes)
         self.local = LocalMemory(self._local_size, geometry.lanes if self._local_size else 0)
         self.parameters = {
             name: _parameter(name, kind, [launch[i] for launch in given], geometry)
@@ -148,11 +169,15 @@ class State:
         """All threads of these blocks, (B,) bool, have met."""
         self.shared.barrier(blocks)
         self.memory.order.barrier(blocks)
+        if self.asynchronous is not None:
+            self.asynchronous.clocks.barrier(blocks)
 
     def warp_barrier(self, mask: Mask | None) -> None:
         """__syncwarp, or a shuffle: the lanes of a warp have met."""
         self.shared.warp_barrier(mask)
         self.memory.order.warp_barrier(mask)
+        if self.asynchronous is not None:
+            self.asynchronous.clocks.warp_barrier(mask)
 
 
 def _parameter(name: str, kind: str, values: Sequence[Any], geometry: Geometry) -> Any:

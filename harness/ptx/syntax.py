@@ -99,6 +99,12 @@ class Entry:
     limits: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
+    def cluster(self) -> tuple[int, int, int]:
+        """The blocks of a cluster."""
+        x, y, z = (*self.limits.get("reqnctapercluster", ()), 1, 1, 1)[:3]
+        return x, y, z
+
+    @property
     def capability(self) -> int:
         """Of its target: 90 of sm_90a; 0 where it names none."""
         digits = re.match(r"sm_(\d+)", self.target)

@@ -1,7 +1,7 @@
 // tma: tiles of A and B brought into shared memory by the tensor memory accelerator (compute capability 9.0).
 //
 // One thread asks for a box of each matrix and says how many bytes an mbarrier is to wait for; the hardware
-// computes the addresses and fills what lies past the edges with zeros. The emulated device has no such copies.
+// computes the addresses and fills what lies past the edges with zeros.
 
 #include <cuda.h>
 

@@ -19,7 +19,7 @@ from harness.compiler.signature import mismatch
 from harness.devices import DeviceError, Inputs, Outputs, Violation
 from harness.devices.emulated.lines import source_lines
 from harness.devices.workspace import WORKSPACE, new_workspace, sizes, workspace_violations
-from harness.model import Case
+from harness.model import Argument, Case
 from harness.ptx import (
     STATIC_SHARED,
     Buffer,
@@ -30,6 +30,7 @@ from harness.ptx import (
     Machine,
     PtxError,
     Report,
+    TensorMap,
     parse,
 )
 
@@ -206,9 +207,27 @@ _TYPES: dict[str, Any] = {
 
 
 def _parameters(case: Case, buffers: Mapping[str, Buffer], launch: int) -> list[Any]:
-    if any(a.map for a in case.arguments):
-        raise DeviceError("UNSUPPORTED", f"{case.variant}: a tensor map cannot be emulated")
-    return [
-        np.int64(buffers[a.buffer].address(launch)) if a.kind == "p64" else _TYPES[a.kind](a.value)
-        for a in case.arguments
-    ]
+    return [_parameter(case, a, buffers, launch) for a in case.arguments]
+
+
+def _parameter(case: Case, a: Argument, buffers: Mapping[str, Buffer], launch: int) -> Any:
+    if a.map is not None:
+        storage = case.storages[a.buffer]
+        rows, columns = a.map.box
+        size = storage.dtype.itemsize
+        try:
+            made = TensorMap(
+                "uint8" if size == 1 else storage.dtype.name,
+                buffers[a.buffer].address(launch),
+                (storage.columns, storage.count * (storage.rows + storage.gap)),
+                (storage.ld * size,),
+                (columns, rows),
+                swizzle=a.map.swizzle,
+            )
+        except PtxError as error:
+            remedy = "declare what it takes: takes=Takes(multiples=...)"
+            raise DeviceError("LAUNCH_FAILED", f"{case.variant}: {a.buffer}: {error}; {remedy}") from None
+        return made.encode()
+    if a.kind == "p64":
+        return np.int64(buffers[a.buffer].address(launch))
+    return _TYPES[a.kind](a.value)

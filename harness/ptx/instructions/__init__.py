@@ -8,18 +8,22 @@ starts with is its own: wmma.store before wmma.
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from harness.ptx.instructions import (
     async_copy,
     atomic,
     bits,
+    bulk,
     call,
+    cluster,
     conversion,
     extended,
     floating,
     functions,
     integer,
     matrices,
+    mbarrier,
     memory,
     mma,
     move,
@@ -28,6 +32,7 @@ from harness.ptx.instructions import (
     pairs,
     predicates,
     warp,
+    wgmma,
     wmma,
 )
 from harness.ptx.instructions.common import FLOATS, NARROW, Known, Make
@@ -50,7 +55,26 @@ _ANY: dict[str, Known] = {
     **wmma.TABLE,
     **mma.TABLE,
     **matrices.TABLE,
+    **mbarrier.TABLE,
+    **bulk.TABLE,
+    **cluster.TABLE,
+    **wgmma.TABLE,
 }
+_WAITS: dict[str, Any] = {
+    "mbarrier.test_wait": mbarrier.Test,
+    "mbarrier.try_wait": mbarrier.Test,
+    "barrier.cluster.wait": cluster.ClusterWait,
+    "wgmma.fence": wgmma.Fence,
+}
+_ASYNCHRONOUS = (
+    "mbarrier.",
+    "cp.async.bulk",
+    "cp.reduce",
+    "cp.async.mbarrier",
+    "wgmma.",
+    "barrier.cluster",
+    "mapa",
+)
 
 
 _BY_KIND = {
@@ -76,3 +100,13 @@ def find(op: str) -> Make | None:
     """What makes an instruction ready to run."""
     found = known(op)
     return found.make if found else None
+
+
+def wait_of(op: str) -> Any:
+    """What makes an instruction ready at which a thread waits for others; None for any other."""
+    return _WAITS.get(".".join(op.split(".")[:2])) or _WAITS.get(".".join(op.split(".")[:3]))
+
+
+def is_asynchronous(op: str) -> bool:
+    """Whether a kernel with it needs clocks (memory/asynchronous.py)."""
+    return op.startswith(_ASYNCHRONOUS) or "shared::cluster" in op

@@ -77,7 +77,7 @@ class _Form:
 Places = tuple[Array, Array]
 
 
-def _places(which: str, rows: int, columns: int, bits: int) -> Places:
+def fragment_places(which: str, rows: int, columns: int, bits: int) -> Places:
     """Row and column of each lane's elements, (32, elements), in the order of the registers."""
     group, place = np.arange(WARP) // 4, np.arange(WARP) % 4
     per = max(1, 32 // bits)
@@ -129,7 +129,7 @@ def _mma(b: Builder, i: Instruction, site: Site) -> Run:
         }
         into = _quad_places("c", "", d_kind)
     else:
-        places = {which: _places(which, *size, bits_of(of[which])) for which, size in sizes.items()}
+        places = {which: fragment_places(which, *size, bits_of(of[which])) for which, size in sizes.items()}
         into = places["c"]
     copies = 4 if quads else 1
     bits = 64 if a_kind == "f64" else 32

@@ -8,7 +8,7 @@ from harness.ptx.builder import SEEN, Builder, Run
 from harness.ptx.hazards import Site
 from harness.ptx.instructions.common import Known, parts
 from harness.ptx.lanes import Mask
-from harness.ptx.memory import CONSTANT, LOCAL, SHARED
+from harness.ptx.memory import CONSTANT, LOCAL, PARAMETER, SHARED
 from harness.ptx.syntax import Instruction, Operand, PtxError, Vector
 
 
@@ -63,7 +63,7 @@ def _pack(b: Builder, target: Operand, source: Operand, kind: str) -> Run:
 def _cvta(b: Builder, i: Instruction, site: Site) -> Run:
     modifiers, _ = parts(i)
     space = modifiers[-1]
-    base = {"global": 0, "shared": SHARED, "local": LOCAL, "const": CONSTANT}.get(space)
+    base = {"global": 0, "shared": SHARED, "local": LOCAL, "const": CONSTANT, "param": PARAMETER}.get(space)
     if base is None:
         raise PtxError("not supported")
     put, one = b.write(i.operands[0]), b.read(i.operands[1], "s64")

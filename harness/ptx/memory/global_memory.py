@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from harness.ptx.hazards import Site, Trap
-from harness.ptx.lanes import Array, Geometry, Mask, full
+from harness.ptx.lanes import Array, Geometry, Items, Mask, full
 from harness.ptx.memory.buffer import BUFFER, Buffer
 from harness.ptx.memory.order import Order
 from harness.ptx.memory.pattern import Reading, over_lanes
@@ -177,6 +177,17 @@ class GlobalMemory:
         # Not counted: to the hardware an atomic is no store, and Nsight Compute counts it apart.
         return update(buffer.bytes, element, width, change)
 
+    def combine(self, site: Site, address: Array, width: int, mask: Items, change: Any) -> None:
+        """Atomic, of places (n,) that differ: ``change`` makes the new words (n,) of the old ones."""
+        resolved = self._resolve(site, address, width, mask)
+        if resolved is None:
+            raise Trap("unsupported", "a reduction on several buffers", site, self._lane(0, mask))
+        buffer, element, _ = resolved
+        self._check_read(site, buffer, element, width, mask, atomic=True)
+        self._check_write(site, buffer, element, width, mask, atomic=True)
+        words = buffer.bytes.view(f"u{width}")
+        words[element] = change(words[element])
+
     def _check_read(
         self, site: Site, buffer: Buffer, element: Array, width: int, mask: Mask | None, atomic: bool = False
     ) -> None:
@@ -240,6 +251,8 @@ class GlobalMemory:
     def _active(self, address: Any, mask: Mask | None) -> Array:
         """The addresses of the active lanes."""
         assert self._geometry is not None
+        if isinstance(mask, Items):
+            return np.asarray(address)
         address = full(address, self._geometry.lanes)
         return address if mask is None else np.asarray(address[mask.index])
 

@@ -33,6 +33,7 @@ class Pattern:
     access: SharedAccess | None = None  # where counters are kept
     atomic: bool = False
     clash: tuple[int, int] | None = field(default=None)
+    by_warp: list[tuple[int, Array, Array]] | None = None  # see clock_tags.py
 
     @cached_property
     def cells(self) -> tuple[Array, Array]:

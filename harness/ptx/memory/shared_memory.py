@@ -19,9 +19,12 @@ import numpy as np
 
 from harness.ptx.hazards import Site, Trap
 from harness.ptx.lanes import WARP, Array, Geometry, Mask, full
+from harness.ptx.memory.clock_tags import ClockTags
+from harness.ptx.memory.clocks import Clocks
 from harness.ptx.memory.copies import Copies
 from harness.ptx.memory.pattern import Pattern, Reading, same_mask
-from harness.ptx.memory.spaces import SLOT, Change, gather, readable, scatter, update
+from harness.ptx.memory.proxy import AsyncProxy
+from harness.ptx.memory.spaces import RANK, SLOT, Change, gather, readable, scatter, update
 from harness.ptx.memory.tags import Tags
 from harness.ptx.syntax import Variable
 
@@ -32,26 +35,36 @@ class SharedMemory:
     """The shared memory of the blocks that run together."""
 
     def __init__(
-        self, variables: Sequence[Variable], dynamic: int, geometry: Geometry, granule: int, reserved: int = 0
+        self,
+        variables: Sequence[Variable],
+        dynamic: int,
+        geometry: Geometry,
+        granule: int,
+        reserved: int = 0,
+        clocks: Clocks | None = None,
     ) -> None:
-        self._geometry, self._granule, self._reserved = geometry, granule, reserved
+        self._geometry, self.granule, self._reserved = geometry, granule, reserved
+        self._clocks = clocks
         self._variables = list(variables)
-        self._sizes = np.array([v.size or dynamic for v in variables] or [0], np.int64)
-        self._starts = np.zeros(len(self._sizes), np.int64)
-        at = 0
-        for i, variable in enumerate(variables):
-            at = -(-at // max(variable.align, 16)) * max(variable.align, 16)
-            self._starts[i] = at
-            at += int(self._sizes[i])
-        self._row_size = -(-max(at, 16) // 16) * 16
-        self._bytes = np.zeros(self._row_size * geometry.count, np.uint8)
-        cells = len(self._bytes) // granule
+        self._starts, self._sizes = layout(variables, dynamic)
+        # Where a variable starts within its slot of the address space.
+        self._bias = self._starts if clocks is not None else np.zeros_like(self._starts)
+        end = int((self._starts + self._sizes).max())
+        self.row_size = -(-max(end, 16) // 16) * 16
+        self.storage = np.zeros(self.row_size * geometry.count, np.uint8)
+        cells = len(self.storage) // granule
         self._written = np.zeros(cells, bool)
         self._pending = np.zeros(cells, np.int32)  # thread + 1 of a copy in flight
         self._epoch = np.zeros(geometry.count, np.int32)
         self._warp_step = np.zeros(geometry.lanes // WARP, np.int32)
-        self._tags: Tags | None = None
-        self._log: list[tuple[bool, Pattern, Array]] = []
+        self._tags: Tags | ClockTags | None = None
+        self.proxy: AsyncProxy | None = None
+        if clocks is not None:
+            self._tags = ClockTags(cells, clocks)
+            self.proxy = AsyncProxy(cells, clocks, self._tags, geometry)
+            self.proxy.place = lambda cell: self.describe(cell * granule)
+            self.proxy.report = lambda *said: self.report(*said)
+        self._log: list[tuple[bool, Pattern, Any]] = []
         self._applied = 0
         self._reads = self._writes = 0  # bits of the patterns of the epoch
         self._copies = Copies(geometry.lanes)
@@ -60,42 +73,42 @@ class SharedMemory:
     # Accesses
 
     def load(self, site: Site, address: Any, width: int, mask: Mask | None) -> Array:
-        return gather(self._bytes, self._read(site, address, width, mask).element, width)
+        return gather(self.storage, self._read(site, address, width, mask).element, width)
 
     def prepare(self, site: Site, address: Any, width: int, mask: Mask | None) -> Callable[[], Reading]:
         """A load in two parts: what may stop it, and the rest, which happens when it is called."""
-        pattern = self._pattern(site, address, width, mask)
+        pattern = self.pattern(site, address, width, mask)
         if not pattern.known:
             self._check_known(site, pattern)
 
         def read() -> Reading:
             self._note_read(site, pattern)
-            return self._bytes, pattern.index
+            return self.storage, pattern.index
 
         return read
 
     def _read(self, site: Site, address: Any, width: int, mask: Mask | None) -> Pattern:
-        pattern = self._pattern(site, address, width, mask)
+        pattern = self.pattern(site, address, width, mask)
         if not pattern.known:
             self._check_known(site, pattern)
         self._note_read(site, pattern)
         return pattern
 
     def store(self, site: Site, address: Any, width: int, values: Array, mask: Mask | None) -> None:
-        pattern = self._pattern(site, address, width, mask)
+        pattern = self.pattern(site, address, width, mask)
         site.count_shared("store", pattern)
         self.check_write(site, pattern)
-        scatter(self._bytes, pattern.element, width, values)
+        scatter(self.storage, pattern.element, width, values)
 
     def update(self, site: Site, address: Any, width: int, mask: Mask | None, change: Change) -> Array:
         """Atomic: each lane's word, one after another; what was there before, (n,) unsigned."""
-        pattern = self._pattern(site, address, width, mask)
+        pattern = self.pattern(site, address, width, mask)
         pattern.atomic = True
         site.count_shared("store", pattern)
         if not pattern.known:
             self._check_known(site, pattern)
         self.check_write(site, pattern)
-        return update(self._bytes, pattern.element, width, change)
+        return update(self.storage, pattern.element, width, change)
 
     def _note_read(self, site: Site, pattern: Pattern) -> None:
         site.count_shared("load", pattern)
@@ -103,6 +116,8 @@ class SharedMemory:
             self._check_pending(site, pattern, "reads")
         if self._writes & pattern.bits:
             self._compare(site, pattern, writes=False)
+        if self.proxy is not None:
+            self.proxy.check_generic(site, pattern, writes=False)
         self._note(False, pattern)
         self._reads |= pattern.bits
 
@@ -113,24 +128,28 @@ class SharedMemory:
             self._check_pending(site, pattern, "writes")
         if (self._writes | self._reads) & pattern.bits:
             self._compare(site, pattern, writes=True)
+        if self.proxy is not None:
+            self.proxy.check_generic(site, pattern, writes=True)
         self._note(True, pattern)
         self._writes |= pattern.bits
         self._written[pattern.cells[0]] = True
 
     def copy(self, site: Site, address: Any, width: int, values: Array, mask: Mask | None) -> None:
         """cp.async: the bytes arrive at some time between now and the wait."""
-        pattern = self._pattern(site, address, width, mask)
+        pattern = self.pattern(site, address, width, mask)
         site.count_shared("copy", pattern)
         self._check_clash(site, pattern)
         if self._copies.pending:
             self._check_pending(site, pattern, "copies to")
         if (self._writes | self._reads) & pattern.bits:
             self._compare(site, pattern, writes=True)
+        if self.proxy is not None:
+            self.proxy.check_generic(site, pattern, writes=True)
         cell, lane = pattern.cells
         self._pending[cell] = lane % self._geometry.threads + 1
         self._written[cell] = True
         self._copies.issue(pattern)
-        scatter(self._bytes, pattern.element, width, values)
+        scatter(self.storage, pattern.element, width, values)
 
     def commit(self, mask: Mask | None) -> None:
         self._copies.commit(mask)
@@ -150,9 +169,9 @@ class SharedMemory:
 
     def barrier(self, blocks: Array) -> None:
         """All threads of these blocks, (B,) bool, have met."""
-        everywhere = bool(blocks.all())
-        if not everywhere:
-            self._apply()  # what was logged belongs to the epoch that ends here
+        everywhere = bool(blocks.all()) and self._geometry.cluster_size == 1
+        if not everywhere or self._clocks is not None:
+            self.apply()  # what was logged belongs to the epoch that ends here
         self._epoch = self._epoch + blocks
         if everywhere:
             self._log.clear()
@@ -169,11 +188,11 @@ class SharedMemory:
     # Checks
 
     def _note(self, write: bool, pattern: Pattern) -> None:
-        self._log.append((write, pattern, self._warp_step))
+        self._log.append((write, pattern, self._warp_step if self._clocks is None else self._clocks.now))
         if len(self._log) - self._applied > 4096:
-            self._apply()
+            self.apply()
 
-    def _apply(self) -> None:
+    def apply(self) -> None:
         """Bring the tags up to the end of the log, in its order."""
         if self._tags is None:
             self._tags = Tags(len(self._written))
@@ -182,10 +201,10 @@ class SharedMemory:
         self._applied = len(self._log)
 
     def _epoch_of(self, cell: Array) -> Array:
-        return np.asarray(self._epoch[cell // (self._row_size // self._granule)])
+        return np.asarray(self._epoch[cell // (self.row_size // self.granule)])
 
     def _compare(self, site: Site, pattern: Pattern, writes: bool) -> None:
-        self._apply()
+        self.apply()
         assert self._tags is not None
         clash = self._tags.clash(pattern, writes, self._epoch_of, self._warp_step, self._geometry)
         if clash is None:
@@ -193,7 +212,7 @@ class SharedMemory:
         cell, lane, other, was_write = clash
         verb, before = "writes" if writes else "reads", "wrote" if was_write else "read"
         who = f"thread {other}" if other >= 0 else "other threads"
-        place = self._place(cell * self._granule)
+        place = self.describe(cell * self.granule)
         self.report("race", f"{verb} {place}, which {who} {before} with no barrier between", site, lane)
 
     def _check_known(self, site: Site, pattern: Pattern) -> None:
@@ -203,9 +222,9 @@ class SharedMemory:
             pattern.known = True
             return
         i = int(np.argmin(known))
-        place = int(cell[i]) * self._granule
+        place = int(cell[i]) * self.granule
         why = self._alignment(self._variable(place))
-        what = f"reads {self._place(place)}, which no thread wrote{why}"
+        what = f"reads {self.describe(place)}, which no thread wrote{why}"
         self.report("uninit", what, site, int(lane[i]))
 
     def _check_pending(self, site: Site, pattern: Pattern, verb: str) -> None:
@@ -216,7 +235,7 @@ class SharedMemory:
         if pending.any():
             i = int(np.argmax(pending != 0))
             who = f"thread {int(pending[i]) - 1}"
-            place = self._place(int(cell[i]) * self._granule)
+            place = self.describe(int(cell[i]) * self.granule)
             what = f"{verb} {place}, where an asynchronous copy of {who} is in flight"
             self.report("race", what, site, int(lane[i]))
 
@@ -232,17 +251,19 @@ class SharedMemory:
         if i >= 0:
             cell, lane = pattern.cells
             t = int(self._geometry.thread[other])
-            place = self._place(int(cell[i]) * self._granule)
+            place = self.describe(int(cell[i]) * self.granule)
             what = f"writes {place}, as thread {t} does with the same instruction"
             self.report("race", what, site, int(lane[i]))
 
-    def _place(self, storage: int) -> str:
+    def describe(self, storage: int) -> str:
+        """A place in the storage of all blocks as one in a variable."""
         i = self._variable(storage)
-        offset = storage % self._row_size - int(self._starts[i])
+        offset = storage % self.row_size - int(self._starts[i])
         return f"shared memory {readable(self._variables[i].name)}+{offset}"
 
     def _variable(self, storage: int) -> int:
-        return int(np.searchsorted(self._starts, storage % self._row_size, side="right")) - 1
+        offset = storage % self.row_size
+        return int(np.argmax(np.where(self._starts <= offset, self._starts, -1)))
 
     def _alignment(self, i: int) -> str:
         """What became of the alignment of a variable that has more than shared memory itself."""
@@ -256,7 +277,7 @@ class SharedMemory:
 
     # Patterns
 
-    def _pattern(self, site: Site, address: Any, width: int, mask: Mask | None) -> Pattern:
+    def pattern(self, site: Site, address: Any, width: int, mask: Mask | None) -> Pattern:
         patterns: list[Pattern] = site.patterns
         for pattern in patterns:
             if pattern.address is address and pattern.mask is mask:
@@ -285,11 +306,14 @@ class SharedMemory:
     def _build(
         self, site: Site, address: Any, mask: Mask | None, width: int, active: Array, lane: Array
     ) -> Pattern:
-        active = (active.astype(np.int64) & 0xFFFFFFFF) - self._reserved
+        active = active.astype(np.int64) & 0xFFFFFFFF
+        row, active = self._peers(lane, active)
+        active = active - self._reserved
         slot, offset = (active >> SLOT) - 1, active & ((1 << SLOT) - 1)
         inside = (slot >= 0) & (slot < len(self._variables))
         slot = np.where(inside, slot, 0)
-        inside &= offset + width <= self._sizes[slot]
+        offset = offset - self._bias[slot]
+        inside &= (offset >= 0) & (offset + width <= self._sizes[slot])
         if not inside.all():
             self._out_of_bounds(site, int(active[np.argmin(inside)]), width, int(lane[np.argmin(inside)]))
         if width > 1 and (offset & (width - 1)).any():
@@ -299,7 +323,7 @@ class SharedMemory:
             what = f"{width}-byte access at {place} is not aligned to {width} bytes"
             raise Trap("misaligned", what, site, int(lane[i]))
         offset = offset + self._starts[slot]
-        element = (self._geometry.row[lane] * self._row_size + offset) >> (width.bit_length() - 1)
+        element = (row * self.row_size + offset) >> (width.bit_length() - 1)
         return Pattern(
             address=address,
             mask=mask,
@@ -307,16 +331,79 @@ class SharedMemory:
             element=element,
             lane=lane,
             offset=offset,
-            granule=self._granule,
+            granule=self.granule,
             threads=self._geometry.threads,
             name=site.instruction.op,
         )
+
+    def _peers(self, lane: Array, address: Array) -> tuple[Array, Array]:
+        """Whose shared memory these addresses are of, and what they are there: of the lane's own block, or of
+        one of its cluster by its rank."""
+        row = self._geometry.row[lane]
+        size = self._geometry.cluster_size
+        if size == 1:
+            return row, address
+        rank = (address >> RANK) - 1
+        peer = np.where((rank >= 0) & (rank < size), row // size * size + rank, row)
+        return peer, np.where(rank < size, address & ((1 << RANK) - 1), address)
+
+    # Whole pieces, of the async proxy
+
+    def locate(self, site: Site, lane: int, address: int, size: int) -> int:
+        """Where so many bytes of one variable start in the storage; traps where they are not within one."""
+        at = np.array([lane])
+        row, where = self._peers(at, np.array([address & 0xFFFFFFFF]))
+        where = where - self._reserved
+        slot, offset = (int(where[0]) >> SLOT) - 1, int(where[0]) & ((1 << SLOT) - 1)
+        if 0 <= slot < len(self._variables):
+            offset -= int(self._bias[slot])
+        if not 0 <= slot < len(self._variables) or not 0 <= offset <= self._sizes[slot] - size:
+            self._out_of_bounds(site, int(where[0]), size, lane)
+        return int(row[0]) * self.row_size + int(self._starts[slot]) + offset
+
+    def expand(self, site: Site, lane: int, address: int) -> int:
+        """The address of which a matrix descriptor holds the low bits."""
+        offset = address - self._reserved
+        found = np.flatnonzero((self._starts <= offset) & (offset < self._starts + self._sizes))
+        if not len(found):
+            what = f"reads shared address 0x{address:x}, which is of no variable"
+            raise Trap("bounds", what, site, lane)
+        slot = int(found[0])
+        return (slot + 1 << SLOT) + address
+
+    def put(self, start: int, cells: Array, values: Array) -> None:
+        """Bytes (n,) as the async proxy writes them."""
+        self.storage[start : start + len(values)] = values
+        self._written[cells] = True
+
+    def check_idle(self, site: Site, lane: int, cells: Array, verb: str) -> None:
+        """That no cp.async to these cells is in flight."""
+        if self._copies.pending and self._pending[cells].any():
+            place = self.describe(int(cells[np.argmax(self._pending[cells] != 0)]) * self.granule)
+            self.report("race", f"{verb} {place}, where an asynchronous copy is in flight", site, lane)
+
+    def check_written(self, site: Site, lane: int, cells: Array) -> None:
+        if not self._written[cells].all():
+            place = self.describe(int(cells[np.argmin(self._written[cells])]) * self.granule)
+            self.report("uninit", f"reads {place}, which no thread wrote", site, lane)
+
+    def hand_over(self, site: Site, mask: Mask | None) -> list[tuple[int, Array]]:
+        """The cp.async in flight of these lanes end with an mbarrier in place of a wait: (lane, cells)."""
+        found = []
+        for pattern, done in self._copies.wait(-1, mask):
+            cell, lane = pattern.cells
+            if done is not None:
+                cell, lane = cell[done[lane]], lane[done[lane]]
+            self._pending[cell] = 0
+            found += [(int(one), cell[lane == one]) for one in np.unique(lane)]
+        return found
 
     def _out_of_bounds(self, site: Site, address: int, width: int, lane: int) -> None:
         # An index past either end of a variable of slot s lands within half a slot of it.
         slot = (address + (1 << (SLOT - 1))) >> SLOT
         offset = address - (slot << SLOT)
         if 1 <= slot <= len(self._variables):
+            offset -= int(self._bias[slot - 1])
             name, size = readable(self._variables[slot - 1].name), int(self._sizes[slot - 1])
             if offset < 0:
                 where = f"{-offset} bytes before the start of {name}"
@@ -328,3 +415,15 @@ class SharedMemory:
         else:
             where = f"shared address 0x{address + self._reserved:x} is of no variable"
         raise Trap("bounds", f"accesses {width} bytes of shared memory, {where}", site, lane)
+
+
+def layout(variables: Sequence[Variable], dynamic: int) -> tuple[Array, Array]:
+    """Where each variable starts, and its bytes: those of a fixed size first, as ptxas places them."""
+    sizes = np.array([v.size or dynamic for v in variables] or [0], np.int64)
+    starts = np.zeros(len(sizes), np.int64)
+    at = 0
+    for i in sorted(range(len(variables)), key=lambda i: variables[i].size == 0):
+        align = max(variables[i].align, 16)
+        starts[i] = at = -(-at // align) * align
+        at += int(sizes[i]) if variables[i].size else 0
+    return starts, sizes

@@ -14,9 +14,10 @@ SLOT = 20  # address bits of a shared or constant variable, apart like the buffe
 # Bytes at the start of shared memory that are the system's from sm_90 on: as in the cubins, whose sections of
 # shared memory have so many more. An address of a variable is no multiple of a larger power of two.
 RESERVED = 1024
+RANK = 28  # address bits of shared memory below the rank + 1 of a block in its cluster, 0 for the own one
 LOCAL, SHARED, CONSTANT = 1 << 61, 2 << 61, 3 << 61  # where the generic addresses of each space start
 UNSIGNED: dict[int, Any] = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32)}
-
+PARAMETER = 1 << 60  # generic addresses of parameters
 
 # A word, (1,), of 32 or 64 bits, to what an atomic makes of it, for the lane at a place of the active ones.
 Change = Callable[[int, Array], Array]

@@ -39,7 +39,8 @@ $END:
 }
 """
 OTHER = (
-    ".visible .entry other(.param .u32 o_n)\n{\n    wgmma.fence.sync.aligned;\n    frobnicate.f32 %what;\n}\n"
+    ".visible .entry other(.param .u32 o_n)\n{\n    tcgen05.fence::before_thread_sync;\n"
+    "    frobnicate.f32 %what;\n}\n"
 )
 X = np.arange(64, dtype=np.float32).reshape(8, 8)
 
@@ -120,7 +121,7 @@ def test_an_unknown_instruction_of_another_entry_is_nothing_to_this_one() -> Non
     text = HEAD + OTHER + SCALE
     assert scale(64, 2.0, X, X, text=text, entry="scale").clean
     with pytest.raises(
-        ptx.PtxError, match=r"unknown instruction wgmma.fence.sync.aligned: PTX line 6: wgmma"
+        ptx.PtxError, match=r"unknown instruction tcgen05.fence::before_thread_sync: PTX line 6: tcgen05"
     ):
         ptx.run(text, entry="other", grid=1, block=32, arguments=[1])
 
