@@ -63,6 +63,7 @@ def _register_tile(config: Config, dtype: DType) -> BlockShape:
         threads=(n // thread_n, m // thread_m),
         tile=(m, n),
         thread_tile=(thread_m, thread_n),
+        whole_warps=True,
         shared_bytes=4 * (m * (k + padding) + k * (n + padding)),
     )
 
@@ -75,6 +76,7 @@ def _float4_tile(config: Config, dtype: DType) -> BlockShape:
         threads=(n // thread_n, m // thread_m),
         tile=(m, n),
         thread_tile=(thread_m, thread_n),
+        whole_warps=True,
         shared_bytes=4 * k * (m + padding + n) * config.get("STAGES", 1),
         vectors=(("As", m + padding, 4), ("Bs", n, 4)),
     )
@@ -88,6 +90,7 @@ def _async_tile(config: Config, dtype: DType) -> BlockShape:
         threads=(n // thread_n, m // thread_m),
         tile=(m, n),
         thread_tile=(thread_m, thread_n),
+        whole_warps=True,
         shared_bytes=4 * k * (m + n) * config["STAGES"],
         dynamic=True,
         vectors=(("As", k, 4), ("Bs", n, 4)),
@@ -151,6 +154,7 @@ def _split_tile(config: Config, dtype: DType) -> BlockShape:
         threads=(n // thread_n, m // thread_m),
         tile=(m, n),
         thread_tile=(thread_m, thread_n),
+        whole_warps=True,
         shared_bytes=4 * k * (m + n) + 4,
         split=config["SPLIT"],
     )

@@ -24,7 +24,7 @@ class BlockShape:
     rows and columns per thread (None for warp-wide kernels); ``shared_bytes``: static and dynamic shared
     memory per block, None if not declared; ``dynamic``: whether it is requested at launch, but for
     ``static_bytes`` of it; ``vectors``: (name, row stride in elements, vector width in elements) for every
-    vector access to shared memory; ``batch``: matrices of a batch per block; ``split``: number of blocks that
+    vector access to shared memory; ``whole_warps``: whether the threads must be a multiple of 32; ``batch``: matrices of a batch per block; ``split``: number of blocks that
     share the K of a tile."""
 
     threads: tuple[int, int] | tuple[int, int, int]
@@ -34,6 +34,7 @@ class BlockShape:
     dynamic: bool = False
     static_bytes: int = 0
     vectors: tuple[tuple[str, int, int], ...] = ()
+    whole_warps: bool = False
     batch: int = 1
     split: int = 1
 

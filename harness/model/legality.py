@@ -95,8 +95,8 @@ def _block_refusals(shape: BlockShape, limits: GpuLimits) -> Iterable[str]:
     threads, block = prod(shape.threads), "×".join(map(str, shape.threads))
     if threads > limits.threads_per_block:
         yield f"{threads} threads per block ({block}), at most {limits.threads_per_block} allowed"
-    if threads < 1:
-        yield f"{threads} threads per block ({block})"
+    if threads < 1 or (shape.whole_warps and threads % WARP):
+        yield f"{threads} threads per block ({block}) are not a multiple of the warp size {WARP}"
     allowed = limits.shared_per_block_optin if shape.dynamic else limits.shared_per_block_static
     if shape.shared_bytes is not None and shape.shared_bytes > allowed:
         kind = "dynamic" if shape.dynamic else "static"

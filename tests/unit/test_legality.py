@@ -36,6 +36,10 @@ def test_a_sound_block_is_not_refused() -> None:
             "4096 threads per block (64×64), at most 1024 allowed",
         ),
         (
+            {"threads": (4, 4), "tile": (32, 32), "whole_warps": True},
+            "16 threads per block (4×4) are not a multiple of the warp size 32",
+        ),
+        (
             {"shared_bytes": 48 * 1024 + 4},
             "49156 bytes of static shared memory per block, at most 49152 allowed",
         ),
@@ -62,6 +66,10 @@ def test_a_sound_block_is_not_refused() -> None:
 )
 def test_a_fault_is_the_one_reason(change: dict[str, object], reason: str) -> None:
     assert refused(replace(GOOD, **change)) == (reason,)  # type: ignore[arg-type]
+
+
+def test_a_block_need_not_be_of_whole_warps() -> None:
+    assert refused(replace(GOOD, threads=(4, 4), tile=(32, 32))) == ()
 
 
 def test_several_faults_are_all_told() -> None:
