@@ -24,8 +24,8 @@ class BlockShape:
     rows and columns per thread (None for warp-wide kernels); ``shared_bytes``: static and dynamic shared
     memory per block, None if not declared; ``dynamic``: whether it is requested at launch, but for
     ``static_bytes`` of it; ``vectors``: (name, row stride in elements, vector width in elements) for every
-    vector access to shared memory; ``whole_warps``: whether the threads must be a multiple of 32; ``batch``: matrices of a batch per block; ``split``: number of blocks that
-    share the K of a tile."""
+    vector access to shared memory; ``whole_warps``: whether the threads must be a multiple of 32; ``batch``:
+    matrices of a batch per block; ``split``: number of blocks that share the K of a tile."""
 
     threads: tuple[int, int] | tuple[int, int, int]
     tile: tuple[int, int]
