@@ -59,7 +59,7 @@ class State:
         self.inflight = InFlight([])
         self.asynchronous: Asynchronous | None = None
         self.local = LocalMemory(0, 0)
-        self._tell, self._declared = tell, list(parameters)
+        self.tell, self._declared = tell, list(parameters)
         of: dict[str, list[Variable]] = {space: [] for space in ("shared", "const", "local", "global")}
         for variable in variables:
             of[variable.space].append(variable)
@@ -127,7 +127,7 @@ class State:
         """A batch of launches on this memory."""
         self.memory, self.printed = memory, []
         memory.declare(self._global_variables, launches)
-        memory.report = self._tell
+        memory.report = self.tell
 
     def enter(
         self,
@@ -148,9 +148,9 @@ class State:
         self.memory.enter(geometry)
         clocks = Clocks(geometry) if self.is_asynchronous else None
         self.shared = SharedMemory(self._shared_variables, dynamic, geometry, granule, self._reserved, clocks)
-        self.shared.report = self._tell
+        self.shared.report = self.tell
         if clocks is not None:
-            self.asynchronous = Asynchronous(self.shared, clocks, geometry, self._tell)
+            self.asynchronous = Asynchronous(self.shared, clocks, geometry, self.tell)
         self.inflight.enter(geometry.lanes)
         self.local = LocalMemory(self._local_size, geometry.lanes if self._local_size else 0)
         self.parameters = {

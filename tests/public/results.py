@@ -70,7 +70,7 @@ def _add(ran: Ran, said: Mapping[str, str], test: ElementTree.Element) -> None:
     told = failure.text if failure is not None else skipped.get("message") if skipped is not None else ""
     text = told or ""
     verdict = said.get("verdict", "")
-    if "UNSUPPORTED" in verdict:
+    if "UNSUPPORTED" in verdict or ": UNSUPPORTED: " in text:
         ran.lacking = ran.lacking or _needed(text)
     elif failure is not None:
         names = said.get("findings", "").split() or [

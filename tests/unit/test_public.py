@@ -83,7 +83,8 @@ def test_an_unsupported_instruction_is_named_whether_it_was_declared_or_not() ->
         "a-f32", f'<skipped message="NOT_EMULATED: {text}" />', verdict="NOT_EMULATED UNSUPPORTED"
     )
     crashed = case("b-f32", f"<failure>CRASHED: {text}</failure>", verdict="CRASHED UNSUPPORTED")
-    assert results(declared, crashed) == [
+    counters = case("b-f32", f"<failure>CRASHED: b: UNSUPPORTED: {text}</failure>", problem="")
+    assert results(declared, crashed, counters) == [
         Judged("a", Result.NOT_EMULATED, "wgmma.fence.sync.aligned"),
         Judged("b", Result.NOT_EMULATED, "wgmma.fence.sync.aligned"),
     ]

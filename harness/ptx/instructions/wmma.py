@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from harness.ptx.builder import Builder, Run
-from harness.ptx.hazards import Site, Trap
+from harness.ptx.hazards import Site, Tell, Trap
 from harness.ptx.instructions.common import Known
 from harness.ptx.instructions.fragments import Words, bits_of, elements, product, registers, whole_warps
 from harness.ptx.instructions.memory import accessors
@@ -103,7 +103,7 @@ def _wmma_load(b: Builder, i: Instruction, site: Site) -> Run:
     def run(mask: Mask | None) -> None:
         whole_warps(mask, site)
         start = full(base(), state.lanes)
-        _check_start(start, mask, site)
+        _check_start(start, mask, site, into.count * fragment.word, state.tell)
         found = []
         for offset in _offsets(fragment, stride(), state.lanes):
             at[0] = start + offset
@@ -133,7 +133,7 @@ def _wmma_store(b: Builder, i: Instruction, site: Site) -> Run:
     def run(mask: Mask | None) -> None:
         whole_warps(mask, site)
         start, held = full(base(), state.lanes), source.get()
-        _check_start(start, mask, site)
+        _check_start(start, mask, site, source.count * fragment.word, state.tell)
         if fragment.transposed:
             plain = _Fragment("d", "row", words[6], words[-1])
             held = fragment.encode(plain.decode(held))
@@ -147,12 +147,17 @@ def _wmma_store(b: Builder, i: Instruction, site: Site) -> Run:
     return run
 
 
-def _check_start(start: Array, mask: Mask | None, site: Site) -> None:
-    active = start if mask is None else start[mask.index]
-    if (active & 31).any():
-        i = int(np.argmax((active & 31) != 0))
-        lane = i if mask is None else int(mask.index[i])
-        raise Trap("misaligned", "has a matrix that does not start at a multiple of 32 bytes", site, lane)
+def _check_start(start: Array, mask: Mask | None, site: Site, fragment: int, tell: Tell) -> None:
+    """A matrix starts at a multiple of the bytes of a lane's fragment (PTX ISA §9.7.14.4.2); CUDA C++ asks
+    for 32 bytes, whatever the fragment."""
+    for unit, error in ((fragment, True), (32, False)):
+        off = (start if mask is None else start[mask.index]) % unit != 0
+        if off.any():
+            i = int(np.argmax(off))
+            lane, what = i if mask is None else int(mask.index[i]), f"at a multiple of {unit} bytes"
+            if error:
+                raise Trap("misaligned", f"has a matrix that does not start {what}", site, lane)
+            tell("misaligned", f"has a matrix that does not start {what}", site, lane, True)
 
 
 def _wmma_mma(b: Builder, i: Instruction, site: Site) -> Run:

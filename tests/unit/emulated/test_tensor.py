@@ -107,6 +107,20 @@ def test_a_matrix_that_is_not_where_it_must_be(offset: int, stride: int, check: 
     assert "wmma.load.a" in hazard.message
 
 
+@pytest.mark.parametrize(("offset", "kinds"), [(0, []), (8, ["note"]), (4, ["error"])])
+def test_a_matrix_of_bytes_starts_at_a_multiple_of_8_in_ptx_and_of_32_in_cuda(
+    offset: int, kinds: list[str]
+) -> None:
+    """Where a tile of 16 columns of INT8 begins, in the columns of a wider matrix."""
+    body = f"mov.u32 %r50, 64;\nwmma.load.b.sync.aligned.row.m16n16k16.global.s8 {registers('r', 2)}, "
+    _, report = launch(body + f"[%rd11+{offset}], %r50;", [np.zeros((16, 64), np.int8)], np.zeros((1, 1)))
+    assert ["note"] * len(report.notes) + ["error"] * len(report.hazards) == kinds
+    for hazard in (*report.notes, *report.hazards):
+        unit = 32 if report.notes else 8
+        assert hazard.check == "misaligned"
+        assert f"has a matrix that does not start at a multiple of {unit} bytes" in hazard.message
+
+
 def test_a_shape_that_there_is_not_is_told() -> None:
     body = f"wmma.load.b.sync.aligned.row.m32n8k8.global.f16 {registers('r', 8)}, [%rd11], %r50;"
     with pytest.raises(PtxError, match=r"unknown form of wmma.*no shape and type.*PTX line \d+: wmma.load.b"):
