@@ -172,5 +172,12 @@ def profile(session: nox.Session) -> None:
     harness(session, "profile")
 
 
+@nox.session(default=False)
+def doctor(session: nox.Session) -> None:
+    """What this machine has for the suite, one line each, and what to do."""
+    install(session, "test")
+    harness(session, "doctor")
+
+
 if __name__ == "__main__":
     nox.main()

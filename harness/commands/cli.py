@@ -23,6 +23,7 @@ COMMANDS = {
     "sanitize": "memory errors, races, uninitialised reads and barrier errors, with compute-sanitizer",
     "report": "update the ladder table of a README from the stored baselines",
     "evidence": "judge the cases of a stored run again",
+    "doctor": "what this machine has for the suite, one line each, and what to do",
 }
 USAGE = "usage: gemm-regression [--project PATH] COMMAND ..."
 _MORE = "`gemm-regression COMMAND --help` shows the options; --project PATH selects another project folder."

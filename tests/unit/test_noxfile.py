@@ -73,6 +73,7 @@ def test_every_command_is_there_and_says_what_it_does() -> None:
         "baseline",
         "sanitize",
         "profile",
+        "doctor",
     }
     assert all(len(description.split()) > 3 for description in found.values())
 

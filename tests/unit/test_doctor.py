@@ -1,0 +1,96 @@
+"""What a machine lacks is a line that says what to do; what it has is a line, too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.commands import doctor
+from harness.compiler import tools
+from harness.compiler.errors import ToolchainError
+
+ROOT = Path(__file__).parents[2]
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def test_a_machine_that_has_all_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor.main(["--project", str(ROOT)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[1] for line in lines} >= {
+        "python",
+        "packages",
+        "nvcc",
+        "g++",
+        "cache",
+        "project",
+        "git",
+    }
+    assert not [line for line in lines if line.startswith("fail")]
+
+
+def test_a_missing_compiler_fails_and_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing() -> tools.Nvcc:
+        raise ToolchainError("no nvcc found: set CUDA_HOME")
+
+    monkeypatch.setattr(tools, "find_nvcc", missing)
+    assert doctor.main(["--project", str(ROOT)]) == 1
+    assert "fail nvcc        no nvcc found: set CUDA_HOME" in capsys.readouterr().out
+
+
+def test_it_needs_nothing_but_python() -> None:
+    command = [sys.executable, "-S", "-m", "harness", "doctor"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "not installed; run this through nox, or pip install" in done.stdout
+    assert done.stderr == ""
+
+
+def test_a_folder_that_is_no_project_and_a_shallow_clone(tmp_path: Path) -> None:
+    assert doctor.project(tmp_path).state == "fail"
+    assert doctor.history(tmp_path).do == "commits cannot be compared: git init"
+    subprocess.run(
+        ["git", "clone", "-q", "--depth", "1", f"file://{ROOT}", str(tmp_path / "shallow")], check=True
+    )
+    assert "git fetch --unshallow" in doctor.history(tmp_path / "shallow").do
+    assert doctor.history(ROOT).what == "git"
+
+
+def test_settings_of_the_repository_are_asked_of_github(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(
+        tmp_path,
+        "gh",
+        'case "$*" in "auth status") ;; "repo view"*) echo me/kernels ;; *environments/gpu*) exit 1 ;;\n'
+        "*workflow*) echo false ;; *runners*) echo true ;; esac",
+    )
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    found = {line.what: line for line in doctor.repository(ROOT)}
+    assert found["runners"].state == "ok"
+    assert (found["pull requests"].state, found["pull requests"].found) == ("note", "not set")
+    assert (found["environment"].found, found["environment"].state) == ("cannot be read", "note")
+
+
+def test_counters_that_only_root_may_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path, "ncu", "")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert doctor.counters(lambda: "RmProfilingAdminOnly: 1\n").do.startswith(
+        "load the driver with NVreg_Restrict"
+    )
+    assert doctor.counters(lambda: "RmProfilingAdminOnly: 0\n").state == "ok"
+
+
+def test_clocks_below_the_highest_are_noted() -> None:
+    assert doctor.clocks(1200, 1980, 700.0).state == "note"
+    assert doctor.clocks(1980, 1980, 700.0).state == "ok"
