@@ -33,6 +33,7 @@ from harness.baselines import (
 from harness.baselines.agree import agreement, boards, summary
 from harness.baselines.history import lost, moves, of_boards
 from harness.commands.common import KERNELS, PERFORMANCE, files_of_tests, for_pytest, project_of
+from harness.commands.progress import progress, quiet
 from harness.compiler.static.files import shown
 from harness.project import selection as cases
 from harness.project.loader import Project
@@ -97,10 +98,14 @@ def _measure(arguments: Sequence[str]) -> int:
         return 1
     runs = [os.path.relpath(folder / f"run_{number}.json") for number in range(1, RUNS + 1)]
     measuring = [[*timed, "--baseline-run", f"--benchmark-json={run}"] for run in runs]
-    for step in ([*both, "--verify-timed"], *measuring):
-        command = [sys.executable, "-m", "pytest", *step, "--device", "cuda", "-m", "gpu", *options]
-        if status := subprocess.run(command, check=False).returncode:
-            return status
+    parts = {"verified": [*both, "--verify-timed"]}
+    parts |= {f"run {number} of {RUNS}": part for number, part in enumerate(measuring, 1)}
+    with progress("baseline", len(parts), quiet(options)) as step:
+        for what, part in parts.items():
+            command = [sys.executable, "-m", "pytest", *part, "--device", "cuda", "-m", "gpu", *options]
+            if status := subprocess.run(command, check=False).returncode:
+                return status
+            step(what)
     return main(["merge", *runs, "--yes", "--project", str(project.root)])
 
 

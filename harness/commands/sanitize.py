@@ -11,13 +11,14 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
 from harness.commands.common import KERNELS, files_of_tests, for_pytest
+from harness.commands.progress import progress, quiet
 from harness.compiler.errors import ToolchainError
 from harness.compiler.tools import find_tool
 from harness.devices.cuda.guards import EXACT
@@ -128,10 +129,14 @@ def main(arguments: Sequence[str]) -> int:
         print(f"sanitize: {error}", file=sys.stderr)
         return 2
     red = []
-    console.print(f"{', '.join(TOOLS)} …")
-    with ThreadPoolExecutor(len(TOOLS)) as pool:
-        runs = list(pool.map(lambda tool: watch(sanitizer, tool, names, under), TOOLS))
-    for tool, said in zip(TOOLS, runs, strict=True):
+    runs: dict[str, subprocess.CompletedProcess[str]] = {}
+    with ThreadPoolExecutor(len(TOOLS)) as pool, progress("sanitize", len(TOOLS), quiet(options)) as step:
+        started = {pool.submit(watch, sanitizer, tool, names, under): tool for tool in TOOLS}
+        for run in as_completed(started):
+            runs[started[run]] = run.result()
+            step(started[run])
+    for tool in TOOLS:
+        said = runs[tool]
         if why := verdict(tool, said.returncode, said.stdout, names):
             red.append(why)
             print(said.stdout)
