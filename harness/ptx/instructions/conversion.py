@@ -85,8 +85,9 @@ def _plain_conversion(target: str, source: str, rounding: str) -> Any:
     if rounding in _WHOLE:  # of a float to a float: a whole number
         if target != source:
             raise PtxError("not supported")
-        canonical = arith.canonical if target == "f32" else lambda v: v
-        return lambda v: canonical(_WHOLE[rounding](v.astype(np.float64)).astype(to))
+        if target in ("f16", "bf16"):
+            return lambda v: narrow(_WHOLE[rounding](v.astype(np.float64)), to, "rn")
+        return lambda v: arith.canonical(_WHOLE[rounding](v)) if target == "f32" else _WHOLE[rounding](v)
     if target == "f32" and source == "f64":
         return lambda v: arith.float64_to_float32(v, rounding)
     if target == "f32" and source not in FLOATS:
@@ -96,6 +97,8 @@ def _plain_conversion(target: str, source: str, rounding: str) -> Any:
     if target in ("f16", "bf16"):
         wide = np.float64 if of.itemsize == 8 or source not in FLOATS else np.float32
         return lambda v: narrow(_sticky(v).astype(wide), to, rounding)
+    if (target, source) == ("f32", "f16"):
+        return lambda v: arith.canonical(v.astype(to))
     return lambda v: v.astype(to)
 
 
