@@ -44,7 +44,8 @@ class Block:
     code: Sequence[Instruction] = ()
     barrier: Barrier | None = None
     wait: Wait | None = None
-    fast: list[Run] | None = None  # what does the same as ``run``, but for registers that nobody reads later
+    # What does the same as ``run``, but for registers that nobody reads later.
+    fast: Callable[[], Sequence[Run]] | None = None
 
 
 class Flow:
@@ -79,7 +80,7 @@ class Flow:
                 continue
             block = self._blocks[at]
             mask = None if lanes is None else Mask(lanes)
-            for run in block.fast or block.run:
+            for run in block.fast() if block.fast else block.run:
                 run(mask)
             active = self._geometry.lanes if mask is None else int(np.count_nonzero(mask.bits))
             self._report.lane_instructions += active * (len(block.run) + (block.end is not None))

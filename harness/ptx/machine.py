@@ -92,7 +92,7 @@ class Machine:
         if self._native:
             bodies = [(block.code, block.run, (at + 1, block.target)) for at, block in enumerate(blocks)]
             for block, fast in zip(blocks, self._native.blocks(bodies), strict=True):
-                block.fast = fast
+                block.fast = fast.runs
         self.state.registers += self._builder.initial
         self.state.wide += [None] * len(self._builder.initial)
         return blocks

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import ml_dtypes
@@ -58,7 +58,7 @@ class EmulatedDevice:
     ) -> None:
         self._time_limit = time_limit
         self.arch, self._nvcc, self._by_source, self._strict = arch, nvcc, by_source, strict
-        self._machines: OrderedDict[Any, Machine] = OrderedDict()
+        self._machines: OrderedDict[Any, tuple[Machine, Callable[[], Mapping[int, int]]]] = OrderedDict()
         self.lane_instructions = 0
 
     def run(self, case: Case, inputs: Inputs) -> Outputs:
@@ -129,13 +129,12 @@ class EmulatedDevice:
                 symbol = entry_symbol(kernel, case.config, case.dtype, ptx)
                 if reason := mismatch(ptx, symbol, case.arguments):
                     raise DeviceError("SIGNATURE", f"{case.variant}: {reason}")
-                entry = parse(ptx, symbol)
-                lines = cache(partial(self._lines, case, entry)) if self._by_source else dict
-                machine = Machine(entry, kernel.source.name, lines)
+                machine = _prepared(ptx, symbol, kernel.source.name)
+                lines = cache(partial(self._lines, case, machine.entry)) if self._by_source else dict
                 if machine.static_shared > STATIC_SHARED:
                     what = f"{machine.static_shared} bytes of static shared memory, {STATIC_SHARED} at most"
                     raise CompileError(f"{case.variant}: ptxas refuses {what}")
-                self._machines[key] = machine
+                self._machines[key] = machine, lines
             except CompileError as error:
                 raise DeviceError("COMPILE_ERROR", str(error)) from None
             except PtxError as error:
@@ -143,7 +142,14 @@ class EmulatedDevice:
             if len(self._machines) > _MACHINES:
                 self._machines.popitem(last=False)
         self._machines.move_to_end(key)
-        return self._machines[key]
+        machine, machine.lines = self._machines[key]
+        return machine
+
+
+@lru_cache(maxsize=_MACHINES)
+def _prepared(ptx: str, symbol: str, source: str) -> Machine:
+    """Of all devices of a process: what checks a kernel and what counts it take turns."""
+    return Machine(parse(ptx, symbol), source)
 
 
 def _result(case: Case) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 from harness.ptx.builder import SEEN, Builder, Run
+from harness.ptx.hazards import Site
 from harness.ptx.lanes import Array, Mask
 from harness.ptx.native.build import Library, library
 from harness.ptx.native.program import Program
@@ -20,7 +22,8 @@ class Native:
     """The blocks of one kernel. ``successors`` of a block are those that may follow it."""
 
     def __init__(self, b: Builder, library: Library) -> None:
-        self._b, self._library, self._translator = b, library, Translator(b)
+        self._b, self._library, self._translator = b, library, Translator(b, self._register)
+        self._sites: dict[int, Site] = {}
         self._memories: list[_Addresses] = []
 
     @classmethod
@@ -36,15 +39,28 @@ class Native:
 
     def blocks(
         self, blocks: Sequence[tuple[Sequence[Instruction], Sequence[Run], Sequence[int]]]
-    ) -> list[list[Run]]:
-        """Of each block, (code, its functions, successors), what runs instead. Code ends with what its last
-        function is not of: a branch, or a barrier."""
-        facts = [[self._facts(i) for i in code] for code, _, _ in blocks]
-        alive = self._alive(facts, [after for _, _, after in blocks])
-        return [
-            self._block(code, runs, of, after)
-            for (code, runs, _), of, after in zip(blocks, facts, alive, strict=True)
-        ]
+    ) -> list[NativeBlock]:
+        """Of each block: (code, its functions, successors). Code may end with what is not of the functions: a
+        branch, or a barrier."""
+        self._sites = {id(site.instruction): site for site in self._b.sites}
+
+        @cache
+        def facts() -> tuple[list[list[tuple[int, int]]], list[int]]:
+            found = [[self._facts(i) for i in code] for code, _, _ in blocks]
+            return found, self._alive(found, [after for _, _, after in blocks])
+
+        def make(at: int) -> list[Run]:
+            found, alive = facts()
+            return self._block(*blocks[at][:2], found[at], alive[at])
+
+        return [NativeBlock(runs, partial(make, at)) for at, (_, runs, _) in enumerate(blocks)]
+
+    def _register(self, value: Any) -> int:
+        """A register of our own, also while the kernel runs."""
+        slot = self._b.constant(value)
+        for registers, first in ((self._b.state.registers, value), (self._b.state.wide, None)):
+            registers += [first] * (slot + 1 - len(registers)) if registers else []
+        return slot
 
     # Which registers are read later
 
@@ -120,17 +136,34 @@ class Native:
         if early:
             used = {v for step in late for v in step.operands} | set(outputs.values())
             used |= {load.address for load in stretch.loads if load.address is not None}
-            kept = {self._b.constant(stretch.dtypes[v].type(0)): v for v in addresses & used}
+            kept = {self._register(stretch.dtypes[v].type(0)): v for v in addresses & used}
             program = Program(self._library, early, inputs, kept, stretch.dtypes, [])
             first = _Addresses(self._b.state, program, list(kept))
             self._memories.append(first)
             inputs |= {v: slot for slot, v in kept.items()}
-        loads = [_loading(self._b, load, inputs) for load in stretch.loads]
+        sites = self._sites
+        loads = [_loading(self._b, sites[id(load.instruction)], load, inputs) for load in stretch.loads]
         if not late and not outputs:
             return []
         strides = [load.count for load in stretch.loads]
         program = Program(self._library, late, inputs, outputs, stretch.dtypes, strides)
         return [_runner(self._b.state, first, loads, program, plain)]
+
+
+class NativeBlock:
+    """A block that is translated once it has run a few times: most of a kernel runs seldom."""
+
+    PATIENCE = 2
+
+    def __init__(self, plain: Sequence[Run], make: Callable[[], Sequence[Run]]) -> None:
+        self._runs, self._make, self._left = plain, make, self.PATIENCE
+
+    def runs(self) -> Sequence[Run]:
+        if self._left >= 0:
+            if not self._left:
+                self._runs = self._make()
+            self._left -= 1
+        return self._runs
 
 
 def _runner(
@@ -179,9 +212,9 @@ class _Addresses:
         self._given, self._made = given, [registers[slot] for slot in self._outputs]
 
 
-def _loading(b: Builder, load: Load, inputs: dict[int, int]) -> Prepare:
+def _loading(b: Builder, site: Site, load: Load, inputs: dict[int, int]) -> Prepare:
     """A load, of addresses in registers that are ready."""
-    state, site, width = b.state, b.site(load.instruction), load.size * load.count
+    state, width = b.state, load.size * load.count
     dtype = SEEN["s32" if load.space == "shared" else "s64"]
     offset = dtype.type(load.offset)
     registers, slot = state.registers, None if load.address is None else inputs[load.address]

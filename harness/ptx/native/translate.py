@@ -7,14 +7,11 @@ that are read later on are written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from harness.ptx.builder import STORED, Builder
-from harness.ptx.native.build import KINDS
 from harness.ptx.native.operations import CODES, GATHER, OPERATIONS, SIZES
 from harness.ptx.syntax import Address, Instruction, Name, Number, Operand, Register, Vector, size_of
 
@@ -106,8 +103,8 @@ class Stretch:
 class Translator:
     """Of the instructions of one kernel."""
 
-    def __init__(self, b: Builder) -> None:
-        self._b = b
+    def __init__(self, b: Builder, register: Callable[[Any], int]) -> None:
+        self._b, self._register = b, register
         self._constants: dict[tuple[str, bytes], int] = {}
 
     def target(self, i: Instruction) -> tuple[Operand, ...]:
@@ -207,9 +204,5 @@ class Translator:
         constant = constant.view(dtype or STORED[kind])
         key = (constant.dtype.str, constant.tobytes())
         if key not in self._constants:
-            self._constants[key] = self._b.constant(constant)
+            self._constants[key] = self._register(constant)
         return stretch.value(self._constants[key], constant.dtype)
-
-
-def kind_number(dtype: Any) -> int:
-    return KINDS.index(np.dtype(dtype))

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from harness import ptx
+from harness.devices.emulated import device as emulated
 from harness.devices.emulated.device import EmulatedDevice
 from harness.model import Case, Kernel
 from harness.oracle import make_inputs
 from harness.ptx import Counters
 from harness.ptx.native import build
 from harness.ptx.native.operations import OPERATIONS, SIZES
+from harness.ptx.native.stretches import NativeBlock
 from tests.ladder import LADDER, select
 from tests.mutants import MUTANTS, Mutant, real
 from tests.mutants import build as build_mutant
@@ -25,6 +27,12 @@ pytestmark = pytest.mark.skipif(
     build.library() is None, reason=f"straight-line code runs on {build.describe()}"
 )
 LANES = 2080  # more than a strip, and not a multiple of one
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what runs once is translated."""
+    monkeypatch.setattr(NativeBlock, "PATIENCE", 0)
 
 
 def on_numpy(patch: pytest.MonkeyPatch) -> None:
@@ -143,6 +151,7 @@ def both(run: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Any, 
 
 def of_case(case: Case, counting: bool = True) -> Any:
     """Everything that a launch gives."""
+    emulated._prepared.cache_clear()
     device, counters = EmulatedDevice(), Counters() if counting else None
     inputs = make_inputs(case.kernel.operation, case.problem, case.dtype, "normal")
     (output,) = device.run_all([case], [inputs], counters)
