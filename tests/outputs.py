@@ -16,6 +16,7 @@ import numpy as np
 from pytest_benchmark.utils import get_commit_info
 
 from harness.baselines import provenance
+from harness.compiler.nvcc import compile_ptx
 from harness.devices import Device, Inputs, open_cuda
 from harness.model import F32, Case
 from harness.oracle import make_inputs
@@ -52,9 +53,16 @@ def output(device: Device, case: Case) -> dict[str, str]:
     return {"inputs": digest(*inputs.values()), "output": digest(outputs.result)}
 
 
+def code(case: Case) -> str:
+    """A digest of the PTX of a variant: of another one, another order of the sums may be right, too."""
+    assert case.kernel.source is not None
+    return digest(np.frombuffer(compile_ptx(case.kernel, case.config, case.dtype, ARCH).encode(), np.uint8))
+
+
 def recorded() -> dict[str, Any]:
-    """What was recorded: provenance, and digests by case id; empty before the first recording."""
-    return dict(json.loads(FILE.read_text())) if FILE.exists() else {"outputs": {}}
+    """What was recorded: provenance, digests of the PTX by variant, and of what it gave by case id; empty
+    before the first recording."""
+    return dict(json.loads(FILE.read_text())) if FILE.exists() else {"ptx": {}, "outputs": {}}
 
 
 def main() -> None:
@@ -62,13 +70,14 @@ def main() -> None:
     device = open_cuda(60.0)
     try:
         found = {case.id: output(device, case) for case in compared()}
+        made = {case.variant: code(case) for case in compared()}
         info = device.info
         machine = {"gpu": info.name, "driver": info.driver, **provenance.software_versions()}
         info_of_commit = get_commit_info()  # type: ignore[no-untyped-call]
         commit = {name: info_of_commit[name] for name in ("id", "dirty")}
     finally:
         device.close()
-    text = json.dumps({**machine, "commit": commit, "outputs": found}, indent=1) + "\n"
+    text = json.dumps({**machine, "commit": commit, "ptx": made, "outputs": found}, indent=1) + "\n"
     FILE.write_text(text, encoding="utf-8")
     print(f"{len(found)} outputs of {info.name} in {FILE.name}")
 
