@@ -7,6 +7,7 @@ import os
 import reprlib
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -57,3 +58,13 @@ def fault(error: ValidationError) -> str:
     if first["type"] == "model_type":
         said = "it should be an object with fields"
     return f"{name} is {reprlib.repr(first['input'])}: {said}"
+
+
+def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For json's ``object_pairs_hook``. Raises ValueError for an object with a key twice, of which json would
+    keep the last."""
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"contains {next(n for n in names if names.count(n) > 1)} twice")
+    return made

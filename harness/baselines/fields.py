@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from harness.files import fault
+from harness.files import fault, no_key_twice
 
 # The parts of machine_info to keep: an allow-list, so that nothing else is ever stored.
 _MACHINE = (
@@ -42,11 +42,13 @@ class BaselineError(Exception):
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
     """The object in a file. Raises BaselineError, which ends with the remedy."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=no_key_twice)
     except OSError as error:
         raise BaselineError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BaselineError(f"{path}: not valid JSON: truncated or damaged ({error}); {remedy}") from None
+    except ValueError as error:
+        raise BaselineError(f"{path}: {error}; {remedy}") from None
     if not isinstance(document, dict):
         raise BaselineError(f"{path}: contains no JSON object; {remedy}")
     return document

@@ -223,7 +223,10 @@ def history(root: Path, slug: str) -> list[Baseline]:
 def stored(root: Path) -> list[Baseline]:
     """The current baseline of every GPU model. Raises BaselineError for one that cannot be trusted."""
     folders = sorted(path.name for path in root.iterdir()) if root.is_dir() else []
-    return [load(path) for name in folders if (path := current(root, name))]
+    found = {name: load(path) for name in folders if (path := current(root, name))}
+    for name, baseline in found.items():
+        baseline.require_gpu(name, name)
+    return list(found.values())
 
 
 def _numbered(folder: Path) -> list[tuple[int, Path]]:

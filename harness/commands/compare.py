@@ -37,7 +37,7 @@ def main(
 ) -> int:
     given = _parser().parse_args(arguments)
     try:
-        rule = Rule(delta=_share(given.delta), error=_share(given.error))
+        rule = Rule(delta=_share("--delta", given.delta), error=_share("--error", given.error))
         for file in filter(None, (given.json, given.markdown)):
             if not file.absolute().parent.is_dir():
                 raise ValueError(f"{file}: its folder does not exist")
@@ -71,11 +71,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _share(text: str) -> float:
+def _share(option: str, text: str) -> float:
     try:
-        return float(text.removesuffix("%")) / 100
+        value = float(text.removesuffix("%")) / 100
     except ValueError:
-        raise ValueError(f"{text!r}: give a percentage, such as 0.5%") from None
+        value = -1.0
+    if not 0 < value < 1:
+        raise ValueError(f"{option} {text}: must be between 0 % and 100 %, such as 0.5%")
+    return value
 
 
 def _run(given: argparse.Namespace, rule: Rule, open_device: Callable[[float], Gpu]) -> int:

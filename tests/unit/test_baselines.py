@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -165,6 +166,7 @@ def test_refusals_of_what_is_no_baseline(tmp_path: Path) -> None:
     for text, reason in [
         ("", "not valid JSON"),
         ('{"gemm_baseline": {"schema"', "truncated"),
+        ('{"gemm_baseline": {"schema": 1, "schema": 2}}', "contains schema twice; "),
         ("[" * 100_000, "not valid JSON"),
         ("[1, 2]", "no JSON object"),
         ("{}", "no gemm_baseline"),
@@ -268,6 +270,14 @@ def test_a_baseline_of_another_gpu_is_refused(file: Path) -> None:
     baseline.require_gpu(SLUG, GPU)
     with pytest.raises(BaselineError, match=f"of {GPU}, but this GPU is NVIDIA H200; measure it"):
         baseline.require_gpu("nvidia-h200", "NVIDIA H200")
+
+
+def test_a_baseline_in_the_folder_of_another_gpu_is_refused(file: Path, tmp_path: Path) -> None:
+    root = tmp_path / "elsewhere"
+    (root / "nvidia-h200").mkdir(parents=True)
+    shutil.copy(file, root / "nvidia-h200")
+    with pytest.raises(BaselineError, match=f"is the baseline of {GPU}, but this GPU is nvidia-h200"):
+        stored(root)
 
 
 # Writing is whole or nothing

@@ -418,8 +418,9 @@ def test_command_turns_red(command: Command) -> None:
     ("arguments", "said"),
     [
         (("no-such",), "no commit no-such in this repository"),
-        (("HEAD", "--delta", "much"), "'much': give a percentage"),
-        (("HEAD", "--delta", "0"), "delta 0: must be between"),
+        (("HEAD", "--delta", "much"), "--delta much: must be between 0 % and 100 %, such as 0.5%"),
+        (("HEAD", "--delta", "0"), "--delta 0: must be between"),
+        (("HEAD", "--error", "-1"), "--error -1: must be between"),
         (("HEAD", "--kernel", "nave"), "did you mean 'naive'"),
         (("HEAD", "-k", "no such case"), "-k 'no such case': "),
         (("HEAD", "-k", "nothing"), "matches no case"),

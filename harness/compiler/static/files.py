@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from harness.files import write_whole
+from harness.files import no_key_twice, write_whole
 
 ACCEPT = "nox -s static -- --refresh"
 _REMEDY = f"restore it from git, or regenerate it with `{ACCEPT}`"
@@ -45,7 +45,7 @@ def read(path: Path, head: Mapping[str, object], make: Callable[[Groups], T]) ->
 
 def _parse(text: str, head: Mapping[str, object]) -> dict[str, Any]:
     try:
-        document = json.loads(text, object_pairs_hook=_object)
+        document = json.loads(text, object_pairs_hook=no_key_twice)
     except json.JSONDecodeError as error:
         raise ValueError(f"not valid JSON: truncated or damaged ({error})") from None
     if not isinstance(document, dict) or not isinstance(document.get("variants"), dict):
@@ -54,14 +54,6 @@ def _parse(text: str, head: Mapping[str, object]) -> dict[str, Any]:
         if document.get(name) != wanted:
             raise ValueError(f"its {name} is {document.get(name)!r}, not {wanted!r}")
     return dict(document["variants"])
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"contains {next(n for n in names if names.count(n) > 1)} twice")
-    return made
 
 
 def _genuine(name: str, record: Any, make: Callable[[Groups], T]) -> T:
