@@ -75,7 +75,10 @@ def variables(body: str, line: int) -> list[Variable]:
     if not match:
         return []
     space, align, wide, kind, later, rest = match.groups()
-    unit = size_of(kind, line) * int((wide or "v1")[1:])
+    try:
+        unit = size_of(kind, line) * int((wide or "v1")[1:])
+    except PtxError:  # a texture, or what later PTX has: a kernel that uses it is told that it is unknown
+        return []
     return [_variable(item, space, unit, int(align or later or unit), line) for item in _items(rest)]
 
 

@@ -16,6 +16,7 @@ from harness.ptx.flow import Block, Flow, ends
 from harness.ptx.hazards import Hazard, Report, Site, Trap
 from harness.ptx.inflight import InFlight
 from harness.ptx.instructions import find, is_asynchronous, known, wait_of
+from harness.ptx.instructions.refused import reason
 from harness.ptx.lanes import WARP, Geometry, Mask
 from harness.ptx.launch import refuse
 from harness.ptx.memory import RESERVED, GlobalMemory
@@ -107,7 +108,8 @@ class Machine:
         make = find(instruction.op)
         where = self._builder.site(instruction)
         if make is None:
-            raise PtxError(f"unknown instruction {instruction.op}: {self._where(where)}")
+            where_and_why = self._where(where) + reason(instruction.op)
+            raise PtxError(f"unknown instruction {instruction.op}: {where_and_why}")
         run: Run = self._known(make, instruction, where)
         if self.state.inflight.watched:
             run = self.state.inflight.watch(instruction, known(instruction.op).writes, where, run)  # type: ignore[union-attr]

@@ -36,6 +36,7 @@ from harness.ptx.instructions import (
     wmma,
 )
 from harness.ptx.instructions.common import FLOATS, NARROW, Known, Make
+from harness.ptx.instructions.refused import refused
 
 # By the type that the instruction ends in, and then for any type.
 _NARROW: dict[str, Known] = {**narrow.TABLE}
@@ -82,6 +83,7 @@ _BY_KIND = {
     **dict.fromkeys(NARROW, _NARROW),
     "f32x2": _PAIRS,
 }
+TABLES = (_INTEGER, _FLOATING, _PAIRS, _NARROW, _ANY)
 _LONGEST = 3  # words of a key of the tables
 
 
@@ -89,6 +91,8 @@ _LONGEST = 3  # words of a key of the tables
 def known(op: str) -> Known | None:
     """The entry of an instruction such as "add.rn.f32" in the table, by the most of its first words that have
     one; None for one that is not known."""
+    if refused(op):  # st.async is no st
+        return None
     words = op.split(".")
     kind = words[-1]
     of_kind = _BY_KIND.get(kind, _INTEGER)

@@ -122,8 +122,8 @@ def _setmaxnreg(b: Builder, i: Instruction, site: Site) -> Run:
 TABLE: dict[str, Known] = {
     "mapa": Known(_mapa, "9.7.9.23"),
     "getctarank": Known(_rank_of, "9.7.9.24"),
-    "barrier.cluster.arrive": Known(_arrive, "9.7.13.5", 0),
-    "barrier.cluster.wait": Known(_at_end, "9.7.13.5", 0),
+    "barrier.cluster.arrive": Known(_arrive, "9.7.13.3", 0),
+    "barrier.cluster.wait": Known(_at_end, "9.7.13.3", 0),
     "elect": Known(_elect, "9.7.13.14"),
     "setmaxnreg": Known(_setmaxnreg, "9.7.19.5", 0),
 }
