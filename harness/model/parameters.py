@@ -63,10 +63,25 @@ class Parameter:
 @dataclass(frozen=True)
 class TensorMap:
     """How the tensor memory accelerator accesses a matrix: ``box`` of (rows, columns) elements of storage;
-    ``swizzle`` in shared memory in bytes (0, 32, 64 or 128). Elements past the edges are zero."""
+    ``swizzle`` in shared memory in bytes (0, 32, 64 or 128). Elements past the edges are zero. With
+    ``panel``, the columns are in panels of so many, which are a third dimension of the map and of the box."""
 
     box: tuple[int, int]
     swizzle: int = 0
+    panel: int = 0
+
+    def dimensions(self, storage: Storage) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Extents, strides in bytes (of all but the first) and box of the map of a matrix, as
+        cuTensorMapEncodeTiled takes them: the contiguous dimension first. A batch is one matrix of all its
+        rows. Raises ValueError for columns that are not whole panels."""
+        rows, columns = storage.count * (storage.rows + storage.gap), storage.columns
+        size, (down, across) = storage.dtype.itemsize, self.box
+        if not self.panel:
+            return (columns, rows), (storage.ld * size,), (across, down)
+        if columns % self.panel or across % self.panel:
+            raise ValueError(f"{columns} columns and a box of {across} are not whole panels of {self.panel}")
+        extents = (self.panel, rows, columns // self.panel)
+        return extents, (storage.ld * size, self.panel * size), (self.panel, down, across // self.panel)
 
 
 @dataclass(frozen=True)

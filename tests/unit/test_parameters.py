@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from harness.devices import DeviceError
@@ -20,9 +22,11 @@ from harness.model import (
     Config,
     DType,
     Kernel,
+    Operand,
     Operation,
     Problem,
     Takes,
+    TensorMap,
     Workspace,
     gemm,
 )
@@ -233,3 +237,56 @@ def test_what_is_declared_is_held_to_what_is_compiled(parameters: str, said: str
     with pytest.raises(DeviceError, match=said) as caught:
         device.run(case, inputs)
     assert caught.value.code == "SIGNATURE"
+
+
+PANELS = """
+#include <cuda.h>
+#include <cuda_fp16.h>
+// C = A, one block and one thread: A comes in panels of 64 columns, 16 rows each.
+extern "C" __global__ void copy(const __grid_constant__ CUtensorMap mapA, float* C, int M, int K) {
+    __shared__ __align__(1024) __half tile[2 * 16 * 64];
+    __shared__ __align__(8) unsigned long long done;
+    unsigned to = __cvta_generic_to_shared(tile), on = __cvta_generic_to_shared(&done);
+    if (threadIdx.x == 0) {
+        asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(on));
+        asm volatile("fence.proxy.async;" ::: "memory");
+        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], 4096;" ::"r"(on));
+        asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                     "[%0], [%1, {%3, %3, %3}], [%2];" ::"r"(to), "l"(&mapA), "r"(on), "r"(0));
+        for (int ready = 0; !ready;)
+            asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], 0;"
+                         "selp.u32 %0, 1, 0, p;}" : "=r"(ready) : "r"(on) : "memory");
+        for (int i = 0; i < M; i++)
+            for (int k = 0; k < K; k++)
+                C[i * K + k] = __half2float(tile[(k / 64) * 16 * 64 + i * 64 + k % 64]);
+    }
+}
+"""
+
+
+@pytest.mark.compile
+def test_a_tensor_map_of_panels(tmp_path: Path) -> None:
+    """128 columns in two panels: the tile in shared memory is panel by panel, zero past the last row."""
+    (tmp_path / "copy.cu").write_text(PANELS)
+    a = Operand("A", "m", "k", "multiplied", like="A")
+    c = Operand("C", "m", "k", "result", like="A")
+    kernel = Kernel(
+        "copy",
+        tmp_path / "copy.cu",
+        "copy",
+        BlockShape((32, 1), (16, 128)),
+        dtypes=(F16,),
+        operation=Operation("copy", (a, c), lambda values: values["A"], library=None),
+        parameters="const CUtensorMap mapA, float* C, int M, int K",
+        maps=lambda config: {"A": TensorMap((16, 128), panel=64)},
+        min_capability=(9, 0),
+    )
+    case = Case(kernel, F16, kernel.configs[0], Problem(13, 1, 128))
+    inputs = make_inputs(kernel.operation, case.problem, F16, "exact")
+    found = EmulatedDevice().run(case, inputs)
+    assert (found.complete, found.violations) == (True, ())
+    assert np.array_equal(found.result.ravel(), inputs["A"].astype(np.float32).ravel())
+
+    narrow = replace(case, problem=Problem(13, 1, 96))
+    with pytest.raises(DeviceError, match="96 columns and a box of 128 are not whole panels of 64"):
+        EmulatedDevice().run(narrow, make_inputs(kernel.operation, narrow.problem, F16, "exact"))

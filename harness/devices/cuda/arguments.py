@@ -64,14 +64,15 @@ def _value(argument: Argument, work: Work, at: Mapping[str, int]) -> Any:
 
 
 def _tensor_map(argument: Argument, storage: Storage, address: int) -> bytes:
-    """The 128 bytes of a CUtensorMap over the rows of storage (cuTensorMapEncodeTiled of the driver's API); a
-    batch is one matrix of all its rows."""
+    """The 128 bytes of a CUtensorMap over the rows of storage (the driver's cuTensorMapEncodeTiled)."""
     from cuda.bindings import driver
 
     assert argument.map is not None
-    size = storage.dtype.itemsize
-    rows, columns = argument.map.box
-    words = [driver.cuuint64_t(n) for n in (storage.columns, storage.count * (storage.rows + storage.gap))]
+    remedy = "declare what it takes: takes=Takes(multiples=...)"
+    try:
+        extents, strides, box = argument.map.dimensions(storage)
+    except ValueError as error:
+        raise DeviceError("LAUNCH_FAILED", f"no tensor map of {argument.buffer}: {error}; {remedy}") from None
     swizzles = driver.CUtensorMapSwizzle
     swizzle = {
         0: swizzles.CU_TENSOR_MAP_SWIZZLE_NONE,
@@ -81,19 +82,18 @@ def _tensor_map(argument: Argument, storage: Storage, address: int) -> bytes:
     }
     status, made = driver.cuTensorMapEncodeTiled(
         getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_ELEMENTS[storage.dtype.name]}"),
-        2,
+        len(extents),
         address,
-        words,
-        [driver.cuuint64_t(storage.ld * size)],
-        [driver.cuuint32_t(n) for n in (columns, rows)],
-        [driver.cuuint32_t(1), driver.cuuint32_t(1)],
+        [driver.cuuint64_t(n) for n in extents],
+        [driver.cuuint64_t(n) for n in strides],
+        [driver.cuuint32_t(n) for n in box],
+        [driver.cuuint32_t(1)] * len(extents),
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         swizzle[argument.map.swizzle],
         driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
     if status != driver.CUresult.CUDA_SUCCESS:
-        text = f"leading dimension {storage.ld} and boxes of {rows}x{columns} ({status.name})"
-        remedy = "declare what it takes: takes=Takes(multiples=...)"
+        text = f"leading dimension {storage.ld} and boxes of {argument.map.box} ({status.name})"
         raise DeviceError("LAUNCH_FAILED", f"no tensor map of {argument.buffer} with {text}; {remedy}")
     return np.array([int(word) for word in made.opaque], np.uint64).tobytes()

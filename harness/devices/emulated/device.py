@@ -219,18 +219,15 @@ def _parameters(case: Case, buffers: Mapping[str, Buffer], launch: int) -> list[
 def _parameter(case: Case, a: Argument, buffers: Mapping[str, Buffer], launch: int) -> Any:
     if a.map is not None:
         storage = case.storages[a.buffer]
-        rows, columns = a.map.box
-        size = storage.dtype.itemsize
+        element = "uint8" if storage.dtype.itemsize == 1 else storage.dtype.name
         try:
             made = TensorMap(
-                "uint8" if size == 1 else storage.dtype.name,
+                element,
                 buffers[a.buffer].address(launch),
-                (storage.columns, storage.count * (storage.rows + storage.gap)),
-                (storage.ld * size,),
-                (columns, rows),
+                *a.map.dimensions(storage),
                 swizzle=a.map.swizzle,
             )
-        except PtxError as error:
+        except (PtxError, ValueError) as error:
             remedy = "declare what it takes: takes=Takes(multiples=...)"
             raise DeviceError("LAUNCH_FAILED", f"{case.variant}: {a.buffer}: {error}; {remedy}") from None
         return made.encode()
