@@ -152,6 +152,12 @@ class Geometry:
             "%lanemask_ge": ~(bit - 1),
         }.get(name)
 
+    def other(self, lane: int, near: int) -> str:
+        """A thread as one of the same block or of another calls it."""
+        row = lane // self.threads
+        block = "" if row == near // self.threads else f" of block {tuple(int(v) for v in self.blocks[row])}"
+        return f"thread {lane % self.threads}{block}"
+
     def describe(self, lane: int) -> str:
         """Where a lane is, in CUDA's words."""
         x, y, _ = self.block

@@ -13,6 +13,7 @@ import numpy as np
 from harness.ptx.hazards import Site, Trap
 from harness.ptx.lanes import WARP, Array, Geometry, Mask
 from harness.ptx.memory.clocks import Clocks
+from harness.ptx.memory.lifetimes import Lifetimes
 from harness.ptx.memory.mbarriers import MBarriers, Object
 from harness.ptx.memory.proxy import Actors, AsyncProxy, Operation
 from harness.ptx.memory.shared_memory import SharedMemory
@@ -40,9 +41,9 @@ class Groups:
         return done
 
     @property
-    def number(self) -> int:
-        """Groups in flight."""
-        return len(self._committed)
+    def unfinished(self) -> Site | None:
+        """The instruction of an operation that nobody has waited for."""
+        return next((o.site for group in (*self._committed, self._open) for o, _ in group), None)
 
 
 class Asynchronous:
@@ -55,6 +56,9 @@ class Asynchronous:
         self._shared = shared
         self.mbarriers = MBarriers(shared, clocks, geometry, report)
         self.clusters = ClusterBarrier(clocks, geometry, report)
+        self._lifetimes = Lifetimes(clocks, geometry, report)
+        if geometry.cluster_size > 1:
+            shared.visit = self._lifetimes.visit
         self.bulk: dict[int, Groups] = defaultdict(Groups)  # by lane
         self.warps: dict[int, Groups] = defaultdict(Groups)  # of wgmma, by warp
         # A thread's registers by setmaxnreg, by block and warp; 0 where it was not executed.
@@ -67,6 +71,11 @@ class Asynchronous:
 
     def exit(self, lanes: Array) -> None:
         """These lanes (n,) have ended."""
+        for lane in lanes[np.isin(lanes, list(self.bulk))].tolist() if self.bulk else ():
+            if (site := self.bulk[lane].unfinished) is not None:
+                what = "exits while its bulk copy may still read shared memory: no cp.async.bulk.wait_group"
+                self.report("race", what, site, lane, note=True)
+        self._lifetimes.exit(lanes)
         self.clusters.exit(lanes)
 
     # Pieces of shared memory
@@ -102,6 +111,7 @@ class Asynchronous:
         cells = self.cells(start, len(values))
         self._shared.check_idle(site, lane, cells, "copies to")
         self.proxy.write(site, lane, cells, m.number, m.phase)
+        self._lifetimes.copy(site, lane, start // self._shared.row_size, m.number, m.phase)
         self._shared.put(start, cells, values)
         self.mbarriers.complete(site, m, len(values), lane)
 

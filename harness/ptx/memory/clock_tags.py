@@ -66,17 +66,17 @@ class ClockTags:
     def clash(
         self, pattern: Pattern, writes: bool, epoch_of: Any, time: Any, geometry: Geometry
     ) -> tuple[int, int, int, bool] | None:
-        """(cell, lane, other thread, whether that one wrote) of the first race, or None."""
+        """(cell, lane, other lane, whether that one wrote) of the first race, or None."""
         cell, lane = pattern.cells
         bad = (self.when[cell] > 0) & ~self._clocks.knows(lane, self.who[cell], self.when[cell])
         if bad.any():
             i = int(np.argmax(bad))
-            return int(cell[i]), int(lane[i]), int(self.who[cell[i]]) % geometry.threads, True
+            return int(cell[i]), int(lane[i]), int(self.who[cell[i]]), True
         checked = [] if pattern.atomic else [(self.atomics, True)]
         for planes, was_write in [*checked, *([(self.reads, False)] if writes else [])]:
             i, other = planes.unordered(cell, lane)
             if i >= 0:
-                return int(cell[i]), int(lane[i]), other % geometry.threads, was_write
+                return int(cell[i]), int(lane[i]), other, was_write
         return None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from harness.ptx.accesses import SharedAccess
+from harness.ptx.hazards import Site
 from harness.ptx.lanes import WARP, Array, Mask
 
 Reading = tuple[Array, Array]  # storage, and each lane's element of the width in it, (lanes,) int32
@@ -28,7 +29,7 @@ class Pattern:
     offset: Array
     granule: int
     threads: int
-    name: str
+    site: Site
     known: bool = False
     access: SharedAccess | None = None  # where counters are kept
     atomic: bool = False

@@ -28,11 +28,15 @@ class Operation:
     """An access in flight, and who knows of its end. A write: the mbarrier's number and its phase; a read:
     for each of ``actors`` the time since which it is over, 0 while it is not."""
 
-    name: str
+    site: Site | None
     actors: Actors
     number: int = -1
     phase: int = 0
     over: list[int] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.site.instruction.op if self.site else ""
 
 
 class AsyncProxy:
@@ -45,7 +49,7 @@ class AsyncProxy:
         self._cells, self._clocks, self._tags, self._geometry = cells, clocks, tags, geometry
         self._written = np.zeros(cells, np.int32)  # the last write, by its place in operations
         self._read: dict[int, Array] = {}  # by warp of the reader in its cluster: its last read
-        self._operations: list[Operation] = [Operation("", [])]
+        self._operations: list[Operation] = [Operation(None, [])]
 
     # The async proxy's own accesses
 
@@ -54,16 +58,16 @@ class AsyncProxy:
         number tells."""
         actors = [np.array([lane])]
         self._check(site, actors, cells, "copies to", True)
-        self._written[cells] = self._new(Operation(site.instruction.op, actors, number, phase))
+        self._written[cells] = self._new(Operation(site, actors, number, phase))
 
     def adopt(self, site: Site, lane: int, cells: Array, number: int, phase: int) -> None:
         """Copies of a thread, checked before, of which from now on this phase tells (cp.async)."""
-        self._written[cells] = self._new(Operation(site.instruction.op, [np.array([lane])], number, phase))
+        self._written[cells] = self._new(Operation(site, [np.array([lane])], number, phase))
 
     def read(self, site: Site, actors: Actors, cells: Array) -> Operation:
         """A read of these cells (n,); it goes on until it is ``end``ed for each of the actors."""
         self._check(site, actors, cells, "reads", False)
-        operation = Operation(site.instruction.op, actors, over=[0] * len(actors))
+        operation = Operation(site, actors, over=[0] * len(actors))
         warp = int(actors[0][0]) % self._clocks.group // 32
         if warp not in self._read:
             self._read[warp] = np.zeros(self._cells, np.int32)
@@ -91,13 +95,15 @@ class AsyncProxy:
                 if bad.any():
                     when_bad, other = pairs[np.argmax(bad)]
                     cell = int(cells[np.argmax((when == when_bad) & (who == other))])
-                    self._tell(site, lane, verb, cell, f"which {self._thread(int(other))} wrote with {why}")
+                    self._tell(
+                        site, lane, verb, cell, f"which {self._thread(int(other), lane)} wrote with {why}"
+                    )
                     return
         if writes:
             for planes, did in ((self._tags.reads, "read"), (self._tags.atomics, "changed")):
                 i, other = planes.unordered(cells, np.full(len(cells), lane))
                 if i >= 0:
-                    said = f"which {self._thread(other)} {did} with nothing between"
+                    said = f"which {self._thread(other, lane)} {did} with nothing between"
                     self._tell(site, lane, verb, int(cells[i]), said)
                     return
         for what, of_cells, bad_of in self._records(cells, writes):
@@ -160,8 +166,8 @@ class AsyncProxy:
                         self._tell(site, int(one), verb, int(cell[i]), said)
                         return
 
-    def _thread(self, lane: int) -> str:
-        return f"thread {lane % self._geometry.threads}"
+    def _thread(self, lane: int, near: int) -> str:
+        return self._geometry.other(lane, near)
 
     def _tell(self, site: Site, lane: int, verb: str, cell: int, said: str) -> None:
         self.report("race", f"{verb} {self.place(cell)}, {said}", site, lane)

@@ -68,6 +68,7 @@ class SharedMemory:
         self._applied = 0
         self._reads = self._writes = 0  # bits of the patterns of the epoch
         self._copies = Copies(geometry.lanes)
+        self.visit: Any = None  # (site, lanes, rows) -> None, told of accesses where there are clusters
         self.report: Any = None  # (check, text, site, lane) -> None, set by the machine
 
     # Accesses
@@ -188,6 +189,8 @@ class SharedMemory:
     # Checks
 
     def _note(self, write: bool, pattern: Pattern) -> None:
+        if self.visit is not None:
+            self.visit(pattern.site, pattern.lane, pattern.element * pattern.width // self.row_size)
         self._log.append((write, pattern, self._warp_step if self._clocks is None else self._clocks.now))
         if len(self._log) - self._applied > 4096:
             self.apply()
@@ -212,6 +215,8 @@ class SharedMemory:
         cell, lane, other, was_write = clash
         verb, before = "writes" if writes else "reads", "wrote" if was_write else "read"
         who = f"thread {other}" if other >= 0 else "other threads"
+        if self._clocks is not None:
+            who = self._geometry.other(other, lane)
         place = self.describe(cell * self.granule)
         self.report("race", f"{verb} {place}, which {who} {before} with no barrier between", site, lane)
 
@@ -333,7 +338,7 @@ class SharedMemory:
             offset=offset,
             granule=self.granule,
             threads=self._geometry.threads,
-            name=site.instruction.op,
+            site=site,
         )
 
     def _peers(self, lane: Array, address: Array) -> tuple[Array, Array]:
