@@ -83,7 +83,14 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) sums(const float* x, int ro
     float s = 0;
     for (int r = blockIdx.x; r < rows; r += gridDim.x) s += x[r * n + threadIdx.x];
     part[threadIdx.x] = s;
+#ifdef WRITES_FIRST
+    if (threadIdx.x == 0 && rank < 3)
+        asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nst.shared::cluster.f32 [there], 0f00000000;\n}"
+                     ::"r"(address(&total)), "r"(rank + 1) : "memory");
+    if (threadIdx.x == 0 && rank == 0) total = 0;
+#else
     if (threadIdx.x == 0) total = 0;
+#endif
 #ifdef BLOCK_BARRIER
     __syncthreads();
 #elif defined RELAXED_ARRIVAL

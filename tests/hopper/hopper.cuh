@@ -122,8 +122,8 @@ __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" 
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int GROUPS> __device__ inline void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory"); }
 
-// d += a · b for 64 × 64 × 16 of FP16; TURN_B: b has N contiguous.
-template <int TURN_B = 0> __device__ inline void wgmma(float (&d)[32], uint64_t a, uint64_t b, int add = 1)
+// d += a · b for 64 × 64 × 16 of FP16; TURNED: b has N contiguous.
+template <int TURNED = 0> __device__ inline void wgmma(float (&d)[32], uint64_t a, uint64_t b, int add = 1)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
@@ -134,11 +134,11 @@ template <int TURN_B = 0> __device__ inline void wgmma(float (&d)[32], uint64_t 
                    "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
                    "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
                    "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-                 : "l"(a), "l"(b), "r"(add), "n"(TURN_B));
+                 : "l"(a), "l"(b), "r"(add), "n"(TURNED));
 }
 
 // The same with a from registers.
-template <int TURN_B = 0> __device__ inline void wgmma(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int add = 1)
+template <int TURNED = 0> __device__ inline void wgmma(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int add = 1)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
@@ -149,7 +149,7 @@ template <int TURN_B = 0> __device__ inline void wgmma(float (&d)[32], const uin
                    "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
                    "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
                    "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(TURN_B));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(TURNED));
 }
 
 // Row and column of a thread's accumulator j in the 64 × 64 tile of its warpgroup.

@@ -61,7 +61,9 @@ class Lifetimes:
                     self._report("race", f"{what}: no barrier of the cluster after", visit.site, lane)
             for number, (phase, lane, site) in self._copies[row].items():
                 if not self._clocks.completed(threads, np.array(number), np.array(phase)).any():
-                    what = f"copies to the shared memory of {self._name(row)}, which exits without waiting for it"
+                    what = (
+                        f"copies to the shared memory of {self._name(row)}, which exits without a wait for it"
+                    )
                     self._report("race", what, site, lane)
 
     def _threads(self, row: int) -> Array:

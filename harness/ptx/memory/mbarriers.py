@@ -94,11 +94,10 @@ class MBarriers:
     def _check_known(self, site: Site, m: Object, lanes: Array) -> None:
         bad = ~self._clocks.knows(lanes, np.array(m.who), np.array(m.when))
         if bad.any():
-            thread = m.who % self._geometry.threads
-            what = (
-                f"uses the mbarrier at {m.place}, which thread {thread} initialised with no barrier between"
-            )
-            self._report("race", what, site, int(lanes[np.argmax(bad)]))
+            lane = int(lanes[np.argmax(bad)])
+            who = self._geometry.other(m.who, lane)
+            what = f"uses the mbarrier at {m.place}, which {who} initialised with no barrier between"
+            self._report("race", what, site, lane)
 
     # Life
 

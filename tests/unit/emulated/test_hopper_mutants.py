@@ -90,3 +90,89 @@ def check(result: ptx.Result, right: bool, wanted: str) -> None:
 
 def _matches(wanted: str, hazard: Any) -> bool:
     return bool(re.search(wanted, f"{hazard.check}: {hazard.message}"))
+
+
+def multicast(*defines: str) -> tuple[ptx.Result, bool]:
+    """A product of which the blocks of a cluster share tiles."""
+    random = np.random.default_rng(0)
+    a, b = (random.integers(-4, 5, (64, 160)).astype(np.float32) for _ in range(2))
+    maps = [ptx.Tiled(a, (32, 32)), ptx.Tiled(b, (16, 32))]
+    how: dict[str, Any] = {"entry": "multicast", "grid": (2, 2), "block": 1024, "defines": defines}
+    result = ptx.run(
+        KERNELS / "cluster.cu", arguments=[*maps, ptx.Empty((64, 64)), np.int32(64), np.int32(160)], **how
+    )
+    return result, np.array_equal(result.arrays[2], a @ b.T)
+
+
+def sums(*defines: str) -> tuple[ptx.Result, bool]:
+    """Sums through distributed shared memory."""
+    x = np.random.default_rng(0).integers(-4, 5, (50, 128)).astype(np.float32)
+    how: dict[str, Any] = {"entry": "sums", "grid": 8, "block": 128, "defines": defines}
+    result = ptx.run(KERNELS / "cluster.cu", arguments=[x, np.int32(50), ptx.Empty(2 * 128 + 2)], **how)
+    want = np.stack([x[np.arange(50) % 8 // 4 == cluster].sum(axis=0) for cluster in range(2)])
+    return result, np.array_equal(result.arrays[2], np.r_[want.ravel(), want.sum(axis=1)])
+
+
+def bulk(*defines: str) -> tuple[ptx.Result, bool]:
+    """Copies without a tensor map."""
+    x = np.random.default_rng(0).integers(-99, 99, 4 * 512).astype(np.int32)
+    arguments = [x, ptx.Empty(4 * 512, np.int32), np.zeros(256, np.int32)]
+    result = ptx.run(KERNELS / "bulk.cu", grid=4, block=256, arguments=arguments, defines=defines)
+    right = np.array_equal(result.arrays[1], 2 * x)
+    return result, right and np.array_equal(result.arrays[2], 2 * x.reshape(-1, 256).sum(axis=0))
+
+
+OTHERS = {
+    (multicast, "OWN_RELEASES_ALONE"): r"race: .*copies to .*read with nothing between",
+    (
+        multicast,
+        "BLOCK_BARRIER_AFTER_INIT",
+    ): r"race: .*uses the mbarrier .*of block .* with no barrier between",
+    (multicast, "EXPECT_OWN_HALF"): r"race: .*reads .*is still writing",
+    (multicast, "MASK_OF_ONE"): r"hang: .*waits for ever for the mbarrier .*tx-count 2048 bytes",
+    (multicast, "MASK_OF_THREE"): r"bounds: .*copies to blocks of mask 0x7 in a cluster of 2",
+    (multicast, "SAME_HALF"): r"race: .*copies to .*is still writing",
+    (multicast, "NO_WARP_BARRIER"): r"race: .*copies to .*which thread 1 read with nothing between",
+    (multicast, "NO_BARRIER_BEFORE_EXIT"): r"race: .*uses the shared memory of block .*may have exited",
+    (sums, "BLOCK_BARRIER"): r"race: .*reads .*of block .* wrote with no barrier between",
+    (sums, "RELAXED_ARRIVAL"): r"race: .*reads .*of block .* wrote with no barrier between",
+    (sums, "NO_BARRIER"): r"race: .*reads .*of block .* wrote with no barrier between",
+    (sums, "WRITES_FIRST"): r"race: .*uses the shared memory of block .*nothing that shows that it runs",
+    (sums, "EXIT_EARLY"): r"race: .*uses the shared memory of block .*may have exited",
+    (bulk, "SAME_BUFFER"): r"race: .*copies to .*is still reading",
+    (bulk, "PARITY_STAYS"): r"hang: .*waits for ever for the mbarrier",
+    (bulk, "NO_FENCE"): r"race: .*reads .*with no fence.proxy.async between",
+    (bulk, "FENCE_OF_ONE"): r"race: .*reads .*with no fence.proxy.async between",
+    (bulk, "NOT_OF_16"): r"misaligned: .*copies 1016 bytes",
+    (bulk, "FROM_OFF_16"): r"misaligned: .*is not aligned to 16 bytes",
+    (bulk, "WAITS_FOR_ALL_BUT_ONE"): r"race: .*writes .*is still reading",
+    (bulk, "WAIT_OF_ANOTHER_THREAD"): r"race: .*writes .*is still reading",
+}
+
+
+@pytest.mark.parametrize("kernel", [multicast, sums, bulk])
+def test_the_others_are_right(kernel: Any) -> None:
+    result, right = kernel()
+    assert right
+    assert result.clean, said(result)
+    assert not result.notes
+
+
+@pytest.mark.parametrize("legal", ["FENCE_AFTER_BARRIER", "WAITS_ENOUGH"])
+def test_what_is_legal_is_not_reported(legal: str) -> None:
+    result, right = bulk(legal)
+    assert right
+    assert result.clean, said(result)
+
+
+@pytest.mark.parametrize(("kernel", "mistake"), OTHERS)
+def test_a_mistake_in_the_others_is_found(kernel: Any, mistake: str) -> None:
+    result, right = kernel(mistake)
+    check(result, right, OTHERS[kernel, mistake])
+
+
+def test_stores_that_nobody_waits_for_are_noted() -> None:
+    for mistake in ("NO_STORE_WAIT", "NO_STORE_COMMIT"):
+        result, right = pipeline(mistake)
+        assert right
+        assert any("exits while its bulk copy may still read" in note.message for note in result.notes)
