@@ -1,0 +1,64 @@
+"""What nvcc emits for other architectures runs, too: each kernel of the ladder for two of them, by turns.
+
+Together they are all kernels, types and architectures; sm_90a is that of the other tests. Each is made ready
+to run, so that every instruction is known; of each architecture two kernels run, and must be right.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.compiler.nvcc import compile_ptx, entry_symbol
+from harness.devices import open_emulated
+from harness.model import DType, Kernel
+from harness.oracle import verify
+from harness.project.selection import Choice, select
+from harness.ptx import Machine, parse
+from tests.ladder import LADDER, PROJECT
+
+pytestmark = pytest.mark.compile
+ARCHES = {"sm_75": (7, 5), "sm_80": (8, 0), "sm_86": (8, 6)}
+ARCHES |= {"sm_89": (8, 9), "sm_100a": (10, 0), "sm_120a": (12, 0)}
+EACH = 2  # architectures a kernel and type
+VARIANTS = [(kernel, dtype) for kernel in LADDER if kernel.source for dtype in kernel.dtypes]
+# No variant of wmma is legal on sm_75.
+RUN = [(name, arch) for name in ("tiled", "wmma") for arch in ARCHES if (name, arch) != ("wmma", "sm_75")]
+
+
+def _pairs() -> list[tuple[Kernel, DType, str]]:
+    """By turns, of the architectures that a kernel and type is for."""
+    found = []
+    for i, (kernel, dtype) in enumerate(VARIANTS):
+        least = max(kernel.min_capability, dtype.min_capability)
+        fit = [arch for arch, of in ARCHES.items() if least <= of <= kernel.max_capability]
+        found += [(kernel, dtype, fit[(EACH * i + j) % len(fit)]) for j in range(min(EACH, len(fit)))]
+    return found
+
+
+PAIRS = _pairs()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "arch"), PAIRS, ids=[f"{k.name}-{d.name}-{arch}" for k, d, arch in PAIRS]
+)
+def test_every_instruction_is_known(kernel: Kernel, dtype: DType, arch: str) -> None:
+    config = kernel.configs[0]
+    ptx = compile_ptx(kernel, config, dtype, arch)
+    machine = Machine(parse(ptx, entry_symbol(kernel, config, dtype, ptx)), "kernel.cu")
+    assert len(machine.entry.code) > 50
+
+
+def test_every_architecture_and_kernel_has_its_turn() -> None:
+    assert {arch for _, _, arch in PAIRS} == set(ARCHES)
+    assert {(kernel, dtype) for kernel, dtype, _ in PAIRS} == set(VARIANTS)
+
+
+@pytest.mark.parametrize(("name", "arch"), RUN)
+def test_a_kernel_of_it_is_right(name: str, arch: str) -> None:
+    cases = select(PROJECT, Choice("full", (name,)), ARCHES[arch], emulated=True).verify
+    case = min((c for c in cases if min(c.problem.m, c.problem.n) > 32), key=lambda c: c.problem.flops)
+    device = open_emulated(arch)
+    try:
+        assert verify(device, case) == []
+    finally:
+        device.close()
