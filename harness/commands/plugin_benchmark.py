@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,9 @@ from harness.devices import DeviceError, Gpu
 from harness.gate.timed import Result, SampleClock, extra_info, run
 from harness.model import Case
 from harness.reports import wording
+from harness.reports.failures import Reason
 from harness.verdicts.evidence import UNUSABLE
+from harness.verdicts.vocabulary import VerdictKind
 
 DEVICE_CLOCK = SampleClock()
 _LEGEND = "  OPS: 1 / Median; GFLops/s are GFLOPS, 2·M·N·K·batch / Median"
@@ -24,8 +26,8 @@ _LEGEND = "  OPS: 1 / Median; GFLops/s are GFLOPS, 2·M·N·K·batch / Median"
 class GateFixture:
     """Measures, judges and records one timed case; a verdict that fails becomes one pytest failure."""
 
-    def __init__(self, session: Session, benchmark: Any) -> None:
-        self._session, self._benchmark = session, benchmark
+    def __init__(self, session: Session, benchmark: Any, record: Callable[[str, object], None]) -> None:
+        self._session, self._benchmark, self._says = session, benchmark, record
 
     def __call__(self, case: Case) -> None:
         if self._benchmark.disabled:
@@ -42,6 +44,10 @@ class GateFixture:
         s.results.append(result)
         self._record(result)
         if result.verdict.failed(s.policy):
+            if result.verdict.kind is VerdictKind.NO_BASELINE:
+                # All such cases have one reason, and one remedy.
+                self._says("variant", case.variant)
+                self._says("reason", str(Reason(f"{result.verdict.kind}: nox -s baseline", _message(result))))
             pytest.fail(f"{result.verdict.kind}: {_message(result)}", pytrace=False)
 
     def _record(self, result: Result) -> None:
@@ -73,9 +79,11 @@ def _no_samples() -> None:
 
 
 @pytest.fixture
-def gate(request: pytest.FixtureRequest, benchmark: Any) -> GateFixture:
+def gate(
+    request: pytest.FixtureRequest, benchmark: Any, gemm_record: Callable[[str, object], None]
+) -> GateFixture:
     """Call it with a timed case."""
-    return GateFixture(request.config.stash[KEY], benchmark)
+    return GateFixture(request.config.stash[KEY], benchmark, gemm_record)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -84,6 +92,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if benchmark_session is not None and session.config.stash[KEY].gpu:
         if hasattr(benchmark_session.storage, "default_machine_id"):
             benchmark_session.storage.default_machine_id = session.config.stash[KEY].slug
+        # The ladder shows the same; -v and --benchmark-compare ask for more.
+        if session.config.option.verbose <= 0 and not session.config.option.benchmark_compare:
+            benchmark_session.quiet = True
         # pytest-benchmark's own check aborts the run without a failing test; here each case fails
         # individually.
         benchmark_session.compare_fail = []

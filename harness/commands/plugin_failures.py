@@ -56,8 +56,10 @@ def _next(failures: Sequence[Failure]) -> str:
     """The commands that run what failed again, and accept what may be accepted: not what a wrong kernel is
     compiled to."""
     again = "to run these again, and nothing else, add --lf to the command"
-    wrong = {failure.kernel for failure in failures if "::test_kernel[" in failure.test}
-    changed = {f.kernel: f for f in failures if f.kernel not in wrong and "does not" not in f.reasons[0].what}
+    wrong = {failure.kernel for failure in failures if failure.function.endswith("::test_kernel")}
+    stored = [f for f in failures if f.function.endswith(("::test_figures", "::test_counts"))]
+    compiled = [f.kernel for f in stored if "does not compile" not in f.reasons[0].what]
+    changed = [kernel for kernel in dict.fromkeys(compiled) if kernel not in wrong]
     if not changed:
         return again
     kernels = " ".join(f"--kernel {name}" for name in changed)

@@ -23,6 +23,8 @@ from harness.reports.wording import difference_text
 from harness.verdicts.drift import settings
 from harness.verdicts.vocabulary import VerdictKind
 
+_LISTED = 5  # cases that a command is shown for, one by one
+
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     session = config.stash[KEY]
@@ -133,7 +135,8 @@ def _notes(session: Session) -> list[str]:
     notes = []
     if improved := [r.case.id for r in session.results if r.verdict.kind is VerdictKind.IMPROVED]:
         chosen = " or ".join(f"[{case}]" for case in improved)
-        notes.append(f'{len(improved)} improved; to update their baseline: nox -s baseline -- -k "{chosen}"')
+        only = f' -- -k "{chosen}"' if len(improved) <= _LISTED else ""
+        notes.append(f"{len(improved)} improved; to update their baseline: nox -s baseline{only}")
     if session.gpu and session.baseline and session.judging:
         machine = provenance.machine_info(session.gpu.info)
         if unlike := settings(session.baseline.machine_info, machine):

@@ -43,12 +43,16 @@ class Reason:
 
 @dataclass
 class Failed:
-    """The failed tests of a kernel with the same first reason, by test function: node ids, variants."""
+    """The failed tests of a kernel (of any, where it is empty) with the same reason, and their variants."""
 
     kernel: str
     reason: Reason
     tests: list[str] = field(default_factory=list)
     variants: set[str] = field(default_factory=set)
+
+    @property
+    def title(self) -> str:
+        return f"{self.kernel}: {self.reason.what}" if self.kernel else self.reason.what
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,9 @@ def grouped(failures: Iterable[Failure], key: Callable[[Failure], Iterable[Reaso
         for reason in key(failure):
             first.setdefault(reason.what, reason)
         for reason in first.values():
-            group = groups.setdefault((failure.kernel, reason.what), Failed(failure.kernel, reason))
+            # Cases without a baseline have one remedy, whatever the kernel.
+            kernel = "" if reason.what.startswith(VerdictKind.NO_BASELINE) else failure.kernel
+            group = groups.setdefault((kernel, reason.what), Failed(kernel, reason))
             group.tests.append(failure.test)
             group.variants.add(failure.variant)
     return list(groups.values())
@@ -108,8 +114,7 @@ def page(failures: Sequence[Failure]) -> list[str]:
     lines = []
     for group in grouped(failures, lambda failure: failure.reasons):
         lines.append(
-            f"{group.kernel}: {group.reason.what}   ({_count(len(group.tests), 'test')}, "
-            f"{_count(len(group.variants), 'variant')})"
+            f"{group.title}   ({_count(len(group.tests), 'test')}, {_count(len(group.variants), 'variant')})"
         )
         details = group.reason.details
         if len(details) > _LONGEST and "\n" not in details:
@@ -124,7 +129,7 @@ def bullets(failures: Sequence[Failure]) -> list[str]:
     for group in grouped(failures, lambda failure: failure.reasons):
         seen = f"{_count(len(group.tests), 'test')}, {_count(len(group.variants), 'variant')}"
         example = group.reason.details.partition("\n")[0][:_LONGEST]
-        lines.append(f"{group.kernel}: {group.reason.what} ({seen}, first {group.tests[0]}): {example}")
+        lines.append(f"{group.title} ({seen}, first {group.tests[0]}): {example}")
     return lines
 
 

@@ -85,7 +85,8 @@ def test_benchmark_table_shows_the_gflops_that_were_judged(rig: Rig) -> None:
 
 
 def test_legend_of_the_benchmark_table_is_true(rig: Rig) -> None:
-    text = rig.run(*OURS).text
+    assert "Legend:" not in rig.run(*OURS).text  # the ladder has it all
+    text = rig.run(*OURS, "-v").text
     legend = text[text.index("\nLegend:\n") :]
     assert "1 / Mean" not in legend
     assert "\n  OPS: 1 / Median; GFLops/s are GFLOPS, 2·M·N·K·batch / Median\n" in legend
@@ -365,3 +366,12 @@ def test_recorded_run_judged_again_from_its_json_gives_the_same_verdicts(
         capsys.readouterr().out
         == f"{count} cases judged again ({red} failed), 0 differ from the recorded verdict\n"
     )
+
+
+def test_cases_without_a_baseline_are_one_failure_to_read(rig: Rig) -> None:
+    outcome = rig.run(*OURS, device=ReplayDevice(gpu="NVIDIA H300"), outputs=False)
+    assert outcome.status == 1
+    page = outcome.text.partition(" what failed ")[2].partition(" ladder ")[0]
+    assert f"NO_BASELINE: nox -s baseline   ({len(CASES)} tests, 2 variants)" in page
+    assert outcome.text.count("\nFAILED ") == 1
+    assert "--refresh" not in outcome.text
