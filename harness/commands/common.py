@@ -24,17 +24,21 @@ def project_of(given: argparse.Namespace) -> Project:
 
 def for_pytest(name: str, about: str, arguments: Sequence[str]) -> tuple[Project, list[str]]:
     """The project of a command that runs pytest, and the options to pass on. Raises ProjectError."""
+    said = about.partition("``: ")[2] or about  # after the command, which a docstring begins with
     parser = argparse.ArgumentParser(
         prog=name,
-        description=about,
-        usage=f"{name} [--project PATH] [pytest's options]",
-        epilog="Cases are selected with -k, --suite, --kernel, --config and --shape, as in pytest; all other "
-        "options are pytest's own: `pytest --help` lists them.",
+        description=said[0].upper() + said[1:],
+        usage=f"{name} [options] [pytest's options]",
+        epilog="All other options are pytest's own; `pytest --help` lists them.",
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--project", type=Path, metavar="PATH", help="default: the nearest project above this folder"
-    )
+    if {"-h", "--help"}.intersection(arguments):
+        from harness.commands.options import add_options
+
+        parser.add_argument("-k", metavar="EXPRESSION", help='only matching cases: "tiled and not 4096"')
+        add_options(parser.add_argument)
+    else:
+        parser.add_argument("--project", type=Path, metavar="PATH")
     given, rest = parser.parse_known_args(arguments)
     project = project_of(given)
     return project, [*PLUGIN, *(("--project", str(project.root)) if given.project else ()), *rest]

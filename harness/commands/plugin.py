@@ -19,11 +19,11 @@ from pytest_benchmark.utils import PercentageRegressionCheck
 from harness import baselines
 from harness.baselines import BaselineError
 from harness.commands.common import busy_text
+from harness.commands.options import add_options
 from harness.commands.session import KEY, Session
 from harness.compiler import static
 from harness.compiler.errors import ToolchainError
 from harness.compiler.nvcc import Variant
-from harness.compiler.static import ARCHES
 from harness.compiler.static.store import holds_any
 from harness.counters import check as counted
 from harness.devices import DeviceError, NoDevice, PairingDevice, has_gpu, open_cuda, open_emulated
@@ -62,78 +62,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("gemm", "GEMM kernels")
-    add = group.addoption
-    add(
-        "--device",
-        choices=("auto", "cuda", "emulated"),
-        default="auto",
-        help="where cases run: a GPU, or a PTX interpreter; auto is cuda if there is a GPU",
-    )
-    add(
-        "--arch",
-        choices=ARCHES,
-        default="sm_90a",
-        help="the GPU architecture that the emulated device compiles for (default sm_90a)",
-    )
-    add(
-        "--strict-notes",
-        action="store_true",
-        help="what the emulated device only notes is an error: undefined in CUDA C++, but defined in PTX",
-    )
-    cases.add_options(add)
-    add(
-        "--list-cases",
-        action="store_true",
-        help="list what would run, and which cases are illegal here and why; run nothing",
-    )
-    add(
-        "--max-slowdown",
-        default=None,
-        metavar="PCT",
-        help="smallest slowdown that counts, such as 0.5%% (default 1%%)",
-    )
-    add(
-        "--noise-factor",
-        type=float,
-        default=None,
-        metavar="X",
-        help="slowdowns below X times the noise floor pass (default 3)",
-    )
-    add("--allow-no-baseline", action="store_true", help="cases without a baseline pass, and are listed")
-    add(
-        "--allow-orphans",
-        action="store_true",
-        help="baseline cases that no longer exist pass, and are listed",
-    )
-    add(
-        "--allow-drift",
-        action="store_true",
-        help="unchanged binaries that run slower pass, and are listed",
-    )
-    add(
-        "--sustained",
-        type=float,
-        default=0.0,
-        metavar="S",
-        help="for kernels with a duty cycle, also measure S seconds of back-to-back launches: reported "
-        "separately, never judged",
-    )
-    add("--allow-busy", action="store_true", help="time even while other processes use the GPU")
-    add("--job-summary", default=None, metavar="FILE", help="write the verdicts as Markdown")
-    add(
-        "--verify-timed",
-        action="store_true",
-        help="verify the variants of the selected timed cases; time none",
-    )
-    add("--baseline-run", action="store_true", help="measure for a new baseline; judge nothing")
-    add(
-        "--time-limit",
-        type=float,
-        default=60.0,
-        metavar="S",
-        help="seconds after which a kernel counts as hung (default 60)",
-    )
+    add_options(parser.getgroup("gemm", "GEMM kernels").addoption)
 
 
 # Before anything runs

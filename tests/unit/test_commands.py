@@ -53,6 +53,15 @@ def test_help_of_a_command_needs_no_project_compiler_or_gpu(command: str, tmp_pa
     assert done.stdout.startswith("usage: gemm-regression ")
 
 
+@pytest.mark.parametrize("command", ["check", "gpu", "static", "sanitize", "baseline"])
+def test_help_shows_the_options_of_its_own(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    said = capsys.readouterr().out
+    assert command == "baseline" or "--list-cases" in said
+    assert "--project PATH" in said
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"gemm-regression {harness.__version__}\n"

@@ -1,0 +1,86 @@
+"""The options that the plugin adds to pytest's, which the commands that run pytest show in their help."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from harness.compiler.static import ARCHES
+from harness.project import selection
+
+
+class Adds(Protocol):
+    def __call__(self, *names: str, **settings: Any) -> Any: ...
+
+
+def add_options(add: Adds) -> None:
+    """``add``: argparse's add_argument or pytest's addoption."""
+    add(
+        "--device",
+        choices=("auto", "cuda", "emulated"),
+        default="auto",
+        help="where cases run: a GPU, or a PTX interpreter; auto is cuda if there is a GPU",
+    )
+    add(
+        "--arch",
+        choices=ARCHES,
+        default="sm_90a",
+        help="the GPU architecture that the emulated device compiles for (default sm_90a)",
+    )
+    add(
+        "--strict-notes",
+        action="store_true",
+        help="what the emulated device only notes is an error: undefined in CUDA C++, but defined in PTX",
+    )
+    selection.add_options(add)
+    add(
+        "--list-cases",
+        action="store_true",
+        help="list what would run, and which cases are illegal here and why; run nothing",
+    )
+    add(
+        "--max-slowdown",
+        default=None,
+        metavar="PCT",
+        help="smallest slowdown that counts, such as 0.5%% (default 1%%)",
+    )
+    add(
+        "--noise-factor",
+        type=float,
+        default=None,
+        metavar="X",
+        help="slowdowns below X times the noise floor pass (default 3)",
+    )
+    add("--allow-no-baseline", action="store_true", help="cases without a baseline pass, and are listed")
+    add(
+        "--allow-orphans",
+        action="store_true",
+        help="baseline cases that no longer exist pass, and are listed",
+    )
+    add(
+        "--allow-drift",
+        action="store_true",
+        help="unchanged binaries that run slower pass, and are listed",
+    )
+    add(
+        "--sustained",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="for kernels with a duty cycle, also measure S seconds of back-to-back launches: reported "
+        "separately, never judged",
+    )
+    add("--allow-busy", action="store_true", help="time even while other processes use the GPU")
+    add("--job-summary", default=None, metavar="FILE", help="write the verdicts as Markdown")
+    add(
+        "--verify-timed",
+        action="store_true",
+        help="verify the variants of the selected timed cases; time none",
+    )
+    add("--baseline-run", action="store_true", help="measure for a new baseline; judge nothing")
+    add(
+        "--time-limit",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="seconds after which a kernel counts as hung (default 60)",
+    )
