@@ -45,7 +45,9 @@ def parse(text: str, entry: str) -> Entry:
     kernel, body_events, line = found
     kernel.functions, kernel.target = frozenset(functions), target
     Body(kernel, functions).read(body_events, line)
-    kernel.variables[:0] = outside
+    # nvcc puts the shared memory of all kernels of a file outside; a kernel has what it names, as ptxas says.
+    named = {word for instruction in kernel.code for word in re.findall(r"[\w$]+", instruction.text)}
+    kernel.variables[:0] = [v for v in outside if v.space != "shared" or v.name in named]
     return kernel
 
 

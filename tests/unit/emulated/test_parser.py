@@ -204,3 +204,10 @@ def test_what_looks_like_a_comment_in_the_path_of_a_file_is_none() -> None:
     """nvcc names headers of the toolkit so with -lineinfo: bin/..//include."""
     path = '.file 1 "/opt/bin/..//include/a.h" // the name of a header; not a statement\n'
     assert parse(path + TEXT, "k") == parse("\n" + TEXT, "k")
+
+
+def test_shared_memory_of_another_kernel_of_the_file_is_not_a_kernel_s_own() -> None:
+    """nvcc writes both outside; together they would be more than a block may have."""
+    outside = ".shared .align 4 .b8 mine[30720];\n.shared .align 4 .b8 others[30720];"
+    text = kernel("st.shared.u32 [mine], %r1;", outside)
+    assert Machine(parse(text, "k"), "").static_shared == 30720
