@@ -53,12 +53,12 @@ def test_help_of_a_command_needs_no_project_compiler_or_gpu(command: str, tmp_pa
     assert done.stdout.startswith("usage: gemm-regression ")
 
 
-@pytest.mark.parametrize("command", ["check", "gpu", "static", "sanitize", "baseline"])
+@pytest.mark.parametrize("command", ["check", "gpu", "static", "sanitize"])
 def test_help_shows_the_options_of_its_own(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main([command, "--help"])
     said = capsys.readouterr().out
-    assert command == "baseline" or "--list-cases" in said
+    assert "--list-cases" in said
     assert "--project PATH" in said
 
 
