@@ -26,7 +26,7 @@ Values = Mapping[str, Array]  # by operand, (batch, rows, columns) each
 class Storage:
     """The memory layout of an operand: ``count`` matrices of ``rows`` × ``columns`` elements of ``dtype``,
     rows ``ld`` elements apart, matrices ``rows + gap`` rows apart. ``transposed``: column-major storage, so
-    these are the rows of the transposed matrix."""
+    these are the rows of the transposed matrix. ``start``: elements from a 256-byte boundary to the first."""
 
     dtype: np.dtype[np.generic]
     count: int
@@ -35,6 +35,7 @@ class Storage:
     ld: int
     gap: int = 0
     transposed: bool = False
+    start: int = 0
 
     @property
     def stride(self) -> int:
@@ -84,8 +85,8 @@ class Operand:
     ``rows`` and ``columns`` name sizes of the problem (m, n, k), empty for 1. ``role``: ``multiplied``
     operands have the dtype's storage type, ``added`` ones and the ``result`` its output type; the result is
     read only if beta is not 0. ``like``: the matrix of the problem, A, B or C, whose layout and leading
-    dimension it shares; empty for a densely packed row-major one. ``batched``: whether there is one per
-    matrix of a batch."""
+    dimension it shares, and by how much it starts past a 256-byte boundary; empty for a densely packed
+    row-major one. ``batched``: whether there is one per matrix of a batch."""
 
     name: str
     rows: str
@@ -101,9 +102,11 @@ class Operand:
         rows, columns = (n, m) if turned else (m, n)
         ld = getattr(problem, f"ld{self.like.lower()}") if self.like else max(1, columns)
         kind = dtype.storage if self.role == "multiplied" else dtype.output
+        start = problem.start(self.like) if self.like else 0
         if not self.batched:
-            return Storage(kind, 1, rows, columns, ld, 0, turned)
-        return Storage(kind, problem.batch, rows, columns, ld, problem.gap if self.like else 0, turned)
+            return Storage(kind, 1, rows, columns, ld, 0, turned, start)
+        gap = problem.gap if self.like else 0
+        return Storage(kind, problem.batch, rows, columns, ld, gap, turned, start)
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ class Problem:
 
     ``layout`` has a letter for A, for B and, if it is not N, for C: N for row-major storage, T for the
     transposed one, column-major. ``lda``, ``ldb`` and ``ldc`` are leading dimensions in elements, 0 for tight
-    ones; ``gap`` rows of storage lie between the matrices of a batch. Raises ValueError for a negative size,
-    a leading dimension shorter than its row (or, of a column-major matrix, than its column), a layout of
-    other letters, or a gap without a batch.
+    ones; ``gap`` rows of storage lie between the matrices of a batch. ``starts``: how many elements past a
+    256-byte boundary A, B and C begin. Raises ValueError for a negative size, a leading dimension shorter
+    than its row (or, of a column-major matrix, than its column), a layout of other letters, or a gap without
+    a batch.
     """
 
     m: int
@@ -31,6 +32,7 @@ class Problem:
     batch: int = 1
     layout: str = "NN"
     gap: int = 0
+    starts: tuple[int, int, int] = (0, 0, 0)
 
     def __post_init__(self) -> None:
         sizes = f"problem {self.m}x{self.n}x{self.k}"
@@ -45,6 +47,8 @@ class Problem:
             raise ValueError(
                 f"{sizes}: gap {self.gap}: must be 0 or more rows between the matrices of a batch"
             )
+        if len(self.starts) != 3 or min(self.starts) < 0:
+            raise ValueError(f"{sizes}: starts {self.starts}: must be three numbers of elements, 0 or more")
         for name, row in self._rows.items():
             ld = getattr(self, name) or max(1, row)
             if ld < row:
@@ -63,6 +67,10 @@ class Problem:
     def transposed(self, matrix: str) -> bool:
         """Whether ``A``, ``B`` or ``C`` is stored column-major."""
         return self.layout["ABC".index(matrix) :][:1] == "T"
+
+    def start(self, matrix: str) -> int:
+        """Elements from a 256-byte boundary to the start of ``A``, ``B`` or ``C``."""
+        return self.starts["ABC".index(matrix)]
 
     @property
     def flops(self) -> int:
@@ -105,6 +113,8 @@ class Problem:
             parts.append(f"beta{self.beta:g}")
         if not self.tight:
             parts.append(f"ld{self.lda}.{self.ldb}.{self.ldc}")
+        if any(self.starts):
+            parts.append("at" + ".".join(map(str, self.starts)))
         return "-".join(parts)
 
     def gflops(self, seconds: float) -> float:
@@ -119,6 +129,7 @@ _PROBLEM = re.compile(
     r"(-alpha(?P<alpha>[-+.e\d]+))?"
     r"(-beta(?P<beta>[-+.e\d]+))?"
     r"(-ld(?P<lda>\d+)\.(?P<ldb>\d+)\.(?P<ldc>\d+))?"
+    r"(-at(?P<starts>\d+\.\d+\.\d+))?"
 )
 
 
@@ -133,9 +144,10 @@ def find_problem(text: str) -> Problem:
     except ValueError:
         raise ValueError(f"shape {text!r}: alpha and beta must be numbers") from None
     layout = parts.pop("layout", "nn").upper()
+    starts = tuple(int(part) for part in parts.pop("starts", "0.0.0").split("."))
     numbers = {name: int(part) for name, part in parts.items()}
     if max(numbers.values()) > INT_MAX:
         raise ValueError(
             f"shape {text!r}: sizes and leading dimensions are 32-bit integers, at most {INT_MAX}"
         )
-    return Problem(**numbers, **scales, layout=layout)  # type: ignore[arg-type]
+    return Problem(**numbers, **scales, layout=layout, starts=starts)  # type: ignore[arg-type]

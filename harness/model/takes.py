@@ -10,15 +10,19 @@ from harness.model.operation import Operation
 from harness.model.parameters import Parameter
 from harness.model.problem import Problem
 
+_MATRICES = ("A", "B", "C")
+
 
 @dataclass(frozen=True)
 class Takes:
     """What a kernel requires of a problem, besides what its parameters can express.
 
     ``multiples`` of sizes and leading dimensions, by name (``m``, ``n``, ``k``, ``lda`` …): a number, or a
-    parameter of the config, ``{"m": "TILE_M"}``; ``at_least`` and ``at_most`` by name; ``square``: m, n and k
-    must be equal; ``unless`` returns a reason against a problem, or None. ``finite_c``: the kernel reads C
-    even if beta is 0, as ``alpha * sum + beta * C`` does; C is then filled with finite numbers."""
+    parameter of the config, ``{"m": "TILE_M"}``; of ``A``, ``B`` and ``C``: the elements from a 256-byte
+    boundary to the start of the matrix, since any element of a larger one may be its first. ``at_least`` and
+    ``at_most`` by name; ``square``: m, n and k must be equal; ``unless`` returns a reason against a problem,
+    or None. ``finite_c``: the kernel reads C even if beta is 0, as ``alpha * sum + beta * C`` does; C is then
+    filled with finite numbers."""
 
     multiples: Mapping[str, int | str] = field(default_factory=dict)
     at_least: Mapping[str, int] = field(default_factory=dict)
@@ -34,7 +38,10 @@ class Takes:
         """Why this problem is not accepted, one line per reason."""
         for name, unit, size in self._units(config):
             what = f"{unit} = {size}" if isinstance(unit, str) else str(size)
-            if getattr(problem, name) % size:
+            if name in _MATRICES:
+                if problem.start(name) % size:
+                    yield f"{name} starts at element {problem.start(name)}, not at a multiple of {what}"
+            elif getattr(problem, name) % size:
                 yield f"{name} {getattr(problem, name)} is not a multiple of {what}"
             elif name in ("m", "n") and not getattr(problem, name):
                 yield f"{name} 0 is below {what}, and a launch has at least one block"
@@ -55,8 +62,8 @@ class Takes:
 
     def near(self, problem: Problem, config: Config) -> Problem:
         """A similar problem that satisfies these requirements as far as possible: sizes rounded up to
-        multiples, within the limits, square; leading dimensions with the same padding, rounded up to
-        multiples."""
+        multiples, within the limits, square; leading dimensions with the same padding, and starts,
+        rounded up to multiples."""
         units = {name: size for name, _, size in self._units(config)}
         sizes = {name: getattr(problem, name) for name in ("m", "n", "k")}
         if self.square:
@@ -67,7 +74,8 @@ class Takes:
             unit = units.get(name, 1)
             up = max(-(-size // unit), unit > 1 and name != "k") * unit
             sizes[name] = up if up <= self.at_most.get(name, up) else size // unit * unit
-        tight = replace(problem, lda=0, ldb=0, ldc=0, m=sizes["m"], n=sizes["n"], k=sizes["k"])
+        a, b, c = (-(-problem.start(x) // units.get(x, 1)) * units.get(x, 1) for x in _MATRICES)
+        tight = replace(problem, lda=0, ldb=0, ldc=0, **sizes, starts=(a, b, c))
         rows = {name: getattr(tight, name) + more for name, more in problem.beyond.items()}
         return tight.with_leading({n: -(-ld // units.get(n, 1)) * units.get(n, 1) for n, ld in rows.items()})
 
@@ -92,12 +100,14 @@ def signature_refusals(
         yield "it has no parameter for a leading dimension, so matrices are densely packed"
     elif narrowed.gap != problem.gap and narrowed.batch == problem.batch:
         yield "it has no parameter for a stride, so batches are densely packed"
+    if narrowed.starts != problem.starts:
+        yield "it has a tensor map, so the matrix starts at a 16-byte boundary"
 
 
 def narrow(parameters: tuple[Parameter, ...], operation: Operation, problem: Problem) -> Problem:
     """The problem restricted to what these parameters can express: in the operation's layout, without a batch
     if it is not batched, densely packed without leading dimensions or strides, alpha 1 and beta 0 if they are
-    not parameters."""
+    not parameters, a matrix with a tensor map at a boundary."""
     means = {parameter.means for parameter in parameters}
     problem = problem.stored(operation.layout)
     if not operation.batched:
@@ -112,4 +122,8 @@ def narrow(parameters: tuple[Parameter, ...], operation: Operation, problem: Pro
     problem = problem.with_leading({f"ld{like.lower()}": 0 for like in without if like})
     if problem.gap and not all(f"stride{name}" in means for name in matrices):
         problem = replace(problem, gap=0)
+    mapped = [o.like for o in operation.operands if f"map{o.name}" in means]
+    if mapped and any(problem.starts):  # a tensor map needs 16-byte boundaries
+        a, b, c = (0 if name in mapped else problem.start(name) for name in _MATRICES)
+        problem = replace(problem, starts=(a, b, c))
     return problem

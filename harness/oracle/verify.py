@@ -127,7 +127,7 @@ class _Examination:
     def _look(self, launch: _Launch, output: Outputs, seen: list[Array]) -> None:
         problem = launch.problem
         for violation in output.violations:
-            self._add(violation.check, problem, violation.message)
+            self._add(violation.check, problem, violation.message + _remedy(violation.check, problem))
         self.notes += [Finding(note.check, note.message) for note in output.notes]
         if not output.complete:
             return
@@ -318,6 +318,16 @@ def _is_unwritten(value: Any) -> bool:
     if value.dtype.kind == "i":
         return bool(value == np.iinfo(value.dtype).min)
     return bool(np.isnan(value))
+
+
+def _remedy(check: str, problem: Problem) -> str:
+    """What to declare if a kernel is not meant for matrices that start anywhere."""
+    off = [name for name in "ABC" if problem.start(name) % 4]
+    if check != "misaligned" or not off:
+        return ""
+    starts = ", ".join(f"{name} at element {problem.start(name)}" for name in off)
+    declared = ", ".join(f'"{name}": 4' for name in off)
+    return f" ({starts}; if that is not to be taken: takes=Takes(multiples={{{declared}}}))"
 
 
 def _scales(problem: Problem) -> str:

@@ -15,7 +15,7 @@ from harness.model.legality import GpuLimits, legal_variants, refusals
 from harness.project.fitting import Fitted, exactly
 from harness.project.loader import Project
 from harness.project.names import find_config, find_kernel, find_suite, unknown
-from harness.project.suites import SPARSE, Suite
+from harness.project.suites import SPARSE, SPARSE_BATCHED, Suite
 
 Variant = tuple[Kernel, Config, DType]
 
@@ -110,7 +110,7 @@ def select(
         # A problem with zero FLOP has a result to verify, but no speed.
         verify, timed = _on(verify, problems), _on(timed, [p for p in problems if p.flops])
     elif emulated:
-        verify += [each for each in _on(verify, [SPARSE]) if each.runs]
+        verify += [each for each in _on(verify, [SPARSE, SPARSE_BATCHED]) if each.runs]
     if not problems:
         _check_each_is_verified(verify, suite)
     _check_sizes(each for each in verify if problems and each.runs)

@@ -10,31 +10,47 @@ from harness.model.legality import GpuLimits, legal_variants
 from harness.project.fitting import Fitted, fitted
 
 # Never square, M, N and K all different, since a square problem hides exchanged sizes. Small, because the
-# reference is computed on the host; some K exceed four tiles of 32, since fewer hide a lost accumulator.
+# reference is computed on the host. Each shows mistakes that no other does: a size, leading dimension or
+# alignment in the place of another (tests/separation.py looks for what none of them shows).
 TALL = Problem(2085, 137, 9, beta=-1)  # more than eight of the tallest tiles, a band of warp_tiled
 WHOLE = Problem(256, 384, 128)  # whole tiles, aligned: fast paths only
 VERIFIED_SMOKE: tuple[Problem, ...] = (
     Problem(1, 1, 1),
     WHOLE,
-    Problem(127, 131, 137, alpha=-1, beta=3),  # primes: every edge, nothing aligned
+    # Several tiles and every edge.
+    Problem(137, 131, 45, alpha=-1, beta=3, lda=256, ldb=140, ldc=144, starts=(4, 1, 0)),
     Problem(37, 29, 0, beta=2),  # K = 0: C is only scaled
-    Problem(264, 132, 77, alpha=2, beta=1, lda=80, ldb=140, ldc=136),  # aligned, but K ends within a vector
-    Problem(66, 258, 81, alpha=3, beta=-1, lda=85, ldb=263, ldc=261),  # odd leading dimensions
+    Problem(
+        258, 260, 10, alpha=2, beta=1, lda=16, ldb=1024, ldc=1024, starts=(0, 4, 4)
+    ),  # A alone is aligned
+    Problem(33, 12, 264, beta=-1, lda=266, ldb=16, ldc=24, starts=(0, 0, 4)),  # many steps along K
+    Problem(7, 5, 9, alpha=3, beta=-1, lda=11, ldb=7, ldc=9),  # odd leading dimensions
 )
 VERIFIED: tuple[Problem, ...] = (
     *VERIFIED_SMOKE,
     Problem(0, 7, 5, beta=1),
     Problem(7, 0, 5),
-    Problem(1, 257, 129, alpha=0, beta=-1),  # one row
-    Problem(263, 1, 67, beta=1),  # one column
+    Problem(3, 2, 7, alpha=0, beta=-1),
     TALL,
-    Problem(5, 397, 83, alpha=2, lda=86, ldb=398, ldc=398),  # flat; aligned for vectors of two only
-    Problem(130, 262, 64, ldb=264, ldc=268),  # aligned, but N ends within a vector
-    Problem(3, 2, 199, alpha=-1, beta=1, lda=204, ldc=5),  # large K, small C
+    # One size is large, or a leading dimension: guards and tests for whole tiles by the wrong one.
+    Problem(256, 10, 5, beta=1, lda=256, ldb=10, ldc=12),
+    Problem(256, 12, 9, alpha=2, lda=11, ldb=512, ldc=512, starts=(0, 0, 2)),
+    Problem(5, 256, 12, beta=2, lda=18, ldb=257, ldc=512, starts=(4, 0, 1)),
+    Problem(33, 256, 9, lda=11, ldb=264, ldc=256, starts=(0, 2, 0)),
+    Problem(12, 36, 256, alpha=-1, beta=1, lda=260, ldb=36, ldc=256, starts=(4, 0, 0)),
+    Problem(10, 6, 33, alpha=2, lda=512, ldb=7, ldc=7),
+    Problem(29, 7, 10, beta=1, lda=512, ldb=12, ldc=256, starts=(2, 0, 0)),
+    Problem(10, 6, 2, beta=-1, lda=512, ldb=8, ldc=6),
+    Problem(132, 36, 5, lda=5, ldb=48, ldc=42, starts=(4, 4, 0)),
+    Problem(127, 37, 1, alpha=3, beta=1, lda=12, ldb=37, ldc=256, starts=(0, 4, 0)),  # one step along K
+    Problem(1, 7, 5, lda=8, ldb=256, ldc=16, starts=(1, 2, 0)),  # one row
+    Problem(33, 1, 2, beta=1, lda=8, ldb=8, ldc=1, starts=(1, 1, 4)),  # one column
 )
 
-# Rows so far apart that a 32-bit index overflows; only a device that stores just the rows can run it.
-SPARSE = Problem(5, 6, 9, beta=1, lda=2**30 + 4, ldb=2**30 + 8, ldc=2**30 + 12)
+# Rows so far apart that a 32-bit index overflows, within a tile and from one to the next, and matrices of a
+# batch; only a device that stores just the rows can run it.
+SPARSE = Problem(261, 6, 41, beta=1, lda=2**30 + 4, ldb=2**30 + 8, ldc=2**30 + 12)
+SPARSE_BATCHED = replace(SPARSE, m=3, k=5, batch=3)
 
 SQUARES = (256, 512, 1024, 2048, 4096, 8192, 1000, 4095, 4097)
 TIMED: tuple[Problem, ...] = (
@@ -47,7 +63,7 @@ TIMED: tuple[Problem, ...] = (
 # Additional problems for batched operations: gaps between matrices, odd leading dimensions, many small ones.
 VERIFIED_BATCHED: tuple[Problem, ...] = (
     Problem(5, 7, 9, alpha=2, beta=-1, lda=11, ldb=9, ldc=9, batch=3, gap=2),
-    Problem(33, 17, 65, beta=1, lda=67, ldb=19, ldc=21, batch=3, gap=2),
+    Problem(33, 37, 65, beta=1, lda=67, ldb=39, ldc=41, batch=3, gap=2, starts=(1, 2, 3)),
     Problem(64, 48, 32, batch=3),
     Problem(8, 4, 16, alpha=-1, batch=37),
 )
@@ -110,8 +126,9 @@ class Suite:
             for config, dtype in self.variants(kernel, limits):
                 problems: Sequence[Problem] = self.verified_of(kernel, dtype)
                 if emulated:
-                    batched = kernel.operation.batched
-                    problems = _for_an_interpreter(problems, config == kernel.configs[0], batched)
+                    rows, columns = kernel.shape_of(config, dtype).tile
+                    default = config == kernel.configs[0]
+                    problems = _for_an_interpreter(problems, rows, columns, default, kernel.operation.batched)
                 yield from fitted(kernel, config, dtype, problems, near=True)
 
     def time(self, kernels: Sequence[Kernel], limits: GpuLimits) -> list[Fitted]:
@@ -133,12 +150,18 @@ class Suite:
         return [problem for problem in self.timed_of(kernel, config) if problem.flops <= most]
 
 
-def _for_an_interpreter(problems: Sequence[Problem], default: bool, batched: bool) -> list[Problem]:
-    """Fewer and smaller problems for the interpreter: TALL, which would take a sixth of the time, only for
-    the first config; WHOLE with half its K; for batched operations no large problem without a batch."""
-    half = replace(WHOLE, k=WHOLE.k // 2)
-    kept = (p for p in problems if not (batched and p.batch == 1 and p.flops > _LARGE))
-    return [half if problem == WHOLE else problem for problem in kept if problem != TALL or default]
+def _for_an_interpreter(
+    problems: Sequence[Problem], rows: int, columns: int, default: bool, batched: bool
+) -> list[Problem]:
+    """Fewer and smaller problems for the interpreter: WHOLE and TALL for tiles of ``rows`` × ``columns``, and
+    TALL for the first config only; for batched operations no large problem without a batch."""
+    wide = columns * (3 if rows == 2 * columns else 2)
+    smaller = {
+        WHOLE: Problem(rows, wide, WHOLE.k // 2),
+        TALL: replace(TALL, m=min(TALL.m, 8 * rows + 37), n=min(TALL.n, columns + 9), ldb=0, ldc=0),
+    }
+    found = [smaller.get(problem, problem) for problem in problems if problem != TALL or default]
+    return [p for p in found if not (batched and p.batch == 1 and p.flops > _LARGE)]
 
 
 SMOKE = Suite(

@@ -166,6 +166,12 @@ def refused(takes: Takes, problem: Problem, parameters: str = "", **config: int)
         (Takes(multiples={"m": 8}), Problem(0, 1, 1), "m 0 is below 8, and a launch has at least one block"),
         (Takes(multiples={"k": 8}), Problem(1, 1, 0), ""),
         (Takes(multiples={"lda": 4}), Problem(1, 1, 6), "lda 6 is not a multiple of 4"),
+        (
+            Takes(multiples={"B": 4}),
+            Problem(5, 5, 5, starts=(1, 2, 1)),
+            "B starts at element 2, not at a multiple of 4",
+        ),
+        (Takes(multiples={"A": 4, "C": 2}), Problem(5, 5, 5, starts=(4, 1, 6)), ""),
         (Takes(at_most={"n": 64}), Problem(1, 65, 1), "n 65 is above 64"),
         (Takes(at_least={"k": 1}), Problem(1, 1, 0), "k 0 is below 1"),
         (Takes(square=True), Problem(2, 2, 3), "2x2x3 is not square"),

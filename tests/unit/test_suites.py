@@ -11,7 +11,15 @@ from harness.model import Config, Problem, find_problem
 from harness.model.legality import GpuLimits, legal_variants, refusals
 from harness.project.names import find_config, find_suite
 from harness.project.selection import illegal
-from harness.project.suites import TIMED, TIMED_BATCHED, VERIFIED, VERIFIED_BATCHED, VERIFIED_SMOKE
+from harness.project.suites import (
+    TALL,
+    TIMED,
+    TIMED_BATCHED,
+    VERIFIED,
+    VERIFIED_BATCHED,
+    VERIFIED_SMOKE,
+    WHOLE,
+)
 from tests.ladder import LADDER, PROJECT, find_kernel, select
 
 H200 = GpuLimits.of((9, 0))
@@ -89,8 +97,24 @@ def test_an_interpreter_is_spared_large_problems_of_a_batched_kernel_without_a_b
     cases = [each.case for each in PROJECT.suites["full"].verify(kernels, H200, emulated=True)]
     batched, tiled = ({c.problem for c in cases if c.kernel == kernel} for kernel in kernels)
     assert batched >= set(VERIFIED_BATCHED)
-    assert batched - set(VERIFIED_BATCHED) == {p for p in VERIFIED if p.flops <= 2**20}
-    assert len(tiled) == len(VERIFIED)
+    small = {p for p in VERIFIED if p.flops <= 2**20 and p not in (WHOLE, TALL)}
+    assert batched - set(VERIFIED_BATCHED) > small
+    assert not any(p.flops > 2**20 for p in batched - set(VERIFIED_BATCHED))
+    assert set(VERIFIED) - {WHOLE, TALL} < tiled
+
+
+def test_an_interpreter_gets_whole_tiles_of_each_config_and_many_along_m_of_the_first() -> None:
+    kernels = [kernel for kernel in LADDER if not kernel.library and not kernel.operation.batched]
+    cases = [each.case for each in PROJECT.suites["full"].verify(kernels, H200, emulated=True)]
+    for kernel in kernels:
+        for config, dtype in legal_variants(kernel, H200):
+            rows, columns = kernel.shape_of(config, dtype).tile
+            found = [c.problem for c in cases if (c.kernel, c.config, c.dtype) == (kernel, config, dtype)]
+            whole = [p for p in found if p.m == rows and p.n in (2 * columns, 3 * columns) and p.tight]
+            assert len(whole) == 1
+            assert whole[0].m != whole[0].n
+            tall = [p for p in found if p.m > 8 * rows and p.n == min(137, columns + 9) and p.k == TALL.k]
+            assert bool(tall) is (config == kernel.configs[0])
 
 
 def test_slow_kernels_are_spared_the_largest_problems() -> None:

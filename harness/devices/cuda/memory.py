@@ -55,12 +55,12 @@ class GuardedArena:
             self._device, self._size = cuda.mem_alloc(size), size
         return int(self._device)
 
-    def upload(self, buffers: Mapping[str, Array]) -> Image:
-        """Copies the buffers to the device."""
+    def upload(self, buffers: Mapping[str, Array], offsets: Mapping[str, int]) -> Image:
+        """Copies the buffers to the device, each to an address ``offsets`` bytes past a boundary."""
         starts, size = {}, GUARD
         for name, array in buffers.items():
-            starts[name] = size
-            size = _up(size + array.nbytes) + GUARD
+            starts[name] = size + offsets.get(name, 0)
+            size = _up(starts[name] + array.nbytes) + GUARD
         image = np.full(size, 0xFF, np.uint8)
         for name, array in buffers.items():
             image[starts[name] : starts[name] + array.nbytes] = _bytes(array)
@@ -80,21 +80,26 @@ class ExactBuffers:
     allocations."""
 
     def __init__(self) -> None:
-        self._buffers: dict[str, Any] = {}
+        self._allocated: list[Any] = []
+        self._buffers: dict[str, int] = {}
 
-    def upload(self, buffers: Mapping[str, Array]) -> Image:
-        """As ``GuardedArena.upload``; the image holds the buffers one behind the other."""
-        for buffer in self._buffers.values():
-            buffer.free()
-        self._buffers = {name: cuda.mem_alloc(max(1, array.nbytes)) for name, array in buffers.items()}
+    def upload(self, buffers: Mapping[str, Array], offsets: Mapping[str, int]) -> Image:
+        """As ``GuardedArena.upload``; the image holds the buffers one behind the other. An allocation has
+        the bytes of an offset before its buffer, and none after it."""
+        for allocation in self._allocated:
+            allocation.free()
+        self._allocated, self._buffers = [], {}
         starts, size = {}, 0
         for name, array in buffers.items():
+            offset = offsets.get(name, 0)
+            self._allocated.append(cuda.mem_alloc(max(1, offset + array.nbytes)))
+            self._buffers[name] = int(self._allocated[-1]) + offset
             starts[name] = size
             size += array.nbytes
             if array.nbytes:
                 cuda.memcpy_htod(self._buffers[name], _bytes(array))
         image = np.concatenate([_bytes(array) for array in buffers.values()])
-        return Image(image, starts, {name: int(buffer) for name, buffer in self._buffers.items()})
+        return Image(image, starts, dict(self._buffers))
 
     def download(self, image: Image, buffers: Mapping[str, Array]) -> Array:
         """The same image after a launch."""
@@ -215,15 +220,16 @@ class TimedDataArena:
         inputs = [name for name, role in work.roles.items() if role != "result"]
         counts = {name: int(np.prod(storage.shape)) for name, storage in work.storages.items()}
         sizes = {name: counts[name] * work.storages[name].dtype.itemsize for name in counts}
-        result = sizes[work.result]
+        result, offsets = sizes[work.result], work.offsets
         *places, c, r, workspace = self._cut(
             [
-                *(sizes[name] for name in inputs * 2),
-                _up(result) + 2 * GUARD,
-                result,
+                *(offsets[name] + sizes[name] for name in inputs * 2),
+                _up(offsets[work.result] + result) + 2 * GUARD,
+                offsets[work.result] + result,
                 work.workspace[0],
             ]
         )
+        places = [place + offsets[name] for place, name in zip(places, inputs * 2, strict=True)]
         normal, integers = places[: len(inputs)], places[len(inputs) :]
         whole = iter(("odd", "sparse", "sparse", "sparse"))
         for number, (name, real, integer) in enumerate(zip(inputs, normal, integers, strict=True)):
@@ -234,11 +240,11 @@ class TimedDataArena:
                     # Else a row of A and a column of B would hold the same numbers: sums of squares.
                     pool = np.roll(pool, -number * _APART)
                 _fill(address, pool.astype(work.storages[name].dtype, copy=False), counts[name])
-        cuda.memset_d8(c, 0xFF, _up(result) + 2 * GUARD)
+        cuda.memset_d8(c, 0xFF, _up(offsets[work.result] + result) + 2 * GUARD)
         if work.workspace[0]:
             cuda.memset_d8(workspace, 0xFF, work.workspace[0])
             cuda.memset_d8(workspace, 0, work.workspace[1])
-        at = c + GUARD
+        at, r = c + GUARD + offsets[work.result], r + offsets[work.result]
         more = {WORKSPACE: workspace}
         self._last = TimedData(
             work,

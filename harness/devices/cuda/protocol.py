@@ -99,6 +99,11 @@ class Work:
         """The output operand."""
         return next(name for name, role in self.roles.items() if role == "result")
 
+    @property
+    def offsets(self) -> dict[str, int]:
+        """Bytes from a 256-byte boundary to the start of each operand."""
+        return {name: storage.start * storage.dtype.itemsize for name, storage in self.storages.items()}
+
     def __hash__(self) -> int:
         return hash((self.problem, self.dtype.name, self.operation, self.launch, self.arguments))
 

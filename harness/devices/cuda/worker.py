@@ -111,7 +111,7 @@ class Worker:
     def _run(self, build: Build, work: Work, inputs: Inputs, workspace: Array | None) -> Outputs:
         kernel = self._under_test(build, work)
         buffers = {**inputs, **({} if workspace is None else {WORKSPACE: workspace})}
-        image = self._arena.upload(buffers)
+        image = self._arena.upload(buffers, work.offsets)
         stream = cuda.Stream()
         kernel.bind(work, dict(image.at))(stream)
         stream.synchronize()

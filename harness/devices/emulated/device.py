@@ -194,7 +194,8 @@ def _buffers(cases: Sequence[Case], inputs: Sequence[Inputs]) -> dict[str, Buffe
             known.append(readable)
         values = [given[name] for given in inputs]
         pitch = storage.ld * storage.dtype.itemsize
-        made[name] = Buffer(name, number, values, pitch, known, writable=name == _result(first))
+        written = name == _result(first)
+        made[name] = Buffer(name, number, values, pitch, known, written, start=storage.start)
     if first.kernel.workspace:
         fresh = [new_workspace(case) for case in cases]
         zeroed = [words == 0 for words in fresh]

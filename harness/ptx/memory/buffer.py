@@ -22,7 +22,8 @@ class Buffer:
     first ``width`` exist where the matrix is sparse.
 
     ``values`` (rows, columns) arrays, one a launch; ``known`` (rows, columns) bool for each, which elements
-    hold something that the kernel may read, None where all do. A ``flat`` one is a vector: name[i].
+    hold something that the kernel may read, None where all do. A ``flat`` one is a vector: name[i]. It
+    begins ``start`` elements past a 256-byte boundary.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Buffer:
         known: Sequence[Array] | None = None,
         writable: bool = False,
         flat: bool = False,
+        start: int = 0,
     ) -> None:
         self.name, self.number, self.writable, self._flat = name, number, writable, flat
         rows, columns = values[0].shape
@@ -41,10 +43,13 @@ class Buffer:
         self.width = columns * self.item
         self.rows, self.pitch = rows, pitch or self.width
         self.size = (rows - 1) * self.pitch + self.width if rows and columns else 0
-        self.base = (number + 1) << BUFFER
+        self._offset = start * self.item  # in memory and in storage: what is aligned there is so here
+        self.base = ((number + 1) << BUFFER) + self._offset
         # Stored rows of a sparse matrix are aligned as those of the matrix are.
-        self._row = self.width if self.pitch == self.width else -(-self.width // 16) * 16
-        self._stride = -(-rows * self._row // 16) * 16 + 16  # bytes of storage a launch
+        self._row = self.width
+        if self.pitch != self.width:
+            self._row = -(-self.width // 16) * 16 + self.pitch % 16
+        self._stride = -(-(self._offset + rows * self._row) // 16) * 16 + 16  # bytes of storage a launch
         self.bytes = np.zeros(self._stride * len(values), np.uint8)
         self._dtype = values[0].dtype
         for i, array in enumerate(values):
@@ -53,7 +58,7 @@ class Buffer:
         if known is not None and not all(each.all() for each in known):
             self._known = np.zeros((len(values), self._stride // self.item), bool)
             for i, each in enumerate(known):
-                held = self._known[i, : rows * self._row // self.item].reshape(rows, -1)
+                held = self._known[i, start : start + rows * self._row // self.item].reshape(rows, -1)
                 held[:, :columns] = each
             self._known = self._known.ravel()
         self._cell = self.item  # bytes of which one writer is known
@@ -76,7 +81,7 @@ class Buffer:
 
     def _rows(self, launch: int) -> Array:
         """The stored rows of a launch, in bytes."""
-        at = launch * self._stride
+        at = launch * self._stride + self._offset
         return self.bytes[at : at + self.rows * self._row].reshape(self.rows, self._row)
 
     def enter(self, geometry: Geometry) -> None:
@@ -85,9 +90,10 @@ class Buffer:
         launches = geometry.launches
         if (launches == launches[0]).all():
             self.first, self._start = self.address(int(launches[0])), int(launches[0]) * self._stride
+            self._start += self._offset
         else:
             self.first = self.base + (geometry.launch.astype(np.int64) << _LAUNCH)
-            self._start = geometry.launch.astype(np.int64) * self._stride
+            self._start = geometry.launch.astype(np.int64) * self._stride + self._offset
 
     def locate(self, address: Array, index: Array | None, width: int) -> tuple[Array, int]:
         """Storage elements of ``width`` bytes, and the first position out of bounds or −1."""
@@ -119,7 +125,7 @@ class Buffer:
 
     def element(self, element: int, width: int) -> str:
         """A storage element as a coordinate."""
-        at = element * width % self._stride
+        at = element * width % self._stride - self._offset
         row, column = divmod(at // self.item, max(1, self._row // self.item))
         return f"{self.name}[{column}]" if self._flat else f"{self.name}({row}, {column})"
 
@@ -205,7 +211,7 @@ class Buffer:
         rows, stored, columns = self.rows, self._row // self.item, self.width // self.item
         if self._writer is None:
             return np.zeros((rows, columns), bool)
-        at, n = launch * self._stride // self._cell, self.item // self._cell
+        at, n = (launch * self._stride + self._offset) // self._cell, self.item // self._cell
         held = self._writer[at : at + rows * stored * n].reshape(rows, stored, n)
         return np.asarray((held[:, :columns] != 0).all(axis=2))
 

@@ -19,13 +19,17 @@ SCALES = st.sampled_from((1.0, 0.0, -1.0, 2.0, -3.0, 0.5, -0.5))
 MORE = st.sampled_from((0, 0, 1, 3, 4, 8))
 
 
+STARTS = st.sampled_from((0, 0, 1, 2, 4))
+
+
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
     m, n, k = draw(SIZES), draw(SIZES), draw(SIZES)
     if draw(st.booleans()):
         n, k = n // 4 * 4, k // 4 * 4
     lda, ldb, ldc = (max(1, row) + draw(MORE) for row in (k, n, n))
-    return Problem(m, n, k, draw(SCALES), draw(SCALES), lda, ldb, ldc)
+    starts = (draw(STARTS), draw(STARTS), draw(STARTS))
+    return Problem(m, n, k, draw(SCALES), draw(SCALES), lda, ldb, ldc, starts=starts)
 
 
 def smallest_tiles() -> list[str]:

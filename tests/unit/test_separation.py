@@ -1,0 +1,74 @@
+"""No mistake of one quantity for another is hidden by the problems of the suite; the search finds a hidden
+one."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.model import Problem
+from tests.separation import EQUIVALENT, ROLES, Duty, Tile, duties, hidden, shown, verified
+
+TILES = verified()
+REGISTER = Tile(128, 128, 8, 4)
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_no_pair_of_quantities_is_left_unseparated(tile: Tile) -> None:
+    assert not hidden(TILES[tile], tile)
+
+
+@pytest.mark.parametrize(
+    ("problem", "lost"),
+    [
+        (Problem(261, 6, 41, beta=1, lda=2**30 + 4, ldb=2**30 + 8, ldc=2**30 + 12), "offset of a tile of B"),
+        (Problem(10, 6, 33, alpha=2, lda=512, ldb=7, ldc=7), "A differs from the others"),
+        (Problem(132, 36, 5, lda=5, ldb=48, ldc=42, starts=(4, 4, 0)), "C's rows are aligned"),
+        (Problem(127, 37, 1, alpha=3, beta=1, lda=12, ldb=37, ldc=256, starts=(0, 4, 0)), "one step"),
+    ],
+)
+def test_without_a_problem_something_is_hidden(problem: Problem, lost: str) -> None:
+    rest = [p for p in TILES[REGISTER] if p != problem]
+    assert len(rest) == len(TILES[REGISTER]) - 1
+    assert lost in {duty.role for duty in hidden(rest, REGISTER)}
+
+
+@pytest.mark.parametrize(
+    ("problem", "shows", "hides"),
+    [
+        # The guard of A's rows: n in place of m shows where they differ; not where both end past the tile.
+        (Problem(5, 7, 9), Duty("guard of A's rows", "n"), Duty("guard of A's columns", "lda")),
+        (Problem(128, 132, 9), Duty("guard of B's columns", "m"), Duty("guard of A's rows", "n")),
+        # What is read past the end of a row of B shows only past the end of the memory.
+        (
+            Problem(5, 7, 9, ldb=12, lda=200),
+            Duty("guard of B's columns", "lda"),
+            Duty("guard of B's columns", "k"),
+        ),
+        # A test of ldb in place of lda: misaligned where B is aligned and A is not.
+        (Problem(5, 6, 9, ldb=8), Duty("A's rows are aligned", "ldb"), Duty("B's rows are aligned", "lda")),
+        (
+            Problem(5, 8, 16, starts=(1, 0, 0)),
+            Duty("A's start is aligned", "start of B"),
+            Duty("B's start is aligned", "no test"),
+        ),
+        (
+            Problem(300, 8, 16, lda=2**30),
+            Duty("offset of a tile of A", "32 bits"),
+            Duty("offset of a tile of C", "31 bits"),
+        ),
+    ],
+)
+def test_what_a_problem_shows(problem: Problem, shows: Duty, hides: Duty) -> None:
+    known = {duty for duty, _ in duties(REGISTER)}
+    assert {shows, hides} <= known
+    found = shown(problem, REGISTER)
+    assert shows in found
+    assert hides not in found
+
+
+def test_what_is_called_equivalent_is_a_mistake_that_no_problem_would_show() -> None:
+    of = {role.name: role for role in ROLES}
+    for role, other in EQUIVALENT:
+        for tile, problems in TILES.items():
+            value = of[role].others[other]
+            assert not any(of[role].shows(p, tile, value(p, tile)) for p in problems)
