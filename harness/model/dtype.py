@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
+_F32_ROUNDOFF = 2.0**-24
 _F32, _F16, _BF16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 
 
@@ -45,6 +46,11 @@ class DType:
         return self.accumulate_roundoff >= 2.0**-11
 
     @property
+    def converts(self) -> bool:
+        """Whether a kernel has to round what it multiplies: TF32 lies in memory as FP32."""
+        return self.storage == _F32 and self.unit_roundoff > _F32_ROUNDOFF
+
+    @property
     def macros(self) -> tuple[str, ...]:
         """The macros for the ``.cu`` file: ``DTYPE_F16``, and ``OUTPUT_F16`` if the output is not the
         default, FP32 (INT32 for integers)."""
@@ -58,7 +64,7 @@ class DType:
         cvt.rna.tf32.
         """
         values = np.asarray(values, np.float32)
-        if self.name.partition("_")[0] != "tf32":
+        if not self.converts:
             return values.astype(self.storage)
         bits = values.view(np.uint32)
         rounded = ((bits + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)).view(np.float32)

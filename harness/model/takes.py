@@ -22,7 +22,8 @@ class Takes:
     boundary to the start of the matrix, since any element of a larger one may be its first. ``at_least`` and
     ``at_most`` by name; ``square``: m, n and k must be equal; ``unless`` returns a reason against a problem,
     or None. ``finite_c``: the kernel reads C even if beta is 0, as ``alpha * sum + beta * C`` does; C is then
-    filled with finite numbers."""
+    filled with finite numbers. ``on_grid``: it multiplies TF32 without rounding A and B to it, which already
+    hold such numbers."""
 
     multiples: Mapping[str, int | str] = field(default_factory=dict)
     at_least: Mapping[str, int] = field(default_factory=dict)
@@ -30,6 +31,7 @@ class Takes:
     square: bool = False
     unless: Callable[[Problem, Config], str | None] | None = None
     finite_c: bool = False
+    on_grid: bool = False
 
     def __hash__(self) -> int:
         return id(self)

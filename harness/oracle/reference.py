@@ -26,10 +26,14 @@ def gamma(n: int, u: float) -> float:
 
 
 def matrices(operation: Operation, p: Problem, dtype: DType, kind: str) -> Mapping[str, Array]:
-    """The operands of a kind of input, (batch, rows, columns) in float64."""
+    """The operands of a kind of input as they are multiplied, (batch, rows, columns) in float64."""
     inputs = make_inputs(operation, p, dtype, kind)
     storages = operation.storages(p, dtype)
-    return {name: storages[name].matrices(inputs[name]).astype(np.float64) for name in storages}
+    found = {name: storages[name].matrices(inputs[name]) for name in storages}
+    if dtype.converts:
+        multiplied = {o.name for o in operation.operands if o.role == "multiplied"}
+        found |= {name: dtype.rounded(found[name]) for name in multiplied}
+    return {name: values.astype(np.float64) for name, values in found.items()}
 
 
 @lru_cache(maxsize=64)

@@ -101,8 +101,8 @@ class _Examination:
             yield self._precision()
         yield self._bound(p)
         yield self._again()
-        if self._nan and p.m and p.n and p.k:
-            yield self._nan_row()
+        if p.m and p.n and p.k:
+            yield from self._not_finite()
 
     def _few(self) -> Iterator[_Launch]:
         """Each kind of input once, one of them with finite numbers in C, so that stale values show. All of
@@ -116,12 +116,17 @@ class _Examination:
         whole = bool(p.m and p.n and p.k)
         if not self._exact_sums:
             yield self._bound(replace(p, beta=0.0), _OLD)
-        elif self._nan and p.m > 1 and whole:
-            yield self._precision(_OLD, nan_row=True)
-            return
-        else:
+        elif not (self._nan and whole and max(p.m, p.n) > 1):
             yield self._precision(_OLD)
-        if self._nan and whole:
+        if whole:
+            yield from self._not_finite(_OLD)
+
+    def _not_finite(self, before: float = np.nan) -> Iterator[_Launch]:
+        """NaN and infinities: among probes, but in a single element, or where the epilogue rounds."""
+        p = self._case.problem
+        if self._nan and self._exact_sums and max(p.m, p.n) > 1:
+            yield self._precision(before, planted=True)
+        elif self._nan:
             yield self._nan_row()
 
     def _look(self, launch: _Launch, output: Outputs, seen: list[Array]) -> None:
@@ -193,8 +198,13 @@ class _Examination:
     def _scaled(self, scales: Sequence[tuple[float, float]]) -> Iterator[_Launch]:
         """Exact sums of integers; if the epilogue rounds, real data within the error bound."""
 
+        kernel = self._case.kernel
+        kind = "exact"
+        if self._dtype.converts and not (kernel.library or kernel.takes.on_grid):
+            kind = "off grid"
+
         def check(problem: Problem, seen: list[Array]) -> None:
-            want = exact_result(self._operation, problem, self._dtype, "exact")
+            want = exact_result(self._operation, problem, self._dtype, kind)
             self._compare("exact", problem, seen[-1], want, 0.0)
 
         for alpha, beta in dict.fromkeys(scales):
@@ -202,22 +212,22 @@ class _Examination:
             if replace(self._case, problem=problem).refusals:
                 continue
             if self._exact_sums:
-                yield _Launch(problem, self._inputs(problem, "exact"), check)
+                yield _Launch(problem, self._inputs(problem, kind), check)
             else:
                 yield self._bound(problem)
 
-    def _precision(self, before: float = np.nan, nan_row: bool = False) -> _Launch:
-        """Probes that a lower precision gets wrong. With ``nan_row`` one row of A contains a NaN, and only
-        the elements it does not reach are probes."""
+    def _precision(self, before: float = np.nan, planted: bool = False) -> _Launch:
+        """Probes that a lower precision gets wrong. With ``planted`` A and B contain NaN and infinities, and
+        only the elements that these do not reach are probes."""
         problem = replace(self._case.problem, alpha=1.0, beta=0.0)
         inputs = self._inputs(problem, "probe", before)
-        given = self._with_nan(problem, inputs) if nan_row else inputs
+        given = self._with_planted(problem, inputs) if planted else inputs
 
         def check(problem: Problem, seen: list[Array]) -> None:
             c = self._matrices(problem, seen[-1])
             want = exact_result(self._operation, problem, self._dtype, "probe")
-            if nan_row:
-                reached = self._check_nan(problem, given, c)
+            if planted:
+                reached = self._check_planted(problem, given, c)
                 # errors there have been reported already
                 c = np.where(reached, want.astype(c.dtype), c)
             self._differ("precision", problem, c, want, 0.0)
@@ -264,40 +274,64 @@ class _Examination:
     def _nan_row(self) -> _Launch:
         """One NaN in A must reach exactly one row of C, all of it."""
         problem = replace(self._case.problem, alpha=1.0, beta=0.0)
-        given = self._with_nan(problem, self._inputs(problem, "exact"))
+        given = self._with_planted(problem, self._inputs(problem, "exact"), everything=False)
 
         def check(problem: Problem, seen: list[Array]) -> None:
-            self._check_nan(problem, given, self._matrices(problem, seen[-1]))
+            self._check_planted(problem, given, self._matrices(problem, seen[-1]))
 
         return _Launch(problem, given, check)
 
     @property
-    def _poisoned(self) -> str:
-        """The operand that gets a NaN: the first multiplied one."""
-        return next(operand.name for operand in self._operation.operands if operand.role == "multiplied")
+    def _multiplied(self) -> list[str]:
+        return [operand.name for operand in self._operation.operands if operand.role == "multiplied"][:2]
 
-    def _with_nan(self, problem: Problem, inputs: Inputs) -> Inputs:
-        buffer = inputs[self._poisoned].copy()
-        a = self._operation.storages(problem, self._dtype)[self._poisoned].matrices(buffer)
-        a[problem.batch // 2, a.shape[1] // 2, a.shape[2] // 2] = np.nan
-        return {**inputs, self._poisoned: buffer}
+    def _with_planted(self, problem: Problem, inputs: Inputs, everything: bool = True) -> Inputs:
+        """With a NaN in a row of A, an infinity in another one, the same in columns of B, as long as some of
+        the result stays finite; or, not ``everything``, with a NaN in A."""
+        storages = self._operation.storages(problem, self._dtype)
+        buffers = {name: inputs[name].copy() for name in self._multiplied}
+        first, *second = (storages[name].matrices(buffers[name])[problem.batch // 2] for name in buffers)
+        (m, k), one = first.shape, not everything
+        if m > 1 or one:
+            first[m // 2, k // 2] = np.nan
+        if m > 2 and not one:
+            first[0, k - 1] = np.inf
+        for b in () if one else second:
+            k, n = b.shape
+            if n > 1:
+                b[k - 1, n // 2] = np.nan
+            if n > 2:
+                b[0, 0] = -np.inf
+        return {**inputs, **buffers}
 
-    def _check_nan(self, problem: Problem, given: Inputs, c: Array) -> Array:
-        """Which elements the NaN must reach."""
+    def _check_planted(self, problem: Problem, given: Inputs, c: Array) -> Array:
+        """Which elements NaN and infinities reach, or should, by IEEE arithmetic in any order of a sum."""
         storages = self._operation.storages(problem, self._dtype)
         values = {n: storages[n].matrices(given[n]).astype(np.float64) for n in storages if n != self._result}
-        want = np.isnan(self._operation.product(values))
-        wrong = np.argwhere(np.isnan(c) != want)
-        if wrong.size:
-            at = tuple(int(i) for i in wrong[0])
-            what = "is not NaN" if want[at] else "is NaN"
-            row = storages[self._poisoned].matrices(given[self._poisoned]).shape[1] // 2
+        with np.errstate(invalid="ignore"):
+            want = self._operation.product(values)
+        got, reached = c.astype(np.float64), ~np.isfinite(want)
+        wrong = (np.isnan(got) != np.isnan(want)) | (np.isinf(want) & (got != want))
+        if wrong.any():
+            at = tuple(int(i) for i in np.argwhere(wrong)[0])
             text = (
-                f"with a NaN in row {row} of {self._poisoned}, {self._name(at, problem)} {what}; "
-                f"{len(wrong)} of {c.size} elements are wrong"
+                f"with {self._planted(problem, given)}, {self._name(at, problem)} is {_shown(got[at])}, "
+                f"expected {_shown(want[at]) if reached[at] else 'a number'}; "
+                f"{int(wrong.sum())} of {c.size} elements are wrong"
             )
-            self._add("nan_row", problem, text)
-        return want
+            self._add("nan_inf", problem, text)
+        return np.asarray(reached | wrong)
+
+    def _planted(self, problem: Problem, given: Inputs) -> str:
+        """What is not finite among the inputs, as text."""
+        storages = self._operation.storages(problem, self._dtype)
+        found = []
+        for name in self._multiplied:
+            values = storages[name].matrices(given[name]).astype(np.float64)
+            for at in np.argwhere(~np.isfinite(values)):
+                place = tuple(int(i) for i in at)
+                found.append(f"{_shown(values[place])} in {name}{storages[name].element(*place)}")
+        return ", ".join(found)
 
 
 def _bits(values: Array) -> Array:

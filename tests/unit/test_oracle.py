@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,74 @@ def test_lower_precision_of_a_tensor_core_kernel_is_found() -> None:
     assert found(NumpyDevice(_bf16_inputs), dtype=F16) == ["precision"]
 
 
+def _cut_to_tf32(a: Array) -> Array:
+    return (a.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+@pytest.mark.parametrize("dtype", ["tf32", "tf32_f16", "tf32_bf16"])
+def test_a_kernel_that_does_not_round_to_tf32_is_found(dtype: str) -> None:
+    def cut(a: Array, b: Array, p: Problem) -> Array:
+        return product(_cut_to_tf32(a), _cut_to_tf32(b), p)
+
+    def one_cut(a: Array, b: Array, p: Problem) -> Array:
+        return product(TF32.rounded(a), _cut_to_tf32(b), p)
+
+    def faults(multiply: Callable[..., Array], takes: Takes) -> list[str]:
+        kernel = replace(KERNEL, source=Path("fake.cu"), takes=takes)
+        case = Case(kernel, DTYPES[dtype], Config(), Problem(9, 11, 21, beta=1))
+        return [finding.check for finding in oracle.verify(NumpyDevice(multiply), case)]
+
+    assert faults(_tf32, Takes()) == []
+    assert faults(cut, Takes()) == faults(one_cut, Takes()) == ["exact"]
+    assert faults(cut, Takes(on_grid=True)) == []
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16, DTYPES["f16_f16"], DTYPES["bf16_f16"]], ids=str)
+def test_a_kernel_that_loses_subnormal_numbers_is_found(dtype: DType) -> None:
+    def flushed(a: Array, b: Array, p: Problem) -> Array:
+        normal = 2.0**-14 if dtype.storage == np.float16 else 2.0**-126
+        kept = [np.where(np.abs(_float(x)) < normal, 0.0, _float(x)) for x in (a, b)]
+        return product(kept[0], kept[1], p)
+
+    assert found(NumpyDevice(flushed), dtype=dtype) == ["precision"]
+
+
+def _without_zeros(a: Array, b: Array, p: Problem) -> Array:
+    """Nothing is multiplied by a zero of B."""
+    terms = np.where(_float(b) == 0, 0.0, _float(a)[:, :, None] * _float(b))
+    return np.asarray(terms.sum(axis=1))
+
+
+@pytest.mark.parametrize(
+    ("multiply", "said"),
+    [
+        pytest.param(_without_zeros, "expected nan", id="infinity times zero"),
+        pytest.param(
+            lambda a, b, p: product(a, np.clip(_float(b), -1e30, None), p), "inf in B", id="an infinity of B"
+        ),
+        pytest.param(
+            lambda a, b, p: product(np.clip(_float(a), None, 1e30), b, p), "inf in A", id="an infinity of A"
+        ),
+        pytest.param(
+            lambda a, b, p: product(a, np.nan_to_num(_float(b), nan=0.0, neginf=-np.inf), p),
+            "nan in B",
+            id="a NaN of B",
+        ),
+        pytest.param(
+            lambda a, b, p: product(np.nan_to_num(_float(a), nan=0.0, posinf=np.inf), b, p),
+            "nan in A",
+            id="a NaN of A",
+        ),
+    ],
+)
+def test_nan_and_infinities_reach_what_ieee_says(multiply: Callable[..., Array], said: str) -> None:
+    case = Case(KERNEL, F32, Config(), ODD)
+    with np.errstate(invalid="ignore"):
+        (finding,) = oracle.verify(NumpyDevice(multiply), case)
+    assert finding.check == "nan_inf"
+    assert said.lower() in finding.message.lower()
+
+
 def test_a_relative_error_of_a_few_hundred_roundoffs_is_out_of_bounds() -> None:
     def slightly_off(a: Array, b: Array, p: Problem) -> Array:
         exact = product(a, b, p)
@@ -167,8 +236,8 @@ def _nan_swallowed(c: Array, inputs: Inputs, p: Problem) -> None:
         pytest.param(_last_row_missing, "exact", id="last row not written"),
         pytest.param(_last_column_missing, "exact", id="last column not written"),
         pytest.param(_one_column_too_far, "padding", id="a column past the row"),
-        pytest.param(_nan_spreads, "nan_row", id="a NaN spreads to other rows"),
-        pytest.param(_nan_swallowed, "nan_row", id="a NaN is swallowed"),
+        pytest.param(_nan_spreads, "nan_inf", id="a NaN spreads to other rows"),
+        pytest.param(_nan_swallowed, "nan_inf", id="a NaN is swallowed"),
     ],
 )
 def test_wrong_stores_are_found(finish: Callable[..., None], check: str) -> None:
