@@ -44,6 +44,7 @@ class Body:
         self._within: list[str] = []  # the functions whose body this is
         self._tables: dict[str, list[str]] = {}  # targets of brx.idx
         self._label = ""
+        self._before: list[tuple[str, tuple[Operand, ...]]] = []  # what an operand of an instruction needs
         self._labels: list[dict[str, str]] = []  # of each inner scope
         self._branches: list[list[int]] = []  # there, by their places in the code
 
@@ -228,6 +229,9 @@ class Body:
             op = re.sub(r"\.param(::\w+)?", ".local", op, count=1)
         if op.startswith("bra") and operands and isinstance(operands[-1], Name):
             carried = (*operands[:-1], Name(operands[-1].text + self._own))
+        for first, needed in self._before:
+            self._entry.code.append(Instruction(first, needed, None, line, self._source, text))
+        self._before.clear()
         return Instruction(op, carried, guard, line, self._source, text)
 
     def _is_local(self, operands: tuple[Operand, ...]) -> bool:
@@ -240,6 +244,13 @@ class Body:
         if not isinstance(operand, Register):
             raise ValueError(name)
         return operand
+
+    def _negated(self, register: Register) -> Register:
+        """A predicate that holds where another does not: !%p as an operand."""
+        negated = Register(f"!{register.name}")
+        self._entry.registers[negated.name] = "pred"
+        self._before.append(("not.pred", (negated, register)))
+        return negated
 
     def _operand(self, text: str) -> Operand:
         if text.startswith(("{", "(")):
@@ -263,6 +274,8 @@ class Body:
         for scope in reversed(self._scopes):
             if text in scope:
                 return scope[text]
+        if text.startswith("!"):
+            return self._negated(self._register(text[1:]))
         if match := re.fullmatch(r"0([fFdD])([0-9a-fA-F]+)", text):
             bits = int(match[2], 16)
             form, width = ("<f", 4) if match[1] in "fF" else ("<d", 8)

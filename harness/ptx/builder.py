@@ -22,7 +22,12 @@ Read = Callable[[], Any]
 Write = Callable[[Any, Mask | None], None]
 
 # How a register of each type is stored, and how an instruction sees it.
-STORED: dict[str, Any] = {"pred": np.dtype(bool), "f32": np.dtype(np.float32), "f64": np.dtype(np.float64)}
+WIDEST = np.dtype(np.complex128)  # 16 bytes, of which nothing is computed
+STORED: dict[str, Any] = {"b128": WIDEST} | {
+    "pred": np.dtype(bool),
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+}
 STORED |= {f"{sign}16": np.dtype(np.uint16) for sign in "bus"} | {"f16": np.dtype(np.uint16)}
 STORED |= {f"{sign}32": np.dtype(np.int32) for sign in "bus"} | {"f16x2": np.dtype(np.int32)}
 STORED |= {f"{sign}8": np.dtype(np.uint8) for sign in "bus"}
@@ -30,7 +35,7 @@ STORED |= {f"{sign}64": np.dtype(np.int64) for sign in "bus"}
 SEEN: dict[str, Any] = {
     "pred": np.dtype(bool),
     "b8": np.dtype(np.uint8),
-    "b128": np.dtype(np.uint64),
+    "b128": WIDEST,
     "f16": np.dtype(np.float16),
     "bf16": np.dtype(ml_dtypes.bfloat16),
     "f32": np.dtype(np.float32),

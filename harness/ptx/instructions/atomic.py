@@ -13,7 +13,7 @@ from harness.ptx.hazards import Site, Trap
 from harness.ptx.instructions.common import FLOATS, NARROW, Known, parts
 from harness.ptx.instructions.memory import space_of, spaces, within
 from harness.ptx.lanes import Array, Mask, full
-from harness.ptx.memory import Change, Strength
+from harness.ptx.memory import Change, Strength, unsigned
 from harness.ptx.syntax import Instruction, Operand, PtxError, Vector
 
 _OPERATIONS: dict[str, Any] = {
@@ -107,7 +107,7 @@ def update(
     if space == "global":
         return state.memory.update(site, where, width, mask, change, how)
     of_spaces = spaces(where, mask)
-    before = np.empty(state.lanes if mask is None else len(mask.index), f"u{width}")
+    before = np.empty(state.lanes if mask is None else len(mask.index), unsigned(width))
     for at, target, part in of_spaces:
         if target not in ("global", "shared"):
             lane = 0 if part is None else int(part.index[0])
@@ -120,17 +120,11 @@ def update(
 
 def _operation(name: str, kind: str, space: str) -> Any:
     """A function of what is there and of the operands. Raises PtxError for one that PTX has not."""
-    bits = kind[0] == "b"
-    if kind in ("b128",) or (kind not in SEEN and kind not in NARROW):
-        raise PtxError(f"type .{kind} is not supported")
-    if name in ("exch", "cas") or (kind not in FLOATS and kind not in NARROW):
-        allowed = {"b16": ("cas",), "u16": ("cas",)}.get(kind)
-        if not name or (allowed and name not in allowed) or (bits and kind[1] == "f") or kind[1:] == "8":
-            raise PtxError("not supported")
-        if kind.startswith("f"):
-            raise PtxError("exch and cas are of bits")
+    if kind == "b128" and name in ("exch", "cas"):
+        return _OPERATIONS[name] if name == "exch" else _compare_and_swap
+    if kind in _KINDS.get(name, ()):
         return _OPERATIONS[name]
-    if name not in _OF_FLOATS or (kind in ("f32", "f64") and name != "add"):
+    if name not in _OF_FLOATS or kind not in FLOATS | NARROW or (kind in ("f32", "f64") and name != "add"):
         raise PtxError("not supported")
     if kind == "f64":
         return np.add
@@ -138,6 +132,11 @@ def _operation(name: str, kind: str, space: str) -> Any:
         # To global memory, subnormal numbers count as zeros (§9.7.13.5).
         return arith.add32 if space == "shared" else modify.flushing(arith.add32)
     return _of_halves(name, SEEN[kind.removesuffix("x2")])
+
+
+def _compare_and_swap(old: Array, compare: Array, v: Array) -> Array:
+    """By all bits of 128."""
+    return v if old.tobytes() == compare.tobytes() else old
 
 
 def _of_halves(name: str, dtype: Any) -> Any:

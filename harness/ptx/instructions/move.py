@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.ptx.builder import SEEN, Builder, Run
+from harness.ptx.builder import SEEN, WIDEST, Builder, Run
 from harness.ptx.hazards import Site
 from harness.ptx.instructions.common import Known, parts
-from harness.ptx.lanes import Mask
+from harness.ptx.lanes import Mask, full
 from harness.ptx.memory import CONSTANT, LOCAL, PARAMETER, SHARED
 from harness.ptx.syntax import Instruction, Operand, PtxError, Vector
 
@@ -34,6 +34,8 @@ def _mov(b: Builder, i: Instruction, site: Site) -> Run:
 
 def _pack(b: Builder, target: Operand, source: Operand, kind: str) -> Run:
     """mov of a vector into a wider register, or out of one."""
+    if kind == "b128":
+        return _pack_words(b, target, source)
     bits = 8 * SEEN[kind].itemsize
     if isinstance(target, Vector):
         count = len(target.items)
@@ -56,6 +58,27 @@ def _pack(b: Builder, target: Operand, source: Operand, kind: str) -> Run:
         for j, read in enumerate(reads):
             value = value | (read().astype(wide) << wide.type(j * bits // count))
         put(value, mask)
+
+    return pack
+
+
+def _pack_words(b: Builder, target: Operand, source: Operand) -> Run:
+    """Two words of 64 bits and a register of 128."""
+    if isinstance(target, Vector):
+        puts, read = [b.write(item) for item in target.items], b.read(source, "b128")
+
+        def unpack(mask: Mask | None) -> None:
+            words = np.ascontiguousarray(read()).reshape(-1, 1).view(np.uint64)
+            for put, word in zip(puts, np.ascontiguousarray(words.T), strict=True):
+                put(full(word if len(word) > 1 else word[0], b.state.lanes), mask)
+
+        return unpack
+    assert isinstance(source, Vector)
+    put, reads, state = b.write(target), [b.read(item, "b64") for item in source.items], b.state
+
+    def pack(mask: Mask | None) -> None:
+        words = np.stack([full(read(), state.lanes) for read in reads], axis=1)
+        put(np.ascontiguousarray(words).view(WIDEST)[:, 0], mask)
 
     return pack
 

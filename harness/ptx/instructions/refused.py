@@ -24,9 +24,7 @@ REFUSED: dict[str, tuple[str, str]] = {
 }
 # Of instructions that are known, what is not.
 LIMITS: dict[str, str] = {
-    "ld": "of 1 to 32 bytes; no `.b128` register",
-    "st": "of 1 to 32 bytes; no `.b128` register",
-    "atom": "no `.b128`; not on local memory",
+    "atom": "not on local memory",
     "red": "not on local memory",
     "call": "functions of the same PTX, some calls deep within themselves; `vprintf`; no pointers, no heap",
     "cvt": "not `.rs` (random bits), no scaled formats but `ue8m0x2`",

@@ -6,7 +6,17 @@ from harness.ptx.memory.clocks import Clocks
 from harness.ptx.memory.global_memory import GlobalMemory, Strength
 from harness.ptx.memory.private import ConstantMemory, LocalMemory
 from harness.ptx.memory.shared_memory import SharedMemory
-from harness.ptx.memory.spaces import CONSTANT, LOCAL, PARAMETER, RESERVED, SHARED, SLOT, Change, divide
+from harness.ptx.memory.spaces import (
+    CONSTANT,
+    LOCAL,
+    PARAMETER,
+    RESERVED,
+    SHARED,
+    SLOT,
+    Change,
+    divide,
+    unsigned,
+)
 
 __all__ = [
     "CONSTANT",
@@ -25,4 +35,5 @@ __all__ = [
     "SharedMemory",
     "Strength",
     "divide",
+    "unsigned",
 ]

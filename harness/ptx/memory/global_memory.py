@@ -14,7 +14,7 @@ from harness.ptx.lanes import Array, Geometry, Items, Mask, full
 from harness.ptx.memory.buffer import BUFFER, Buffer
 from harness.ptx.memory.order import Order
 from harness.ptx.memory.pattern import Reading, over_lanes
-from harness.ptx.memory.spaces import UNSIGNED, Change, divide, gather, readable, scatter, update
+from harness.ptx.memory.spaces import UNSIGNED, Change, divide, gather, readable, scatter, unsigned, update
 from harness.ptx.syntax import Variable
 
 _VARIABLES = 1024  # the number of the first variable; those before are of buffers
@@ -162,7 +162,7 @@ class GlobalMemory:
         resolved = self._resolve(site, address, width, mask)
         if resolved is None:
             active = self._active(address, mask)
-            before = np.empty(len(active), f"u{width}")
+            before = np.empty(len(active), unsigned(width))
             for at, part in divide(active >> BUFFER, mask):
                 one = partial(_of_places, change, at)
                 before[at] = self.update(site, address, width, part, one, how)

@@ -23,6 +23,11 @@ PARAMETER = 1 << 60  # generic addresses of parameters
 Change = Callable[[int, Array], Array]
 
 
+def unsigned(width: int) -> Any:
+    """The dtype of so many bits; the widest one is for moving them alone."""
+    return np.dtype(f"u{width}" if width <= 8 else np.complex128)
+
+
 def gather(storage: Array, element: Array, width: int) -> Array:
     """Elements of ``width`` bytes of a byte storage: (n,), or (n, width / 4) words where wider than one."""
     if width <= 4:
@@ -39,8 +44,8 @@ def scatter(storage: Array, element: Array, width: int, values: Array) -> None:
 
 
 def update(storage: Array, element: Array, width: int, change: Change) -> Array:
-    """Words of 4 or 8 bytes, changed one after another; what was there before, (n,) unsigned."""
-    words = storage.view(f"u{width}")
+    """Words of 2 to 16 bytes, changed one after another; what was there before, (n,) of ``unsigned``."""
+    words = storage.view(unsigned(width))
     before = np.empty(len(element), words.dtype)
     for i, at in enumerate(element):
         before[i] = words[at]

@@ -177,3 +177,27 @@ def test_clocks_go_on_and_sizes_are_known() -> None:
     out, report = execute(kernel(body, inside=CELLS), numbers(32), dynamic_shared=256)
     assert report.hazards == []
     assert set(out[:, 0].tolist()) == {512 + 256 + 256 + 1}
+
+
+def test_128_bits_at_once() -> None:
+    """Exchanged, and compared by all their bits: −0.0 is no 0.0, and a NaN is itself."""
+    wide = np.array([[1, 2], [1 << 63, 2], [0x7FF8 << 48, 5], [7, 7]], np.uint64)
+    body = ".reg .b128 %q<4>;\nrem.u32 %r10, %r1, 4;\nmul.wide.u32 %rd20, %r1, 16;\n"
+    body += "add.s64 %rd21, %rd20, %rd10;\n"
+    body += "mul.wide.u32 %rd22, %r10, 16;\nadd.s64 %rd22, %rd22, %rd11;\nld.global.b128 %q1, [%rd22];\n"
+    body += "atom.global.exch.b128 %q2, [%rd21], %q1;\nmov.b128 {%rd23, %rd24}, %q1;\n"
+    body += "setp.eq.u32 %p1, %r10, 1;\nselp.b64 %rd23, 0, %rd23, %p1;\nmov.b128 %q3, {%rd23, %rd24};\n"
+    body += "mov.b128 %q1, {%rd10, %rd10};\nmov.b64 %rd25, 99;\nmov.b128 %q1, {%rd25, %rd25};\n"
+    body += "atom.global.cas.b128 %q2, [%rd21], %q3, %q1;\nadd.s64 %rd21, %rd21, 512;\n"
+    body += "st.global.b128 [%rd21], %q2;"
+    out, report = launch(body, [wide], np.zeros((64, 2), np.uint64))
+    assert report.hazards == []
+    held = np.tile(wide, (8, 1))
+    assert np.array_equal(out[32:], held)
+    held[np.arange(32) % 4 != 1] = 99
+    assert np.array_equal(out[:32], held)
+
+
+def test_a_predicate_that_is_negated_as_an_operand() -> None:
+    body = "setp.lt.u32 %p1, %r1, 8;\nsetp.lt.and.u32 %p2, %r1, 16, !%p1;\nselp.u32 %r10, 1, 0, %p2;\n"
+    assert per_lane(body + "st.global.u32 [%rd6], %r10;") == [int(8 <= lane < 16) for lane in range(32)]
