@@ -13,14 +13,17 @@ from different instructions, and threads of a warp that exit straight away where
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from harness.ptx.builder import Builder, Read, Write
+from harness.ptx.exits import Exits
 from harness.ptx.hazards import Site, Tell, Trap
 from harness.ptx.lanes import WARP, Array, Geometry, Mask, full
+from harness.ptx.state import Released, State
 from harness.ptx.syntax import Instruction, PtxError
 
 
@@ -57,6 +60,13 @@ class Barrier:
         return cls(number, count, True, aligned, site, reduction, put, source)
 
 
+def counts(instruction: Instruction) -> bool:
+    """Whether it is a barrier for a number of threads, and not for all of the block."""
+    if not re.match(r"(bar|barrier)(\.cta)?\.(sync|arrive|red)\b", instruction.op):
+        return False
+    return len(instruction.operands) > (3 if ".red" in instruction.op else 1)
+
+
 # Who goes on, from which place: lanes, None for all.
 Free = list[tuple[int, Array | None]]
 
@@ -70,33 +80,33 @@ class _Meeting:
     at: Array
     want: Array
     waiting: dict[int, Array] = field(default_factory=dict)
+    given: dict[int, Released] = field(default_factory=dict)  # by bar.arrive, by block
 
 
 class Barriers:
     """Who waits at the barriers of the blocks that run together. ``places`` are the blocks of code, of which
-    some end in a barrier; ``met`` is told which blocks have met in full, (B,) bool."""
+    some end in a barrier; ``state`` is told who has met."""
 
     def __init__(
         self,
         geometry: Geometry,
         places: Sequence[Barrier | None],
-        met: Callable[[Array], None],
+        state: State,
         tell: Tell,
+        exits: Exits,
     ) -> None:
-        self._geometry, self._places, self._met, self._tell = geometry, places, met, tell
+        self._geometry, self._places, self._state, self._tell = geometry, places, state, tell
+        self._exits = exits
         self._meetings: dict[int, _Meeting] = {}
-        self._living = np.ones(geometry.lanes, bool) if geometry.living is None else geometry.living
-        self._alive = self._living
-        self._past = np.zeros(geometry.lanes, bool)  # went past other code before they exited
 
     def arrive(self, at: int, lanes: Array | None) -> Free:
         """Lanes (None for all) come to the barrier at a place. Who goes on now, from which place."""
         barrier = self._place(at)
         if lanes is None and barrier.count is None and not self._meetings:
             number = barrier.number()
-            if number.ndim == 0 and self._alive.all():
-                self._reduce({at: self._alive})
-                self._met(np.ones(self._geometry.count, bool))
+            if number.ndim == 0 and self._exits.alive.all():
+                self._reduce({at: self._exits.alive})
+                self._state.barrier(np.ones(self._geometry.count, bool))
                 return [(at, None)]
         lanes = full(True, self._geometry.lanes) if lanes is None else lanes
         numbers = full(barrier.number(), self._geometry.lanes)
@@ -106,12 +116,8 @@ class Barriers:
             free += self._open(number)
         return free
 
-    def exit(self, lanes: Array | None, straight: bool) -> Free:
-        """These exit, and nothing lay between their last branch and that if ``straight``. Who need not wait
-        any longer."""
-        self._alive = np.zeros_like(self._alive) if lanes is None else self._alive & ~lanes
-        if lanes is not None and not straight:
-            self._past = self._past | lanes
+    def exit(self) -> Free:
+        """Some have exited: who need not wait any longer."""
         return [free for number in list(self._meetings) for free in self._open(number)]
 
     def stuck(self) -> None:
@@ -147,7 +153,11 @@ class Barriers:
         meeting = self._meetings[number]
         meeting.times[lanes] += 1
         meeting.at[lanes] = at
-        if barrier.waits:
+        if not barrier.waits:
+            for row in np.flatnonzero(lanes.reshape(g.count, -1).any(axis=1)).tolist():
+                there = row * g.threads + np.flatnonzero(lanes.reshape(g.count, -1)[row])
+                meeting.given[row] = self._state.release(there, meeting.given.get(row))
+        else:
             meeting.waiting[at] = meeting.waiting.get(at, np.zeros(g.lanes, bool)) | lanes
         count = full(np.int64(0) if barrier.count is None else barrier.count(), g.lanes)
         want = np.where(lanes, count.astype(np.int64), -1).reshape(g.count, g.threads).max(axis=1)
@@ -167,7 +177,7 @@ class Barriers:
         free: Free = []
         while True:
             here = meeting.times > 0
-            blocks, alive = here.reshape(g.count, -1), self._alive.reshape(g.count, -1)
+            blocks, alive = here.reshape(g.count, -1), self._exits.alive.reshape(g.count, -1)
             whole = (meeting.want == 0) & blocks.any(axis=1) & (blocks | ~alive).all(axis=1)
             counted, chosen = self._counted(meeting, here)
             if not (whole | counted).any():
@@ -176,8 +186,7 @@ class Barriers:
             waits = {at: w & chosen for at, w in meeting.waiting.items() if (w & chosen).any()}
             self._check(number, meeting, chosen, whole)
             self._reduce(waits)
-            # Blocks of which every thread has exited wait for nothing.
-            self._met(whole | counted | ~alive.any(axis=1))
+            self._order(meeting, waits, whole, counted)
             meeting.times[chosen] -= 1
             meeting.want[~(meeting.times > 0).reshape(g.count, -1).any(axis=1)] = -1
             for at, lanes in waits.items():
@@ -189,6 +198,19 @@ class Barriers:
             del self._meetings[number]
         return free
 
+    def _order(self, meeting: _Meeting, waits: dict[int, Array], whole: Array, counted: Array) -> None:
+        """What those that met, and that gave by bar.arrive, did comes before what those do that waited."""
+        g = self._geometry
+        waiting = np.logical_or.reduce([np.zeros(g.lanes, bool), *waits.values()]).reshape(g.count, -1)
+        alive = self._exits.alive.reshape(g.count, -1)
+        entire = whole | (counted & (waiting | ~alive).all(axis=1))
+        entire &= [row not in meeting.given for row in range(g.count)]
+        # Blocks of which every thread has exited wait for nothing.
+        self._state.barrier(entire | ~alive.any(axis=1))
+        for row in np.flatnonzero((whole | counted) & ~entire).tolist():
+            given = meeting.given.pop(row, None)
+            self._state.meet(row * g.threads + np.flatnonzero(waiting[row]), given)
+
     def _counted(self, meeting: _Meeting, here: Array) -> tuple[Array, Array]:
         """Of the barriers with a count: which blocks have enough, and the lanes of the warps that make it up,
         the first ones of those that have come."""
@@ -197,7 +219,9 @@ class Barriers:
         counted = np.zeros(g.count, bool)
         if (meeting.want > 0).any():
             # A warp counts once all its threads have come that have not exited.
-            warps = (here | ~self._alive).reshape(-1, WARP).all(axis=1) & here.reshape(-1, WARP).any(axis=1)
+            warps = (here | ~self._exits.alive).reshape(-1, WARP).all(axis=1) & here.reshape(-1, WARP).any(
+                axis=1
+            )
             total = np.cumsum(WARP * warps.reshape(g.count, -1), axis=1)
             counted = (meeting.want > 0) & (total[:, -1] >= meeting.want)
             enough = counted[:, None] & (total <= meeting.want[:, None])
@@ -212,10 +236,11 @@ class Barriers:
                 what = f"meets bar.red with another form of barrier {number}"
                 self._say(what, int(places[0]), chosen & (meeting.at == places[0]))
         # A warp that has exited as a whole is missed by nobody.
-        gone = (self._living & ~self._alive & ~chosen).reshape(-1, WARP)
+        gone = (self._exits.living & ~self._exits.alive & ~chosen).reshape(-1, WARP)
         halves = chosen.reshape(-1, WARP).any(axis=1) & gone.any(axis=1)
         if halves.any():
-            past = halves & (gone & self._past.reshape(-1, WARP)).any(axis=1)
+            past = gone & np.logical_or.reduce([self._exits.past(int(at)) for at in places]).reshape(-1, WARP)
+            past = halves & past.any(axis=1)
             half = chosen & np.repeat(past if past.any() else halves, WARP)
             lane = int(np.argmax(half))
             barrier = self._place(int(meeting.at[lane]))

@@ -19,11 +19,13 @@ import numpy as np
 from harness.ptx.barrier import Barrier, Barriers, Free
 from harness.ptx.builder import Run
 from harness.ptx.counters import Counters
+from harness.ptx.exits import Exits
 from harness.ptx.hazards import Report, Site, Tell, Trap
 from harness.ptx.lanes import Array, Geometry, Mask
 from harness.ptx.state import State
 from harness.ptx.syntax import Instruction
 from harness.ptx.waits import Wait, Waits
+from harness.ptx.warps import Gate, Gates
 
 _ENDS = re.compile(
     r"bra\b|(bar|barrier)(\.cta)?\.(sync|arrive|red)\b|mbarrier\.(test|try)_wait\b|barrier\.cluster\.wait\b"
@@ -44,6 +46,7 @@ class Block:
     code: Sequence[Instruction] = ()
     barrier: Barrier | None = None
     wait: Wait | None = None
+    gate: Gate | None = None  # before the first instruction
     # What does the same as ``run``, but for registers that nobody reads later.
     fast: Callable[[], Sequence[Run]] | None = None
 
@@ -67,40 +70,55 @@ class Flow:
         self._budget, self._report, self._counters = budget, report, counters
         self._waiting: dict[int, Array | None] = {0: geometry.living}  # block of code -> lanes, None for all
         self._order = [0]
-        self._barriers = Barriers(geometry, [block.barrier for block in blocks], state.barrier, tell)
+        exits = Exits(geometry, [_after(blocks, at) for at in range(len(blocks))])
+        self._barriers = Barriers(geometry, [block.barrier for block in blocks], state, tell, exits)
+        self._gates = Gates(state, [block.gate for block in blocks], tell, exits)
+        self._exits = exits
         self._waits = Waits(state, [block.wait for block in blocks], [block.site for block in blocks])
 
     def run(self) -> None:
-        steps = 0
+        self._steps = 0
         while self._order or self._resume():
             at = heapq.heappop(self._order)
             lanes = self._waiting.pop(at)
             if at == len(self._blocks):
-                self._exit(lanes, straight=True)
+                self._exit(lanes, -1)
                 continue
-            block = self._blocks[at]
-            mask = None if lanes is None else Mask(lanes)
-            for run in block.fast() if block.fast else block.run:
-                run(mask)
-            active = self._geometry.lanes if mask is None else int(np.count_nonzero(mask.bits))
-            self._report.lane_instructions += active * (len(block.run) + (block.end is not None))
-            if self._counters is not None:
-                self._counters.touch_block(block.code, mask)
-            steps += 1
-            late = time.monotonic() > self._deadline
-            if late or steps > self._budget:
-                lane = 0 if mask is None else int(mask.index[0])
-                what = f"still runs after {self._budget} blocks of code: loops, or waits for another block"
-                if late:
-                    what = "still runs at the time limit: loops, or is too large to emulate in that time"
-                raise Trap("hang", what, block.site or _first_site(self._blocks), lane)
-            self._leave(at, block, lanes, mask)
-            self._free(self._waits.wake())
+            if self._blocks[at].gate is None:
+                self._run(at, lanes)
+                continue
+            here, again = self._gates.enter(at, lanes)
+            self._come(again)
+            for each in here:
+                self._run(at, each)
         self._barriers.stuck()
+
+    def _run(self, at: int, lanes: Array | None) -> None:
+        """One block of code."""
+        block = self._blocks[at]
+        mask = None if lanes is None else Mask(lanes)
+        for run in block.fast() if block.fast else block.run:
+            run(mask)
+        active = self._geometry.lanes if mask is None else int(np.count_nonzero(mask.bits))
+        self._report.lane_instructions += active * (len(block.run) + (block.end is not None))
+        if self._counters is not None:
+            self._counters.touch_block(block.code, mask)
+        self._steps += 1
+        late = time.monotonic() > self._deadline
+        if late or self._steps > self._budget:
+            lane = 0 if mask is None else int(mask.index[0])
+            what = f"still runs after {self._budget} blocks of code: loops, or waits for another block"
+            if late:
+                what = "still runs at the time limit: loops, or is too large to emulate in that time"
+            raise Trap("hang", what, block.site or _first_site(self._blocks), lane)
+        self._leave(at, block, lanes, mask)
+        self._free(self._waits.wake())
 
     def _resume(self) -> bool:
         """Nothing can go on but those that wait: whether some of them do."""
         self._free(self._waits.wake() or self._waits.refuse())
+        if not self._order:
+            self._come(self._gates.stuck())
         return bool(self._order)
 
     def _leave(self, at: int, block: Block, lanes: Array | None, mask: Mask | None) -> None:
@@ -120,8 +138,7 @@ class Flow:
             if left is not _NONE:
                 self._go(at + 1, left)
             if taken is not _NONE:
-                straight = block.guard is not None or not block.run
-                self._exit(taken, straight)
+                self._exit(taken, -1 if block.guard is not None or not block.run else at)
         else:
             if left is not _NONE:
                 self._go(at + 1, left)
@@ -158,9 +175,16 @@ class Flow:
         self._waiting[at] = lanes
         heapq.heappush(self._order, at)
 
-    def _exit(self, lanes: Array | None, straight: bool) -> None:
-        self._free(self._barriers.exit(lanes, straight))
+    def _exit(self, lanes: Array | None, at: int) -> None:
+        self._exits.add(lanes, at)
+        self._free(self._barriers.exit())
+        self._come(self._gates.exit())
         self._waits.exit(lanes)
+
+    def _come(self, lanes: Free) -> None:
+        """These come to their places again."""
+        for at, each in lanes:
+            self._go(at, each)
 
     def _free(self, lanes: Free) -> None:
         """These go on behind the barriers where they were."""
@@ -169,6 +193,15 @@ class Flow:
 
 
 _NONE: Any = object()
+
+
+def _after(blocks: Sequence[Block], at: int) -> list[int]:
+    """The blocks of code that may come after one."""
+    end, guarded = blocks[at].end, blocks[at].guard is not None
+    jumps = end is not None and end.op.startswith("bra")
+    leaves = end is not None and end.op in ("ret", "exit")
+    falls = guarded or not (jumps or leaves)
+    return [*([blocks[at].target] if jumps else []), *([at + 1] if falls else [])]
 
 
 def _first_site(blocks: list[Block]) -> Site | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.ptx.barrier import Barrier
+from harness.ptx.barrier import Barrier, counts
 from harness.ptx.builder import Builder, Run
 from harness.ptx.counters import Counters
 from harness.ptx.flow import Block, Flow, ends
@@ -23,6 +23,7 @@ from harness.ptx.memory import RESERVED, GlobalMemory
 from harness.ptx.native.stretches import Native
 from harness.ptx.state import State
 from harness.ptx.syntax import Entry, Instruction, Name, PtxError, Register, size_of
+from harness.ptx.warps import Gate, is_collective, names_all
 
 # What the functions of the table raise where operands are not those they expect.
 _NOT_KNOWN = (PtxError, LookupError, ValueError, TypeError, ArithmeticError, AssertionError, StopIteration)
@@ -41,8 +42,10 @@ class Machine:
     def __init__(self, entry: Entry, source: str, lines: Callable[[], Mapping[int, int]] = dict) -> None:
         self.entry, self._source, self.lines = entry, source, lines
         asynchronous = any(is_asynchronous(i.op) for i in entry.code)
+        # Order between some threads of a block, or of a warp, that others have no part in.
+        partial = any(counts(i) or (is_collective(i) and not names_all(i)) for i in entry.code)
         reserved = RESERVED if entry.capability >= 90 else 0
-        self.state = State(entry.variables, entry.parameters, self.report, reserved, asynchronous)
+        self.state = State(entry.variables, entry.parameters, self.report, reserved, asynchronous, partial)
         self.state.inflight = InFlight(entry.code)
         self.state.inflight.report = self.report
         self.static_shared = self.state.static_shared
@@ -69,6 +72,7 @@ class Machine:
                 self._granule = min(self._granule, 2)
         starts = {0, *labels.values()}
         starts |= {i + 1 for i, instruction in enumerate(code) if ends(instruction)}
+        starts |= {i for i, instruction in enumerate(code) if is_collective(instruction)}
         order = sorted(s for s in starts if s < len(code))
         number = {start: i for i, start in enumerate(order)}
         number[len(code)] = len(order)
@@ -77,6 +81,8 @@ class Machine:
             body = code[start:stop]
             end = body.pop() if body and ends(body[-1]) else None
             block = Block([self._closure(i) for i in body], end, code=code[start:stop])
+            if is_collective(code[start]):
+                block.gate = self._gate(code[start])
             if end is not None:
                 block.site = self._builder.site(end)
                 if (wait := wait_of(end.op)) is not None:
@@ -97,6 +103,14 @@ class Machine:
         self.state.registers += self._builder.initial
         self.state.wide += [None] * len(self._builder.initial)
         return blocks
+
+    def _gate(self, instruction: Instruction) -> Gate:
+        site = self._builder.site(instruction)
+        guard = self._guard(instruction, site) if instruction.guard else None
+        negated = instruction.guard is not None and instruction.guard[1]
+        taken = (lambda: ~guard()) if guard is not None and negated else guard
+        gate: Gate = self._known(lambda b, i, s: Gate.of(b, i, s, taken), instruction, site)
+        return gate
 
     def _guard(self, instruction: Instruction, site: Site) -> Callable[[], Any]:
         assert instruction.guard is not None

@@ -24,6 +24,7 @@ from harness.ptx.memory import (
 from harness.ptx.memory.shared_memory import layout
 from harness.ptx.syntax import PtxError, Variable, parameter_bytes
 
+Released = tuple[Array, Array]  # by Clocks
 _TICK = 1000  # by which a look at a clock puts it on
 _PRINTED = 1000  # texts of printf that are kept
 _PROBE = Geometry(np.zeros((1, 3), np.int32), np.zeros(1, np.int64), (WARP, 1, 1), (1, 1, 1))
@@ -33,7 +34,8 @@ class State:
     """The state of one kernel. A register holds an array over all lanes, or a scalar where all lanes agree.
 
     ``wide`` are float64 copies of FP32 registers, or None; where the register is None, the copy is all there
-    is. ``tell`` notes a hazard. Before the variables in shared memory are ``reserved`` bytes.
+    is. ``tell`` notes a hazard. ``is_partial``: some barriers order a part of a block or of a warp. Before
+    the variables in shared memory are ``reserved`` bytes.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class State:
         tell: Tell,
         reserved: int = 0,
         is_asynchronous: bool = False,
+        is_partial: bool = False,
     ) -> None:
         self.registers: list[Any] = []
         self.wide: list[Any] = []
@@ -55,7 +58,8 @@ class State:
         self.geometry: Geometry = _PROBE
         self.memory = GlobalMemory([])
         self.shared: SharedMemory = None  # type: ignore[assignment]
-        self.is_asynchronous = is_asynchronous
+        self.is_asynchronous, self._has_clocks = is_asynchronous, is_asynchronous or is_partial
+        self.clocks: Clocks | None = None
         self.inflight = InFlight([])
         self.asynchronous: Asynchronous | None = None
         self.local = LocalMemory(0, 0)
@@ -145,11 +149,13 @@ class State:
         self.geometry, self.lanes = geometry, geometry.lanes
         self.registers[:] = initial
         self.wide[:] = [None] * len(initial)
-        self.memory.enter(geometry)
-        clocks = Clocks(geometry) if self.is_asynchronous else None
-        self.shared = SharedMemory(self._shared_variables, dynamic, geometry, granule, self._reserved, clocks)
+        clocks = self.clocks = Clocks(geometry) if self._has_clocks else None
+        self.memory.enter(geometry, clocks)
+        self.shared = SharedMemory(
+            self._shared_variables, dynamic, geometry, granule, self._reserved, clocks, self.is_asynchronous
+        )
         self.shared.report = self.tell
-        if clocks is not None:
+        if clocks is not None and self.is_asynchronous:
             self.asynchronous = Asynchronous(self.shared, clocks, geometry, self.tell)
         self.inflight.enter(geometry.lanes)
         self.local = LocalMemory(self._local_size, geometry.lanes if self._local_size else 0)
@@ -169,15 +175,35 @@ class State:
         """All threads of these blocks, (B,) bool, have met."""
         self.shared.barrier(blocks)
         self.memory.order.barrier(blocks)
-        if self.asynchronous is not None:
-            self.asynchronous.clocks.barrier(blocks)
+        if self.clocks is not None:
+            self.clocks.barrier(blocks)
 
     def warp_barrier(self, mask: Mask | None) -> None:
         """__syncwarp, or a shuffle: the lanes of a warp have met."""
         self.shared.warp_barrier(mask)
         self.memory.order.warp_barrier(mask)
-        if self.asynchronous is not None:
-            self.asynchronous.clocks.warp_barrier(mask)
+        if self.clocks is not None:
+            self.clocks.warp_barrier(mask)
+
+    def release(self, lanes: Array, before: Released | None = None) -> Released:
+        """What these lanes (n,) of one block did comes before what those do that it is handed to; with what
+        others of them handed on ``before``."""
+        assert self.clocks is not None
+        known, fenced = self.clocks.released(lanes)
+        if before is not None:
+            k, f = before
+            known[: len(k)], fenced[: len(f)] = (
+                np.maximum(known[: len(k)], k),
+                np.maximum(fenced[: len(f)], f),
+            )
+        self.memory.order.publish(lanes)
+        self.clocks.tick()
+        return known, fenced
+
+    def meet(self, lanes: Array, given: Released | None = None) -> None:
+        """These lanes (n,), some of one block, meet, and come after what was handed to them."""
+        assert self.clocks is not None
+        self.clocks.acquire(lanes, *self.release(lanes, given))
 
 
 def _parameter(name: str, kind: str, values: Sequence[Any], geometry: Geometry) -> Any:

@@ -14,10 +14,10 @@ from harness.ptx.syntax import Instruction, PtxError, Vector
 
 
 def _warp_barrier(b: Builder, i: Instruction, site: Site) -> Run:
+    """bar.warp.sync. Who waits for whom, here and below, and what that orders is in warps.py."""
     if i.op != "bar.warp.sync":
         raise PtxError("not supported")
-    state = b.state
-    return lambda mask: state.warp_barrier(mask)
+    return lambda mask: None
 
 
 def _shfl(b: Builder, i: Instruction, site: Site) -> Run:
@@ -30,7 +30,6 @@ def _shfl(b: Builder, i: Instruction, site: Site) -> Run:
     state = b.state
 
     def run(mask: Mask | None) -> None:
-        state.warp_barrier(mask)
         lane = np.arange(state.lanes) % WARP
         c, offset = (
             full(clamp(), state.lanes).astype(np.int64),
@@ -57,7 +56,6 @@ def _vote(b: Builder, i: Instruction, site: Site) -> Run:
     state = b.state
 
     def run(mask: Mask | None) -> None:
-        state.warp_barrier(mask)
         active = np.ones((state.lanes // WARP, WARP), bool) if mask is None else mask.bits.reshape(-1, WARP)
         said = full(source(), state.lanes).reshape(-1, WARP) & active
         if mode == "ballot":
@@ -79,7 +77,6 @@ def _redux(b: Builder, i: Instruction, site: Site) -> Run:
     reduce = _REDUCTIONS[operation]
 
     def run(mask: Mask | None) -> None:
-        state.warp_barrier(mask)
         values = full(source(), state.lanes).reshape(-1, WARP)
         active = np.ones_like(values, bool) if mask is None else mask.bits.reshape(-1, WARP)
         limits = np.iinfo(values.dtype)
@@ -108,7 +105,6 @@ def _match(b: Builder, i: Instruction, site: Site) -> Run:
     bit = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
 
     def run(mask: Mask | None) -> None:
-        state.warp_barrier(mask)
         values = full(source(), state.lanes).reshape(-1, WARP)
         active = np.ones(values.shape, bool) if mask is None else mask.bits.reshape(-1, WARP)
         same = (values[:, :, None] == values[:, None, :]) & active[:, None, :]

@@ -100,6 +100,14 @@ class Clocks:
         """The same of writes of the generic proxy, to the async proxy."""
         return np.asarray(self.fenced[lanes, others % self.group] >= when)
 
+    def of_block(self, lane: int) -> Array:
+        """The time before which what each thread of the lane's block did comes before what the lane does now,
+        (threads,); 0 for the lane itself."""
+        start = lane % self.group // self._threads * self._threads
+        known = self.known[lane, start : start + self._threads].astype(np.int64) + 1
+        known[lane % self._threads] = 0
+        return np.where(known > 1, known, 0)
+
     def completed(self, lanes: Array, mbarrier: Array, phase: Array) -> Array:
         """Whether these lanes have seen the phase of the mbarrier complete."""
         return np.asarray(self.known[lanes, self.group + mbarrier] > phase)

@@ -12,6 +12,7 @@ import numpy as np
 from harness.ptx.hazards import Site, Trap
 from harness.ptx.lanes import Array, Geometry, Items, Mask, full
 from harness.ptx.memory.buffer import BUFFER, Buffer
+from harness.ptx.memory.clocks import Clocks
 from harness.ptx.memory.order import Order
 from harness.ptx.memory.pattern import Reading, over_lanes
 from harness.ptx.memory.spaces import UNSIGNED, Change, divide, gather, readable, scatter, unsigned, update
@@ -85,9 +86,9 @@ class GlobalMemory:
         first = self._variables[i].first
         return np.int64(first) if isinstance(first, int) else first
 
-    def enter(self, geometry: Geometry) -> None:
+    def enter(self, geometry: Geometry, clocks: Clocks | None = None) -> None:
         self._geometry = geometry
-        self.order.enter(geometry)
+        self.order.enter(geometry, clocks)
         for buffer in self._of_number.values():
             buffer.enter(geometry)
 

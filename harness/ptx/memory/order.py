@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from harness.ptx.lanes import WARP, Array, Geometry, Mask
+from harness.ptx.memory.clocks import Clocks
 
 # What was released: by block of the grid, for each of its threads the time before which its writes count.
 Released = dict[int, Array]
@@ -31,13 +32,28 @@ class Order:
     """Of one batch of launches; ``clock`` is the time that a write is noted with."""
 
     def __init__(self) -> None:
-        self.clock = 1
+        self._clock = 1
+        self._clocks: Clocks | None = None
         self._released: dict[_Location, list[Released]] = {}
 
-    def enter(self, geometry: Geometry) -> None:
-        """These blocks run from now on; what they knew of each other before is in the locations."""
-        self.clock += 1
+    @property
+    def clock(self) -> int:
+        return self._clock if self._clocks is None else self._clocks.now
+
+    def _tick(self) -> None:
+        if self._clocks is None:
+            self._clock += 1
+        else:
+            self._clocks.tick()
+
+    def enter(self, geometry: Geometry, clocks: Clocks | None = None) -> None:
+        """These blocks run from now on; what they knew of each other before is in the locations. ``clocks``
+        where barriers order a part of the threads of a block."""
+        self._clock, self._clocks = self.clock + 1, clocks
+        if clocks is not None:
+            clocks.now = self._clock
         self._geometry, self._fenced = geometry, False
+        self._covered: dict[int, Array] = {}  # by a lane's fence, of each thread of its block, with clocks
         self._met = np.zeros(geometry.count, np.int64)  # the last barrier
         self._warp_met = np.zeros(geometry.lanes // WARP, np.int64)
         # Before which times writes are covered by fences: of a lane by its own, of its warp and its block by
@@ -51,7 +67,7 @@ class Order:
 
     def barrier(self, blocks: Array) -> None:
         """All threads of these blocks, (B,) bool, have met."""
-        self.clock += 1
+        self._tick()
         self._met[blocks] = self.clock
         if self._fenced:
             of_block = self._of_block.reshape(len(blocks), -1).max(axis=1)
@@ -59,23 +75,30 @@ class Order:
             now = np.maximum(np.maximum(self._own, of_warp), np.repeat(of_block, self._geometry.threads))
             np.copyto(self._public, now, where=np.repeat(blocks, self._geometry.threads))
 
+    def publish(self, lanes: Array) -> None:
+        """These lanes (n,), some of a block, met others: what their fences cover counts for all of it."""
+        self._public[lanes] = np.maximum(self._public[lanes], self._own[lanes])
+
     def warp_barrier(self, mask: Mask | None) -> None:
-        self.clock += 1
+        self._tick()
         self._warp_met[slice(None) if mask is None else mask.warps] = self.clock
 
     def fence(self, mask: Mask | None) -> None:
         """A fence of GPU or system scope."""
-        self.clock += 1
+        self._tick()
         self._fenced = True
         lanes = np.arange(self._geometry.lanes) if mask is None else mask.index
         self._own[lanes] = self.clock
         self._of_warp[lanes] = self._warp_met[lanes // WARP]
         self._of_block[lanes] = self._met[lanes // self._geometry.threads]
+        if self._clocks is not None:
+            for lane in lanes.tolist():
+                self._covered[lane] = self._clocks.of_block(lane)
 
     def synchronise(self, buffer: int, at: Array, lanes: Array, acquires: bool, releases: bool) -> Array:
         """Strong accesses of these lanes (n,), one after another, to the locations ``at`` (n,); for which
         of them there was something to release."""
-        self.clock += 1
+        self._tick()
         handed = np.zeros(len(lanes), bool)
         if not (self._released or (releases and self._fenced)):
             return handed
@@ -99,6 +122,8 @@ class Order:
         # Fences of the warp's other lanes count where the warp has met since.
         beside = np.maximum(np.where(beside < met, beside, 0), self._of_warp[lane])
         covered[warp : warp + WARP] = np.maximum(covered[warp : warp + WARP], beside)
+        if lane in self._covered:
+            covered = np.maximum(covered, self._covered[lane])
         covered[thread] = max(covered[thread], self._own[lane])
         if not covered.any():
             return None
@@ -122,7 +147,12 @@ class Order:
         rest = [
             held[:n]
             for when, other, held, n in acquired[self._merged[row] :]
-            if other == lane or (other // WARP == lane // WARP and when < warp_met)
+            if other == lane
+            or (other // WARP == lane // WARP and when < warp_met)
+            or (
+                self._clocks is not None
+                and self._clocks.knows(np.array(lane), np.array(other), np.array(when))
+            )
         ]
         if rest:
             known = dict(known)
@@ -145,6 +175,9 @@ class Order:
         met = same_block & (when < self._met[lanes // threads])
         met |= same_warp & (when < self._warp_met[lanes // WARP])
         bad = np.asarray(other & ~met)
+        if self._clocks is not None and (rest := np.flatnonzero(bad & same_block)).size:
+            others = lanes[rest] // threads * threads + thread[rest]
+            bad[rest] = ~self._clocks.knows(lanes[rest], others, when[rest])
         abroad = np.flatnonzero(bad & ~same_block)
         if len(abroad) and self._released:
             bad[abroad] = ~self._handed(lanes[abroad], block[abroad], thread[abroad], when[abroad])

@@ -42,13 +42,14 @@ class SharedMemory:
         granule: int,
         reserved: int = 0,
         clocks: Clocks | None = None,
+        asynchronous: bool = False,
     ) -> None:
         self._geometry, self.granule, self._reserved = geometry, granule, reserved
         self._clocks = clocks
         self._variables = list(variables)
         self._starts, self._sizes = layout(variables, dynamic)
         # Where a variable starts within its slot of the address space.
-        self._bias = self._starts if clocks is not None else np.zeros_like(self._starts)
+        self._bias = self._starts if asynchronous else np.zeros_like(self._starts)
         end = int((self._starts + self._sizes).max())
         self.row_size = -(-max(end, 16) // 16) * 16
         self.storage = np.zeros(self.row_size * geometry.count, np.uint8)
@@ -61,6 +62,8 @@ class SharedMemory:
         self.proxy: AsyncProxy | None = None
         if clocks is not None:
             self._tags = ClockTags(cells, clocks)
+        if clocks is not None and asynchronous:
+            assert isinstance(self._tags, ClockTags)
             self.proxy = AsyncProxy(cells, clocks, self._tags, geometry)
             self.proxy.place = lambda cell: self.describe(cell * granule)
             self.proxy.report = lambda *said: self.report(*said)
