@@ -46,8 +46,8 @@ def parse(text: str, entry: str) -> Entry:
     kernel.functions, kernel.target = frozenset(functions), target
     Body(kernel, functions).read(body_events, line)
     # nvcc puts the shared memory of all kernels of a file outside; a kernel has what it names, as ptxas says.
-    named = {word for instruction in kernel.code for word in re.findall(r"[\w$]+", instruction.text)}
-    kernel.variables[:0] = [v for v in outside if v.space != "shared" or v.name in named]
+    words = {word for instruction in kernel.code for word in re.findall(r"[\w$]+", instruction.text)}
+    kernel.variables[:0] = [v for v in outside if v.space != "shared" or v.name in words]
     return kernel
 
 
