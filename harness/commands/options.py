@@ -29,7 +29,7 @@ def add_options(add: Adds) -> None:
     add(
         "--strict-notes",
         action="store_true",
-        help="what the emulated device only notes is an error: undefined in CUDA C++, but defined in PTX",
+        help="what the emulated device only notes is an error",
     )
     selection.add_options(add)
     add(

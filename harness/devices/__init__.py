@@ -34,7 +34,7 @@ class Violation:
 class Outputs:
     """``result``: the output buffer after the launch, of ``Storage.shape``; ``violations``: what the device
     detected; ``complete``: False if a violation stopped the launch, so that ``result`` is meaningless;
-    ``notes``: what is no error where the kernel runs as PTX, but undefined in CUDA C++."""
+    ``notes``: what is no error: undefined in CUDA C++ but not in PTX, or undefined and without effect."""
 
     result: Array
     violations: tuple[Violation, ...] = ()

@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="exit status 1 for notes, too: what is undefined in CUDA C++ and defined in PTX",
+        help="exit status 1 for notes, too: undefined in CUDA C++ but not in PTX, or not used",
     )
     parser.add_argument(
         "--save", action="append", default=[], metavar="N=FILE.npy", help="write argument N after the launch"

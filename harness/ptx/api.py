@@ -58,9 +58,10 @@ class Result:
     ``arrays``: each array argument as the kernel left it, by the position of the argument, copies: the
     caller's stay as they are. ``names`` of all parameters, as the .cu file has them where that is known.
     ``hazards`` in the order they were seen, one an instruction; ``stopped``: after the last one the launch
-    could not go on. ``notes``: what is undefined in CUDA C++ and defined in PTX; a result with notes alone is
-    ``clean``. ``printed``: what threads printed, in order. ``counts`` of the whole launch, ``counters`` those
-    of each instruction (``tallies()``) and buffer. ``lane_instructions``: instructions × active threads.
+    could not go on. ``notes``: what is undefined in CUDA C++ and defined in PTX, and undefined values on
+    which nothing depends; with notes alone it is ``clean``. ``printed``: what threads printed, in order.
+    ``counts`` of the whole launch, ``counters`` those of each instruction (``tallies()``) and buffer.
+    ``lane_instructions``: instructions × active threads.
     """
 
     entry: str

@@ -24,6 +24,8 @@ from harness.ptx.hazards import Report, Site, Tell, Trap
 from harness.ptx.lanes import Array, Geometry, Mask
 from harness.ptx.state import State
 from harness.ptx.syntax import Instruction
+from harness.ptx.tracked import Ending, Tracked
+from harness.ptx.undefined import Switch
 from harness.ptx.waits import Wait, Waits
 from harness.ptx.warps import Gate, Gates
 
@@ -49,6 +51,8 @@ class Block:
     gate: Gate | None = None  # before the first instruction
     # What does the same as ``run``, but for registers that nobody reads later.
     fast: Callable[[], Sequence[Run]] | None = None
+    tracked: Sequence[Tracked] = ()  # the same instructions, while some values are undefined
+    ending: Ending | None = None
 
 
 class Flow:
@@ -66,7 +70,7 @@ class Flow:
         deadline: float = math.inf,
     ) -> None:
         self._deadline = deadline
-        self._blocks, self._geometry = blocks, geometry
+        self._blocks, self._geometry, self._undefined = blocks, geometry, state.undefined
         self._budget, self._report, self._counters = budget, report, counters
         self._waiting: dict[int, Array | None] = {0: geometry.living}  # block of code -> lanes, None for all
         self._order = [0]
@@ -97,8 +101,7 @@ class Flow:
         """One block of code."""
         block = self._blocks[at]
         mask = None if lanes is None else Mask(lanes)
-        for run in block.fast() if block.fast else block.run:
-            run(mask)
+        self._execute(block, mask)
         active = self._geometry.lanes if mask is None else int(np.count_nonzero(mask.bits))
         self._report.lane_instructions += active * (len(block.run) + (block.end is not None))
         if self._counters is not None:
@@ -121,10 +124,25 @@ class Flow:
             self._come(self._gates.stuck())
         return bool(self._order)
 
+    def _execute(self, block: Block, mask: Mask | None) -> None:
+        """Its instructions; one by one where some values are undefined."""
+        start = 0
+        if not self._undefined.registers:
+            try:
+                for run in block.fast() if block.fast else block.run:
+                    run(mask)
+                return
+            except Switch as switch:
+                start = switch.at
+        for tracked in block.tracked[start:]:
+            tracked(mask)
+
     def _leave(self, at: int, block: Block, lanes: Array | None, mask: Mask | None) -> None:
         if block.end is None:
             self._go(at + 1, lanes)
             return
+        if self._undefined.registers and block.ending is not None:
+            block.ending.check(mask)
         taken, left = self._divide(block, lanes)
         op = block.end.op
         if op.startswith("bra"):

@@ -21,7 +21,8 @@ class Hazard:
 @dataclass
 class Report:
     """What a batch of launches did: ``hazards``, whether one of them ``stopped`` it, and lanes ×
-    instructions executed. ``notes`` are no errors: what CUDA C++ leaves undefined, but PTX defines.
+    instructions executed. ``notes`` are no errors: what CUDA C++ leaves undefined, but PTX defines,
+    and undefined values on which nothing depends.
     ``printed`` is what threads printed, as (launch, text)."""
 
     hazards: list[Hazard] = field(default_factory=list)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,17 @@ from harness.ptx.counters import Counters
 from harness.ptx.flow import Block, Flow, ends
 from harness.ptx.hazards import Hazard, Report, Site, Trap
 from harness.ptx.inflight import InFlight
-from harness.ptx.instructions import find, is_asynchronous, known, wait_of
+from harness.ptx.instructions import is_asynchronous, known, wait_of
 from harness.ptx.instructions.refused import reason
 from harness.ptx.lanes import WARP, Geometry, Mask
 from harness.ptx.launch import refuse
+from harness.ptx.liveness import unset
 from harness.ptx.memory import RESERVED, GlobalMemory
 from harness.ptx.native.stretches import Native
 from harness.ptx.state import State
 from harness.ptx.syntax import Entry, Instruction, Name, PtxError, Register, size_of
+from harness.ptx.tracked import Ending, Tracked, ones
+from harness.ptx.undefined import Undefined
 from harness.ptx.warps import Gate, is_collective, names_all
 
 # What the functions of the table raise where operands are not those they expect.
@@ -43,15 +47,19 @@ class Machine:
         self.entry, self._source, self.lines = entry, source, lines
         asynchronous = any(is_asynchronous(i.op) for i in entry.code)
         # Order between some threads of a block, or of a warp, that others have no part in.
-        partial = any(counts(i) or (is_collective(i) and not names_all(i)) for i in entry.code)
+        parted = any(counts(i) or (is_collective(i) and not names_all(i)) for i in entry.code)
+        undefined = Undefined(self.report, self._hazard, self._keep, self._where)
         reserved = RESERVED if entry.capability >= 90 else 0
-        self.state = State(entry.variables, entry.parameters, self.report, reserved, asynchronous, partial)
+        self.state = State(
+            entry.variables, entry.parameters, self.report, undefined, reserved, asynchronous, parted
+        )
         self.state.inflight = InFlight(entry.code)
         self.state.inflight.report = self.report
         self.static_shared = self.state.static_shared
         self._granule = 4
         self._builder = Builder(self.state, entry)
         self._blocks = self._build()
+        self._unset = self._live()
         self._report = Report()
         self._told: dict[tuple[str, bool, int], set[int]] = {}  # lines, by check, level and launch
 
@@ -80,11 +88,14 @@ class Machine:
         for start, stop in zip(order, [*order[1:], len(code)], strict=True):
             body = code[start:stop]
             end = body.pop() if body and ends(body[-1]) else None
-            block = Block([self._closure(i) for i in body], end, code=code[start:stop])
+            tracked = [self._tracked(i, n) for n, i in enumerate(body)]
+            runs = [each.plain if each.reads_memory else each.whole for each in tracked]
+            block = Block(runs, end, code=code[start:stop], tracked=tracked)
             if is_collective(code[start]):
                 block.gate = self._gate(code[start])
             if end is not None:
                 block.site = self._builder.site(end)
+                block.ending = self._known(Ending, end, block.site)
                 if (wait := wait_of(end.op)) is not None:
                     block.wait = self._known(wait, end, block.site)
                 elif end.op.startswith("bar"):
@@ -118,17 +129,41 @@ class Machine:
         read: Callable[[], Any] = self._known(lambda b, i, s: b.read(register, "pred"), instruction, site)
         return read
 
-    def _closure(self, instruction: Instruction) -> Run:
-        make = find(instruction.op)
+    def _live(self) -> dict[int, tuple[str, Any]]:
+        """Name and undefined bits of the registers that may be read before they are written, by slot."""
+        steps = [
+            [*(each.step for each in block.tracked), *([block.ending.step] if block.ending else [])]
+            for block in self._blocks
+        ]
+        following = []
+        for at, block in enumerate(self._blocks):
+            ends_here = block.end is not None and block.end.op in ("ret", "exit") and not block.guard
+            jumps = block.end is not None and block.end.op.startswith("bra")
+            falls = not ends_here and not (jumps and not block.guard)
+            following.append([*([block.target] if jumps else []), *([at + 1] if falls else [])])
+        names = list(self.entry.registers.items())
+        found = sorted(unset(steps, following))
+        return {slot: (names[slot][0], ones(names[slot][1])) for slot in found}
+
+    def _tracked(self, instruction: Instruction, number: int) -> Tracked:
+        found = known(instruction.op)
         where = self._builder.site(instruction)
-        if make is None:
+        if found is None:
             where_and_why = self._where(where) + reason(instruction.op)
             raise PtxError(f"unknown instruction {instruction.op}: {where_and_why}")
-        run: Run = self._known(make, instruction, where)
+        run: Run = self._known(found.make, instruction, where)
+        whole = run
         if self.state.inflight.watched:
-            run = self.state.inflight.watch(instruction, known(instruction.op).writes, where, run)  # type: ignore[union-attr]
-        if instruction.guard is None:
-            return run
+            whole = self.state.inflight.watch(instruction, found.writes, where, run)
+        if instruction.guard is not None:
+            whole = self._guarded(instruction, where, whole)
+        tracked: Tracked = self._known(
+            partial(Tracked, number=number, writes=found.writes, run=run, whole=whole), instruction, where
+        )
+        return tracked
+
+    def _guarded(self, instruction: Instruction, where: Site, run: Run) -> Run:
+        assert instruction.guard is not None
         guard, negated = self._guard(instruction, where), instruction.guard[1]
 
         def guarded(mask: Mask | None) -> None:
@@ -206,28 +241,38 @@ class Machine:
                 try:
                     self._run_chunk(geometry, dynamic_shared, parameters, budget, counters)
                 except Trap as trap:
-                    self._tell(trap.check, trap.what, trap.site, trap.lane)
+                    self._report.hazards.append(self._hazard(trap.check, trap.what, trap.site, trap.lane))
                     self._report.stopped = True
                     break
         self._report.printed = self.state.printed
+        self.state.undefined.finish(memory.outputs(), self._report.stopped)
         return self._report
 
     def report(self, check: str, what: str, site: Site | None, lane: int, note: bool = False) -> None:
         """Keep a hazard, once an instruction and launch, and so many of a kind that none hides another."""
-        launch = int(self.state.geometry.launch[lane])
+        if not self._repeats(check, int(self.state.geometry.launch[lane]), site, note):
+            self._keep_now(self._hazard(check, what, site, lane), note)
+
+    def _repeats(self, check: str, launch: int, site: Site | None, note: bool) -> bool:
         told = self._told.setdefault((check, note, launch), set())
         line = site.instruction.line if site else 0
         if line in told or len(told) >= _HAZARDS:
-            return
+            return True
         told.add(line)
-        self._tell(check, what, site, lane, note)
+        return False
 
-    def _tell(self, check: str, what: str, site: Site | None, lane: int, note: bool = False) -> None:
-        launch = int(self.state.geometry.launch[lane])
+    def _hazard(self, check: str, what: str, site: Site | None, lane: int) -> Hazard:
         where = f" at {self._where(site)}" if site else ""
         message = f"{self.state.geometry.describe(lane)} {what}{where}"
-        kept = self._report.notes if note else self._report.hazards
-        kept.append(Hazard(check, launch, message))
+        return Hazard(check, int(self.state.geometry.launch[lane]), message)
+
+    def _keep_now(self, hazard: Hazard, note: bool) -> None:
+        (self._report.notes if note else self._report.hazards).append(hazard)
+
+    def _keep(self, hazard: Hazard, site: Site | None, note: bool) -> None:
+        """Keep what was seen before, as ``report`` does."""
+        if not self._repeats(hazard.check, hazard.launch, site, note):
+            self._keep_now(hazard, note)
 
     def _run_chunk(
         self,
@@ -240,6 +285,7 @@ class Machine:
         self.state.enter(geometry, self._builder.initial, self._granule, dynamic_shared, parameters)
         if self._native:
             self._native.forget()
+        self.state.undefined.enter(geometry.lanes, self._unset)
         if counters is not None:
             counters.enter(geometry)
         Flow(

@@ -32,7 +32,7 @@ def _lines(result: Result, arguments: Sequence[Any]) -> Iterator[str]:
     yield f"hazards: {len(result.hazards) or 'none'}"
     yield from _hazards(result.hazards)
     if result.notes:
-        yield f"notes, undefined in CUDA C++ but not in PTX: {len(result.notes)}"
+        yield f"notes, which are no errors: {len(result.notes)}"
         yield from _hazards(result.notes)
     if result.printed:
         yield "printed"

@@ -23,6 +23,7 @@ from harness.ptx.memory import (
 )
 from harness.ptx.memory.shared_memory import layout
 from harness.ptx.syntax import PtxError, Variable, parameter_bytes
+from harness.ptx.undefined import Undefined
 
 Released = tuple[Array, Array]  # by Clocks
 _TICK = 1000  # by which a look at a clock puts it on
@@ -34,8 +35,9 @@ class State:
     """The state of one kernel. A register holds an array over all lanes, or a scalar where all lanes agree.
 
     ``wide`` are float64 copies of FP32 registers, or None; where the register is None, the copy is all there
-    is. ``tell`` notes a hazard. ``is_partial``: some barriers order a part of a block or of a warp. Before
-    the variables in shared memory are ``reserved`` bytes.
+    is. ``tell`` notes a hazard; ``undefined`` are the registers and the memory without a value.
+    ``is_partial``: some barriers order a part of a block or of a warp. Before the variables in shared memory
+    are ``reserved`` bytes.
     """
 
     def __init__(
@@ -43,10 +45,12 @@ class State:
         variables: Sequence[Variable],
         parameters: Sequence[tuple[str, str]],
         tell: Tell,
+        undefined: Undefined,
         reserved: int = 0,
         is_asynchronous: bool = False,
         is_partial: bool = False,
     ) -> None:
+        self.undefined = undefined
         self.registers: list[Any] = []
         self.wide: list[Any] = []
         self.lanes = 0
@@ -131,7 +135,8 @@ class State:
         """A batch of launches on this memory."""
         self.memory, self.printed = memory, []
         memory.declare(self._global_variables, launches)
-        memory.report = self.tell
+        memory.report, memory.undefined = self.tell, self.undefined
+        self.undefined.begin()
 
     def enter(
         self,
@@ -154,11 +159,12 @@ class State:
         self.shared = SharedMemory(
             self._shared_variables, dynamic, geometry, granule, self._reserved, clocks, self.is_asynchronous
         )
-        self.shared.report = self.tell
+        self.shared.report, self.shared.undefined = self.tell, self.undefined
         if clocks is not None and self.is_asynchronous:
             self.asynchronous = Asynchronous(self.shared, clocks, geometry, self.tell)
         self.inflight.enter(geometry.lanes)
         self.local = LocalMemory(self._local_size, geometry.lanes if self._local_size else 0)
+        self.local.undefined = self.undefined
         self.parameters = {
             name: _parameter(name, kind, [launch[i] for launch in given], geometry)
             for i, (name, kind) in enumerate(self._declared)

@@ -156,7 +156,7 @@ def counts_text(rows: Sequence[CheckRow]) -> str:
 
 
 def notes_lines(rows: Sequence[CheckRow]) -> list[str]:
-    """What is no error, but undefined in CUDA C++: one line per kernel, check and line of the .cu file."""
+    """What is noted and no error: one line per kernel, check and line of the .cu file."""
     groups: dict[tuple[str, str, str], tuple[str, int, set[str]]] = {}
     for row in rows:
         for note, problems in row.notes.items():
@@ -171,4 +171,4 @@ def notes_lines(rows: Sequence[CheckRow]) -> list[str]:
         for (stage, check, where), (said, seen, variants) in groups.items()
     ]
     count = "1 note" if len(lines) == 1 else f"{len(lines)} notes"
-    return [f"{count}, undefined in CUDA C++ but not in PTX (--strict-notes makes them errors):", *lines]
+    return [f"{count}, which are no errors (--strict-notes makes them errors):", *lines]

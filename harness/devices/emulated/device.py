@@ -199,7 +199,7 @@ def _buffers(cases: Sequence[Case], inputs: Sequence[Inputs]) -> dict[str, Buffe
     if first.kernel.workspace:
         fresh = [new_workspace(case) for case in cases]
         zeroed = [words == 0 for words in fresh]
-        made[WORKSPACE] = Buffer(WORKSPACE, len(made), fresh, None, zeroed, writable=True)
+        made[WORKSPACE] = Buffer(WORKSPACE, len(made), fresh, None, zeroed, writable=True, output=False)
     return made
 
 

@@ -69,7 +69,8 @@ class Shared:
                 self._trap("barrier", "the threads of a warpgroup give different descriptors", lane)
             places = self._places(here, int(group[0]), lane)
             units = places[:, :, None] + np.arange(self._layout.item)
-            tiles.append(here.storage[units])
+            sampling = self._b.state.undefined.sampling
+            tiles.append(here.storage[units] if sampling is None else sampling.peek(here.shadow, units))
             cells.append(np.unique(places // here.granule))
         return np.stack(tiles), cells
 
@@ -137,7 +138,8 @@ def _mma_async(b: Builder, i: Instruction, site: Site) -> Run:
             cells = [np.union1d(one, other) for one, other in zip(cells, more, strict=True)]
         else:
             x = a_of(threads)
-        for lane, read in zip(first.tolist(), cells, strict=True):
+        once = state.undefined.sampling is None
+        for lane, read in zip(first.tolist(), cells, strict=True) if once else ():
             actors = [np.arange(lane + w * WARP, lane + (w + 1) * WARP) for w in range(4)]
             operation = here.get(site, actors, read)
             for w in range(4):

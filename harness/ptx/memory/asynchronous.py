@@ -16,6 +16,7 @@ from harness.ptx.memory.clocks import Clocks
 from harness.ptx.memory.lifetimes import Lifetimes
 from harness.ptx.memory.mbarriers import MBarriers, Object
 from harness.ptx.memory.proxy import Actors, AsyncProxy, Operation
+from harness.ptx.memory.shadow import Shadow
 from harness.ptx.memory.shared_memory import SharedMemory
 
 
@@ -134,6 +135,11 @@ class Asynchronous:
     def storage(self) -> Array:
         """Shared memory of all blocks, bytes."""
         return self._shared.storage
+
+    @property
+    def shadow(self) -> Shadow:
+        """What is undefined in it."""
+        return self._shared.shadow
 
     @property
     def granule(self) -> int:

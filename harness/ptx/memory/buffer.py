@@ -13,6 +13,7 @@ import numpy as np
 
 from harness.ptx.lanes import Array, Geometry
 from harness.ptx.memory.order import Order
+from harness.ptx.memory.shadow import Shadow
 
 BUFFER, _LAUNCH = 50, 40  # address bits: buffer above launch above offset
 
@@ -23,7 +24,8 @@ class Buffer:
 
     ``values`` (rows, columns) arrays, one a launch; ``known`` (rows, columns) bool for each, which elements
     hold something that the kernel may read, None where all do. A ``flat`` one is a vector: name[i]. It
-    begins ``start`` elements past a 256-byte boundary.
+    begins ``start`` elements past a 256-byte boundary. ``output``: it is read after the launch, if it is
+    writable.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Buffer:
         writable: bool = False,
         flat: bool = False,
         start: int = 0,
+        output: bool = True,
     ) -> None:
         self.name, self.number, self.writable, self._flat = name, number, writable, flat
         rows, columns = values[0].shape
@@ -61,6 +64,9 @@ class Buffer:
                 held = self._known[i, start : start + rows * self._row // self.item].reshape(rows, -1)
                 held[:, :columns] = each
             self._known = self._known.ravel()
+        self.shadow = Shadow(self.bytes, self._all_known, lambda: self.item, lambda: None)
+        if output and writable:
+            self.shadow.place = lambda at: self.element(at // self.item, self.item)
         self._cell = self.item  # bytes of which one writer is known
         self._writer: Array | None = None
         self._when: Array | None = None
@@ -129,6 +135,12 @@ class Buffer:
         row, column = divmod(at // self.item, max(1, self._row // self.item))
         return f"{self.name}[{column}]" if self._flat else f"{self.name}({row}, {column})"
 
+    def missing(self, element: int, width: int) -> str:
+        """The first coordinate within a storage element that holds nothing."""
+        first = element * width // self.item
+        known = self._all_known()[first : first + max(1, width // self.item)]
+        return self.element(first + int(np.argmin(known)), self.item)
+
     def unknown(self, element: Array, width: int) -> Array | None:
         """Which of the elements hold something that nobody wrote; None for none of them."""
         if self._known is None:
@@ -139,6 +151,11 @@ class Buffer:
             n = width // self.item
             known = np.asarray(self._known.reshape(-1, n).take(element, axis=0).all(axis=1))
         return None if known.all() else ~known
+
+    def _all_known(self) -> Array:
+        if self._known is None:
+            self._known = np.ones(len(self.bytes) // self.item, bool)
+        return self._known
 
     def mark(
         self, element: Array, width: int, writers: Array, lanes: Array, order: Order

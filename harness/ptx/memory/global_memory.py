@@ -15,6 +15,7 @@ from harness.ptx.memory.buffer import BUFFER, Buffer
 from harness.ptx.memory.clocks import Clocks
 from harness.ptx.memory.order import Order
 from harness.ptx.memory.pattern import Reading, over_lanes
+from harness.ptx.memory.shadow import Shadow
 from harness.ptx.memory.spaces import UNSIGNED, Change, divide, gather, readable, scatter, unsigned, update
 from harness.ptx.syntax import Variable
 
@@ -61,6 +62,7 @@ class GlobalMemory:
         self._of_number = {buffer.number: buffer for buffer in buffers}
         self._geometry: Geometry | None = None
         self.report: Any = None  # (check, text, site, lane) -> None, set by the machine
+        self.undefined: Any = None  # the undefined values of the launch, set by the machine
 
     def declare(self, variables: Sequence[Variable], launches: int) -> None:
         """__device__ variables, with the values that the PTX gives them, for each launch its own."""
@@ -104,6 +106,8 @@ class GlobalMemory:
         """Values of the active lanes: (n,) of the width, or (n, width / 4) of 32 bits for a vector.
 
         ``kind`` copy: on their way to shared memory."""
+        if (sampling := self.undefined.sampling) is not None:
+            return np.asarray(sampling.load(self, site, address, width, mask))
         resolved = self._resolve(site, address, width, mask)
         if resolved is None:
             active = self._active(address, mask)
@@ -139,6 +143,9 @@ class GlobalMemory:
         self, site: Site, address: Any, width: int, values: Array, mask: Mask | None, how: Strength = PLAIN
     ) -> None:
         """Store values of the active lanes, shaped as ``load`` gives them."""
+        if (sampling := self.undefined.sampling) is not None:
+            sampling.store(self, site, address, width, values, mask)
+            return
         resolved = self._resolve(site, address, width, mask)
         if resolved is None:
             for at, part in divide(self._active(address, mask) >> BUFFER, mask):
@@ -160,6 +167,8 @@ class GlobalMemory:
         self, site: Site, address: Any, width: int, mask: Mask | None, change: Change, how: Strength = RELAXED
     ) -> Array:
         """Atomic: each lane's word, one after another; what was there before, (n,) unsigned."""
+        if (sampling := self.undefined.sampling) is not None:
+            return np.asarray(sampling.update(self, site, address, width, mask))
         resolved = self._resolve(site, address, width, mask)
         if resolved is None:
             active = self._active(address, mask)
@@ -189,15 +198,32 @@ class GlobalMemory:
         words = buffer.bytes.view(f"u{width}")
         words[element] = change(words[element])
 
+    def places(
+        self, site: Site, address: Any, width: int, mask: Mask | None
+    ) -> list[tuple[Any, Shadow, Array]]:
+        """Of an access that has been checked: places among the active lanes, shadow, and offsets there."""
+        resolved = self._resolve(site, address, width, mask)
+        if resolved is not None:
+            buffer, element, _ = resolved
+            return [(slice(None), buffer.shadow, element * width)]
+        found = []
+        for at, part in divide(self._active(address, mask) >> BUFFER, mask):
+            ((_, shadow, offsets),) = self.places(site, address, width, part)
+            found.append((at, shadow, offsets))
+        return found
+
+    def outputs(self) -> list[Shadow]:
+        """Of the buffers that are read after the launch."""
+        return [buffer.shadow for buffer in self.buffers if buffer.shadow.place is not None]
+
     def _check_read(
         self, site: Site, buffer: Buffer, element: Array, width: int, mask: Mask | None, atomic: bool = False
     ) -> None:
         unknown = buffer.unknown(element, width)
         if unknown is not None:
-            i = int(np.argmax(unknown))
-            place = buffer.element(int(element[i]), width)
-            what = f"reads {place}, which holds nothing that the kernel may read"
-            self.report("uninit", what, site, self._lane(i, mask))
+            place = buffer.missing(int(element[np.argmax(unknown)]), width)
+            what = f"{place}, which holds nothing that the kernel may read"
+            self.undefined.saw(site, what, self._lanes(mask)[unknown])
         if buffer.writable:
             i, writer = buffer.unordered(element, width, self._lanes(mask), self.order, atomic)
             if i >= 0:

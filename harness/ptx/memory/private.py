@@ -9,6 +9,7 @@ import numpy as np
 
 from harness.ptx.hazards import Site, Trap
 from harness.ptx.lanes import Array, Mask, full
+from harness.ptx.memory.shadow import Shadow
 from harness.ptx.memory.spaces import SLOT, gather, scatter
 from harness.ptx.syntax import Variable
 
@@ -21,6 +22,8 @@ class LocalMemory:
         self.bytes = np.zeros(self._size * lanes, np.uint8)
         self._known = np.zeros(self._size * lanes, bool)
         self._row = np.arange(lanes, dtype=np.int64) * self._size
+        self.undefined: Any = None  # the undefined values of the launch, set by the machine
+        self._shadow = Shadow(self.bytes, lambda: self._known, lambda: 1, lambda: None)
 
     def locate(self, site: Site, address: Any, width: int, mask: Mask | None) -> Array:
         """Storage offsets of the active lanes. Traps out of bounds and misaligned accesses."""
@@ -41,18 +44,28 @@ class LocalMemory:
         return np.asarray(rows + address)
 
     def load(self, site: Site, address: Any, width: int, mask: Mask | None) -> Array:
+        if self.undefined.sampling is not None:
+            return np.asarray(self.undefined.sampling.load(self, site, address, width, mask))
         at = self.locate(site, address, width, mask)[:, None] + np.arange(width)
         known = self._known[at].all(axis=1)
         if not known.all():
-            i = int(np.argmin(known))
-            lane = i if mask is None else int(mask.index[i])
-            raise Trap("uninit", "reads local memory that the thread never wrote", site, lane)
+            lanes = np.flatnonzero(~known) if mask is None else mask.index[~known]
+            self.undefined.saw(site, "local memory that the thread never wrote", lanes)
         return gather(self.bytes, at[:, 0] // width, width)
 
     def store(self, site: Site, address: Any, width: int, values: Array, mask: Mask | None) -> None:
+        if self.undefined.sampling is not None:
+            self.undefined.sampling.store(self, site, address, width, values, mask)
+            return
         at = self.locate(site, address, width, mask)[:, None] + np.arange(width)
         scatter(self.bytes, at[:, 0] // width, width, values)
         self._known[at] = True
+
+    def places(
+        self, site: Site, address: Any, width: int, mask: Mask | None
+    ) -> list[tuple[Any, Shadow, Array]]:
+        """Of an access that has been checked: places among the active lanes, shadow, and offsets there."""
+        return [(slice(None), self._shadow, self.locate(site, address, width, mask))]
 
 
 class ConstantMemory:

@@ -24,6 +24,7 @@ from harness.ptx.memory.clocks import Clocks
 from harness.ptx.memory.copies import Copies
 from harness.ptx.memory.pattern import Pattern, Reading, same_mask
 from harness.ptx.memory.proxy import AsyncProxy
+from harness.ptx.memory.shadow import Shadow
 from harness.ptx.memory.spaces import RANK, SLOT, Change, gather, readable, scatter, update
 from harness.ptx.memory.tags import Tags
 from harness.ptx.syntax import Variable
@@ -72,11 +73,16 @@ class SharedMemory:
         self._reads = self._writes = 0  # bits of the patterns of the epoch
         self._copies = Copies(geometry.lanes)
         self.visit: Any = None  # (site, lanes, rows) -> None, told of accesses where there are clusters
+        self._sure: list[Pattern] = []  # those known to be written
         self.report: Any = None  # (check, text, site, lane) -> None, set by the machine
+        self.undefined: Any = None  # the undefined values of the launch, set by the machine
+        self.shadow = Shadow(self.storage, lambda: self._written, lambda: self.granule, self._doubt)
 
     # Accesses
 
     def load(self, site: Site, address: Any, width: int, mask: Mask | None) -> Array:
+        if (sampling := self.undefined.sampling) is not None:
+            return np.asarray(sampling.load(self, site, address, width, mask))
         return gather(self.storage, self._read(site, address, width, mask).element, width)
 
     def prepare(self, site: Site, address: Any, width: int, mask: Mask | None) -> Callable[[], Reading]:
@@ -99,6 +105,9 @@ class SharedMemory:
         return pattern
 
     def store(self, site: Site, address: Any, width: int, values: Array, mask: Mask | None) -> None:
+        if (sampling := self.undefined.sampling) is not None:
+            sampling.store(self, site, address, width, values, mask)
+            return
         pattern = self.pattern(site, address, width, mask)
         site.count_shared("store", pattern)
         self.check_write(site, pattern)
@@ -106,6 +115,8 @@ class SharedMemory:
 
     def update(self, site: Site, address: Any, width: int, mask: Mask | None, change: Change) -> Array:
         """Atomic: each lane's word, one after another; what was there before, (n,) unsigned."""
+        if (sampling := self.undefined.sampling) is not None:
+            return np.asarray(sampling.update(self, site, address, width, mask))
         pattern = self.pattern(site, address, width, mask)
         pattern.atomic = True
         site.count_shared("store", pattern)
@@ -140,6 +151,9 @@ class SharedMemory:
 
     def copy(self, site: Site, address: Any, width: int, values: Array, mask: Mask | None) -> None:
         """cp.async: the bytes arrive at some time between now and the wait."""
+        if (sampling := self.undefined.sampling) is not None:
+            sampling.store(self, site, address, width, values, mask)
+            return
         pattern = self.pattern(site, address, width, mask)
         site.count_shared("copy", pattern)
         self._check_clash(site, pattern)
@@ -168,6 +182,20 @@ class SharedMemory:
             self._pending[cell] = 0
             self._note(True, pattern)
             self._writes |= pattern.bits
+
+    # Undefined values
+
+    def places(
+        self, site: Site, address: Any, width: int, mask: Mask | None
+    ) -> list[tuple[Any, Shadow, Array]]:
+        """Of an access that has been checked: places among the active lanes, shadow, and offsets there."""
+        return [(slice(None), self.shadow, self.pattern(site, address, width, mask).element * width)]
+
+    def _doubt(self) -> None:
+        """What was written may be undefined again."""
+        for pattern in self._sure:
+            pattern.known = False
+        self._sure.clear()
 
     # Order
 
@@ -228,12 +256,12 @@ class SharedMemory:
         known = self._written[cell]
         if known.all():
             pattern.known = True
+            self._sure.append(pattern)
             return
-        i = int(np.argmin(known))
-        place = int(cell[i]) * self.granule
+        unknown = np.flatnonzero(~known)
+        place = int(cell[unknown[0]]) * self.granule
         why = self._alignment(self._variable(place))
-        what = f"reads {self.describe(place)}, which no thread wrote{why}"
-        self.report("uninit", what, site, int(lane[i]))
+        self.undefined.saw(site, f"{self.describe(place)}, which no thread wrote{why}", lane[unknown])
 
     def _check_pending(self, site: Site, pattern: Pattern, verb: str) -> None:
         if not self._copies.overlap(pattern):
@@ -393,7 +421,7 @@ class SharedMemory:
     def check_written(self, site: Site, lane: int, cells: Array) -> None:
         if not self._written[cells].all():
             place = self.describe(int(cells[np.argmin(self._written[cells])]) * self.granule)
-            self.report("uninit", f"reads {place}, which no thread wrote", site, lane)
+            self.undefined.saw(site, f"{place}, which no thread wrote", np.array([lane]))
 
     def hand_over(self, site: Site, mask: Mask | None) -> list[tuple[int, Array]]:
         """The cp.async in flight of these lanes end with an mbarrier in place of a wait: (lane, cells)."""

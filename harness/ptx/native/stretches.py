@@ -169,7 +169,7 @@ class NativeBlock:
 def _runner(
     state: Any, first: _Addresses | None, loads: list[Prepare], program: Program, plain: Sequence[Run]
 ) -> Run:
-    registers = state.registers
+    registers, undefined = state.registers, state.undefined
     if not loads:
         return lambda mask: program.run(registers, state.lanes, mask and mask.bits, [])
 
@@ -178,7 +178,8 @@ def _runner(
             first.run(mask)
         # Until all loads are checked nothing has changed: the instructions themselves may still run instead.
         ready = [prepare(mask) for prepare in loads]
-        if None in ready:
+        if None in ready or undefined.fresh is not None:
+            undefined.fresh = None  # the instructions themselves tell which of them reads what is undefined
             for each in plain:
                 each(mask)
             return

@@ -202,7 +202,8 @@ def test_a_batch_is_as_its_launches_alone() -> None:
 
 def test_a_hazard_belongs_to_its_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Launch 1 alone reads a word that nobody wrote; each lane's registers start anew in each chunk."""
-    body = "setp.ne.s32 %p1, %r9, 1;\n@%p1 bra $END;\nld.shared.u32 %r10, [cells];\n$END:"
+    body = "mov.u32 %r10, 1;\nsetp.ne.s32 %p1, %r9, 1;\n@%p1 bra $END;\nld.shared.u32 %r10, [cells];\n$END:"
+    body += "\nst.global.u32 [%rd6], %r10;"
     for lanes in (64, 8192):
         monkeypatch.setattr(machine, "LANES", lanes)
         _, report = execute(kernel(body, inside=CELLS), numbers(128), 64, launches=3)
@@ -226,9 +227,12 @@ def test_blocks_of_a_launch_can_run_last_to_first(monkeypatch: pytest.MonkeyPatc
 
 
 def test_registers_start_anew_in_each_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    body = "add.s32 %r20, %r20, 1;\n" + SAY.format("%r20")
-    monkeypatch.setattr(machine, "LANES", 32)
-    assert per_lane(body, blocks=3) == [1] * 96
+    """Undefined in each, although the first chunk of two blocks sets it."""
+    body = "setp.gt.s32 %p1, %r2, 1;\n@%p1 bra $LATE;\nmov.u32 %r20, 1;\n$LATE:\n" + SAY.format("%r20")
+    monkeypatch.setattr(machine, "LANES", 64)
+    out, report = execute(kernel(body), numbers(96), 32)
+    assert [int(v) for v in out[:, 0]] == [1] * 64 + [0] * 32
+    assert [h.message[:36] for h in report.hazards] == ["thread (0, 0, 0) of block (2, 0, 0) "]
 
 
 def test_an_endless_loop_is_told() -> None:
@@ -240,6 +244,6 @@ def test_an_endless_loop_is_told() -> None:
 
 
 def test_a_long_loop_within_the_budget_is_no_hang() -> None:
-    body = "$HEAD:\nadd.s32 %r10, %r10, 1;\nsetp.ne.s32 %p1, %r10, 400;\n@%p1 bra $HEAD;"
+    body = "mov.u32 %r10, 0;\n$HEAD:\nadd.s32 %r10, %r10, 1;\nsetp.ne.s32 %p1, %r10, 400;\n@%p1 bra $HEAD;"
     assert checks(body, budget=500) == []
     assert checks(body, budget=300) == ["hang"]

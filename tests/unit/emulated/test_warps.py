@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from tests.unit.emulated.rig import checks, execute, hazards, kernel, numbers, per_lane
+from tests.unit.emulated.rig import checks, execute, hazards, kernel, notes, numbers, per_lane
 
 ALL = 0xFFFFFFFF
 SAY = "st.global.u32 [%rd6], %r20;\n"
@@ -166,7 +167,12 @@ def test_an_atomic_and_a_plain_access_race(body: str) -> None:
 
 
 def test_an_atomic_on_a_word_that_nobody_wrote() -> None:
-    assert checks("red.shared.add.u32 [cells], 1;", CELLS) == ["uninit"]
+    (said,) = notes("red.shared.add.u32 [cells], 1;", CELLS)
+    assert "reads shared memory cells+0, which no thread wrote; nothing depends on the value" in said
+    total = "bar.sync 0;\nld.shared.u32 %r10, [cells];\nst.global.u32 [%rd6], %r10;"
+    (said,) = hazards("red.shared.add.u32 [cells], 1;\n" + total, CELLS)
+    assert re.search(r"stores an undefined value to Y\(0, 0\), which comes from shared memory cells\+0", said)
+    assert "red.shared.add.u32" in said
 
 
 def test_an_atomic_and_a_plain_write_of_another_block() -> None:
