@@ -102,13 +102,13 @@ def _last(text: str) -> str:
 
 
 def judge(source: Source, ran: list[Ran]) -> Iterator[Judged]:
-    """The results of a project's kernels. A failure is explained only if exactly those checks failed that the
+    """The results of a project's kernels. A failure is explained only if no check failed but those that the
     explanation names."""
     for kernel in ran:
         known = source.explained.get(kernel.kernel)
         if kernel.checks:
-            if known and set(known.checks) == set(kernel.checks):
-                yield Judged(kernel.kernel, Result.FAULT, f"{', '.join(known.checks)}: {known.why}")
+            if known and set(known.checks) >= set(kernel.checks):
+                yield Judged(kernel.kernel, Result.FAULT, f"{', '.join(sorted(kernel.checks))}: {known.why}")
             else:
                 yield Judged(kernel.kernel, Result.UNEXPLAINED, "; ".join(kernel.checks.values()))
         elif kernel.lacking:
