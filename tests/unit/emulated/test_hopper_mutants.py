@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from harness import ptx
-
-KERNELS = Path(__file__).parents[2] / "hopper"
-M, N, K = 128, 128, 320
+from tests.hopper.cases import Launch, bulk, multicast, pipeline, sums
 
 
-def pipeline(*defines: str, k: int = K) -> tuple[ptx.Result, bool]:
-    """The product by TMA and wgmma, and whether it is right."""
-    random = np.random.default_rng(0)
-    a = random.integers(-4, 5, (M, k)).astype(np.float16)
-    b = random.integers(-4, 5, (N, k)).astype(np.float16)
-    c = ptx.Empty((M, N))
-    maps = [ptx.Tiled(a, (64, 64), 128), ptx.Tiled(b, (64, 64), 128), ptx.Tiled(c, (64, 32))]
-    shared = 3 * 24 * 1024 + 2 * 64 * 64 * 4 + 48
-    how: dict[str, Any] = {"grid": (2, 1), "block": 384, "shared": shared, "defines": defines}
-    result = ptx.run(KERNELS / "pipeline.cu", arguments=[*maps, k], **how)
-    return result, np.array_equal(result.arrays[2], a.astype(np.float32) @ b.astype(np.float32).T)
+def ran(launch: Launch) -> tuple[ptx.Result, bool]:
+    """What the emulated device says of a launch, and whether it is right."""
+    result = launch.emulate()
+    return result, launch.right(result.arrays)
 
 
 def said(result: ptx.Result) -> str:
@@ -33,7 +22,7 @@ def said(result: ptx.Result) -> str:
 
 
 def test_the_pipeline_is_right() -> None:
-    result, right = pipeline()
+    result, right = ran(pipeline())
     assert right
     assert result.clean, said(result)
 
@@ -76,7 +65,7 @@ PIPELINE = {
 
 @pytest.mark.parametrize("mistake", PIPELINE)
 def test_a_mistake_in_the_pipeline_is_found(mistake: str) -> None:
-    result, right = pipeline(mistake)
+    result, right = ran(pipeline(mistake))
     check(result, right, PIPELINE[mistake])
 
 
@@ -90,36 +79,6 @@ def check(result: ptx.Result, right: bool, wanted: str) -> None:
 
 def _matches(wanted: str, hazard: Any) -> bool:
     return bool(re.search(wanted, f"{hazard.check}: {hazard.message}"))
-
-
-def multicast(*defines: str) -> tuple[ptx.Result, bool]:
-    """A product of which the blocks of a cluster share tiles."""
-    random = np.random.default_rng(0)
-    a, b = (random.integers(-4, 5, (64, 160)).astype(np.float32) for _ in range(2))
-    maps = [ptx.Tiled(a, (32, 32)), ptx.Tiled(b, (16, 32))]
-    how: dict[str, Any] = {"entry": "multicast", "grid": (2, 2), "block": 1024, "defines": defines}
-    result = ptx.run(
-        KERNELS / "cluster.cu", arguments=[*maps, ptx.Empty((64, 64)), np.int32(64), np.int32(160)], **how
-    )
-    return result, np.array_equal(result.arrays[2], a @ b.T)
-
-
-def sums(*defines: str) -> tuple[ptx.Result, bool]:
-    """Sums through distributed shared memory."""
-    x = np.random.default_rng(0).integers(-4, 5, (50, 128)).astype(np.float32)
-    how: dict[str, Any] = {"entry": "sums", "grid": 8, "block": 128, "defines": defines}
-    result = ptx.run(KERNELS / "cluster.cu", arguments=[x, np.int32(50), ptx.Empty(2 * 128 + 2)], **how)
-    want = np.stack([x[np.arange(50) % 8 // 4 == cluster].sum(axis=0) for cluster in range(2)])
-    return result, np.array_equal(result.arrays[2], np.r_[want.ravel(), want.sum(axis=1)])
-
-
-def bulk(*defines: str) -> tuple[ptx.Result, bool]:
-    """Copies without a tensor map."""
-    x = np.random.default_rng(0).integers(-99, 99, 4 * 512).astype(np.int32)
-    arguments = [x, ptx.Empty(4 * 512, np.int32), np.zeros(256, np.int32)]
-    result = ptx.run(KERNELS / "bulk.cu", grid=4, block=256, arguments=arguments, defines=defines)
-    right = np.array_equal(result.arrays[1], 2 * x)
-    return result, right and np.array_equal(result.arrays[2], 2 * x.reshape(-1, 256).sum(axis=0))
 
 
 OTHERS = {
@@ -152,7 +111,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("kernel", [multicast, sums, bulk])
 def test_the_others_are_right(kernel: Any) -> None:
-    result, right = kernel()
+    result, right = ran(kernel())
     assert right
     assert result.clean, said(result)
     assert not result.notes
@@ -160,19 +119,19 @@ def test_the_others_are_right(kernel: Any) -> None:
 
 @pytest.mark.parametrize("legal", ["FENCE_AFTER_BARRIER", "WAITS_ENOUGH"])
 def test_what_is_legal_is_not_reported(legal: str) -> None:
-    result, right = bulk(legal)
+    result, right = ran(bulk(legal))
     assert right
     assert result.clean, said(result)
 
 
 @pytest.mark.parametrize(("kernel", "mistake"), OTHERS)
 def test_a_mistake_in_the_others_is_found(kernel: Any, mistake: str) -> None:
-    result, right = kernel(mistake)
+    result, right = ran(kernel(mistake))
     check(result, right, OTHERS[kernel, mistake])
 
 
 def test_stores_that_nobody_waits_for_are_noted() -> None:
     for mistake in ("NO_STORE_WAIT", "NO_STORE_COMMIT"):
-        result, right = pipeline(mistake)
+        result, right = ran(pipeline(mistake))
         assert right
         assert any("exits while its bulk copy may still read" in note.message for note in result.notes)

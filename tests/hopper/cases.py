@@ -1,0 +1,208 @@
+"""The launches of the kernels in this folder, with what they must leave: whole numbers, so to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from harness import ptx
+
+HERE = Path(__file__).parent
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """``want``: what the arguments of these numbers must be afterwards."""
+
+    file: str
+    grid: tuple[int, ...]
+    block: int
+    arguments: tuple[Any, ...]
+    want: Mapping[int, Array]
+    entry: str
+    shared: int = 0
+    defines: tuple[str, ...] = field(default=())
+
+    def emulate(self) -> ptx.Result:
+        return ptx.run(
+            HERE / self.file,
+            grid=self.grid,
+            block=self.block,
+            arguments=self.arguments,
+            entry=self.entry,
+            shared=self.shared,
+            defines=self.defines,
+        )
+
+    def right(self, arrays: Mapping[int, Array]) -> bool:
+        """Whether every bit is as it must be."""
+        return all(
+            np.array_equal(arrays[i].ravel().view(np.uint8), want.ravel().view(np.uint8))
+            for i, want in self.want.items()
+        )
+
+
+def pipeline(*defines: str, m: int = 128, n: int = 128, k: int = 320) -> Launch:
+    """The product by TMA and wgmma."""
+    random = np.random.default_rng(0)
+    a = random.integers(-4, 5, (m, k)).astype(np.float16)
+    b = random.integers(-4, 5, (n, k)).astype(np.float16)
+    maps = [ptx.Tiled(a, (64, 64), 128), ptx.Tiled(b, (64, 64), 128), ptx.Tiled(ptx.Empty((m, n)), (64, 32))]
+    want = {2: a.astype(np.float32) @ b.astype(np.float32).T}
+    shared = 3 * 24 * 1024 + 2 * 64 * 64 * 4 + 48
+    grid = n // 64, m // 128
+    return Launch("pipeline.cu", grid, 384, (*maps, np.int32(k)), want, "pipeline", shared, defines)
+
+
+def multicast(*defines: str) -> Launch:
+    """A product of which the blocks of a cluster share tiles."""
+    random = np.random.default_rng(0)
+    a, b = (random.integers(-4, 5, (64, 160)).astype(np.float32) for _ in range(2))
+    maps = [ptx.Tiled(a, (32, 32)), ptx.Tiled(b, (16, 32))]
+    arguments = (*maps, ptx.Empty((64, 64)), np.int32(64), np.int32(160))
+    return Launch("cluster.cu", (2, 2), 1024, arguments, {2: a @ b.T}, "multicast", defines=defines)
+
+
+def sums(*defines: str) -> Launch:
+    """Sums through distributed shared memory."""
+    x = np.random.default_rng(0).integers(-4, 5, (50, 128)).astype(np.float32)
+    want = np.stack([x[np.arange(50) % 8 // 4 == cluster].sum(axis=0) for cluster in range(2)])
+    arguments = x, np.int32(50), ptx.Empty(2 * 128 + 2)
+    wanted = {2: np.r_[want.ravel(), want.sum(axis=1)].astype(np.float32)}
+    return Launch("cluster.cu", (8,), 128, arguments, wanted, "sums", defines=defines)
+
+
+def bulk(*defines: str) -> Launch:
+    """Copies without a tensor map."""
+    x = np.random.default_rng(0).integers(-99, 99, 4 * 512).astype(np.int32)
+    arguments = x, ptx.Empty(4 * 512, np.int32), np.zeros(256, np.int32)
+    want = {1: 2 * x, 2: (2 * x).reshape(-1, 256).sum(axis=0).astype(np.int32)}
+    return Launch("bulk.cu", (4,), 256, arguments, want, "bulk", defines=defines)
+
+
+KINDS: dict[str, Any] = {
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "tf32": np.float32,
+    "s8": np.int8,
+    "u8": np.uint8,
+    "e4m3": ml_dtypes.float8_e4m3fn,
+    "e5m2": ml_dtypes.float8_e5m2,
+}
+SUMS = {"f32": np.float32, "f16": np.float16, "s32": np.int32}
+
+
+def form(kind: str, total: str, swizzle: int, *more: str) -> Launch:
+    """A product by wgmma: type of the multiplicands, of the sum, swizzle in bytes."""
+    dtype = np.dtype(KINDS[kind])
+    depth = 128 // dtype.itemsize
+    random = np.random.default_rng(1)
+    low = 0 if kind == "u8" else -3
+    a, b = (random.integers(low, 4, (64, depth)).astype(dtype) for _ in range(2))
+    want = a.astype(np.float64) @ b.astype(np.float64).T * (-1 if "SIGN=-1" in more else 1)
+    defines = [f"KIND={kind}", f"SUM={total}", f"SWIZZLE={swizzle}", f"DEPTH={depth}", f"STEP={depth // 4}"]
+    defines += ["WHOLE"] * (total == "s32") + ["HALF_SUM"] * (total == "f16")
+    defines += ["WIDE"] * (dtype.itemsize != 2)
+    maps = []
+    for name, x in (("A", a), ("B", b)):
+        stored = np.ascontiguousarray(x.T) if f"TURN_{name}=1" in more else x
+        kept = stored.view(np.uint8) if dtype.itemsize == 1 else stored
+        maps.append(ptx.Tiled(kept, (64, (swizzle or 16) // dtype.itemsize), swizzle))
+    out = ptx.Empty((64, 64), SUMS[total])
+    arguments = (*maps, np.ascontiguousarray(a).view(np.uint32), out)
+    # 0 − 0 is 0, which a sum of products with a minus is not told to be.
+    wanted = (want + 0.0).astype(SUMS[total])
+    return Launch("forms.cu", (1,), 128, arguments, {3: wanted}, "forms", defines=(*defines, *more))
+
+
+FORMS = (
+    *(
+        ("f16", "f32", swizzle, *turns)
+        for swizzle in (0, 32, 64, 128)
+        for turns in ((), ("TURN_A=1",), ("TURN_B=1",), ("TURN_A=1", "TURN_B=1"))
+    ),
+    *(
+        (kind, total, 128, *where)
+        for kind, total in (
+            ("f16", "f16"),
+            ("bf16", "f32"),
+            ("tf32", "f32"),
+            ("s8", "s32"),
+            ("u8", "s32"),
+            ("e4m3", "f32"),
+            ("e4m3", "f16"),
+            ("e5m2", "f32"),
+        )
+        for where in ((), ("A_IN_REGISTERS",))
+    ),
+    ("f16", "f32", 64, "SIGN=-1", "A_IN_REGISTERS", "TURN_B=1"),
+    ("bf16", "f32", 32, "SIGN=-1"),
+)
+
+# Boxes: shape, box, where from, swizzle, whether outside is NaN, steps. All in the order of NumPy's axes.
+BOXES: dict[str, tuple[Any, ...]] = {
+    "1d": ((100,), (64,), (7,), 0, False, ()),
+    "2d": ((40, 64), (16, 32), (3, 5), 0, False, ()),
+    "2d-edge": ((40, 64), (16, 32), (33, 50), 0, False, ()),
+    "2d-before": ((40, 64), (16, 32), (-3, -9), 0, False, ()),
+    "2d-nan": ((40, 64), (16, 32), (33, 50), 0, True, ()),
+    "2d-128": ((40, 64), (16, 32), (3, 5), 128, False, ()),
+    "2d-64": ((40, 64), (16, 16), (3, 60), 64, False, ()),
+    "2d-32": ((40, 64), (16, 8), (35, 5), 32, False, ()),
+    "2d-steps": ((40, 64), (16, 32), (3, 5), 0, False, (3, 1)),
+    "3d": ((6, 10, 32), (4, 3, 8), (3, 8, 28), 0, False, ()),
+    "4d": ((3, 4, 5, 16), (2, 3, 2, 8), (2, 3, -1, 10), 0, False, ()),
+    "5d": ((3, 2, 4, 5, 16), (2, 1, 3, 2, 8), (1, 1, 2, 4, 12), 0, False, ()),
+    "5d-128": ((3, 2, 4, 5, 64), (2, 2, 3, 2, 32), (1, -1, 2, 4, 12), 128, False, (1, 1, 2, 1, 1)),
+}
+
+
+def box(name: str, dtype: Any = np.float32, *defines: str) -> Launch:
+    """A box to shared memory, as it lies there to raw, and to a place one before it in another tensor."""
+    shape, size, at, swizzle, nan, steps = BOXES[name]
+    random = np.random.default_rng(2)
+    x, y = (random.integers(0, 100, shape).astype(dtype) for _ in range(2))
+    steps = steps or (1,) * len(shape)
+    counts = [-(-b // s) for b, s in zip(size, steps, strict=True)]
+    taken = np.full(counts, np.array(0x7FFFFFFF, np.uint32).view(np.float32) if nan else 0, dtype)
+    want, there = y.copy(), tuple(a - 1 for a in at)
+    for index in np.ndindex(*counts):
+        place = tuple(a + i * s for a, i, s in zip(at, index, steps, strict=True))
+        if all(0 <= p < n for p, n in zip(place, shape, strict=True)):
+            taken[index] = x[place]
+    for index in np.ndindex(*counts):
+        place = tuple(a + i * s for a, i, s in zip(there, index, steps, strict=True))
+        if all(0 <= p < n for p, n in zip(place, shape, strict=True)):
+            want[place] = taken[index] + (y[place] if "ADD" in defines else 0)
+    flat = taken.ravel().view(np.uint8)
+    place_of = np.arange(flat.size)
+    raw = np.empty_like(flat)
+    raw[place_of ^ ((place_of >> 7 & {0: 0, 32: 1, 64: 3, 128: 7}[swizzle]) << 4)] = flat
+    maps = [ptx.Tiled(z, size, swizzle, nan, steps) for z in (x, y)]
+    places = [np.array([*reversed(p), 0, 0, 0, 0][:5], np.int32).tobytes() for p in (at, there)]
+    arguments = maps[0], places[0], maps[1], places[1], ptx.Empty(flat.size // 4, np.uint32)
+    all_defines = f"RANK={len(shape)}", f"BYTES={flat.size}", *defines
+    wanted = {4: raw.view(np.uint32), 2: want}
+    return Launch("boxes.cu", (1,), 64, arguments, wanted, "boxes", flat.size, all_defines)
+
+
+def everything() -> dict[str, Launch]:
+    """Every right launch, by name."""
+    return {
+        "pipeline": pipeline(),
+        "pipeline-long": pipeline(m=256, n=192, k=1024),
+        "multicast": multicast(),
+        "sums": sums(),
+        "bulk": bulk(),
+        **{"wgmma-" + "-".join(map(str, f)): form(*f) for f in FORMS},
+        **{f"box-{name}": box(name) for name in BOXES},
+        **{
+            f"box-add-{np.dtype(d).name}": box("2d-edge", d, "ADD") for d in (np.int32, np.float16, np.uint64)
+        },
+    }

@@ -1,0 +1,151 @@
+"""A launch on the GPU, by the driver: ``python -m tests.hopper.gpu`` reads it from stdin and writes the
+arrays.
+
+A process of its own: a kernel that hangs or faults takes nothing else with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness import ptx
+from harness.ptx import nvcc
+from tests.hopper.cases import HERE, Array, Launch
+
+LIMIT = 60  # seconds
+_DTYPES = {
+    "uint8": "UINT8",
+    "float16": "FLOAT16",
+    "bfloat16": "BFLOAT16",
+    "float32": "FLOAT32",
+    "int32": "INT32",
+}
+_DTYPES |= {"uint64": "UINT64"}
+
+
+def run(launch: Launch) -> dict[int, Array]:
+    """The array arguments as the GPU leaves them. Raises RuntimeError, or LookupError without a GPU of
+    compute capability 9."""
+    command = [sys.executable, "-m", "tests.hopper.gpu"]
+    given = pickle.dumps((launch, _cubin(launch)))
+    root = HERE.parents[1]
+    done = subprocess.run(command, input=given, capture_output=True, timeout=LIMIT, check=False, cwd=root)
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+        raise (LookupError if done.returncode == 3 else RuntimeError)(said[-1])
+    arrays: dict[int, Array] = pickle.loads(done.stdout)
+    return arrays
+
+
+def _cubin(launch: Launch) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "kernel.cubin")
+        options = ["-cubin", "-arch=sm_90a", "-std=c++17", *(f"-D{d}" for d in launch.defines)]
+        subprocess.run([str(nvcc.find()), *options, str(HERE / launch.file), "-o", str(out)], check=True)
+        return out.read_bytes()
+
+
+def _main() -> int:
+    from cuda.bindings import driver
+
+    launch, cubin = pickle.loads(sys.stdin.buffer.read())
+    if driver.cuInit(0)[0] != driver.CUresult.CUDA_SUCCESS:
+        print("no GPU", file=sys.stderr)
+        return 3
+    device = _ok(driver.cuDeviceGet(0))
+    attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+    if (major := _ok(driver.cuDeviceGetAttribute(attribute, device))) != 9:
+        print(f"a GPU of compute capability {major}, and not 9", file=sys.stderr)
+        return 3
+    _ok(driver.cuCtxSetCurrent(_ok(driver.cuDevicePrimaryCtxRetain(device))))
+    function = _ok(driver.cuModuleGetFunction(_ok(driver.cuModuleLoadData(cubin)), launch.entry.encode()))
+    limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    if launch.shared:
+        _ok(driver.cuFuncSetAttribute(function, limit, launch.shared))
+    held = [_held(argument) for argument in launch.arguments]
+    at = [None if array is None else _ok(driver.cuMemAlloc(max(16, array.nbytes))) for array in held]
+    for array, where in zip(held, at, strict=True):
+        if array is not None:
+            _ok(driver.cuMemcpyHtoD(where, array.ctypes.data, array.nbytes))
+    given = [_parameter(a, w, h) for a, w, h in zip(launch.arguments, at, held, strict=True)]
+    kept = [ctypes.create_string_buffer(each, len(each)) for each in given]
+    pointers = (ctypes.c_void_p * len(kept))(*(ctypes.addressof(each) for each in kept))
+    grid = (*launch.grid, 1, 1)[:3]
+    where = ctypes.addressof(pointers)
+    _ok(driver.cuLaunchKernel(function, *grid, launch.block, 1, 1, launch.shared, 0, where, 0))
+    _ok(driver.cuCtxSynchronize())
+    for array, place in zip(held, at, strict=True):
+        if array is not None:
+            _ok(driver.cuMemcpyDtoH(array.ctypes.data, place, array.nbytes))
+    sys.stdout.buffer.write(pickle.dumps({i: array for i, array in enumerate(held) if array is not None}))
+    return 0
+
+
+def _held(argument: Any) -> Array | None:
+    """The array of an argument; what is empty holds bytes that no result is made of."""
+    if isinstance(argument, ptx.Tiled):
+        argument = argument.array
+    if isinstance(argument, ptx.Empty):
+        fresh = np.zeros(argument.shape, argument.dtype)
+        fresh.view(np.uint8)[...] = 0xA5
+        return fresh
+    return (
+        np.ascontiguousarray(argument).copy() if isinstance(argument, np.ndarray) and argument.ndim else None
+    )
+
+
+def _parameter(argument: Any, address: Any, array: Array | None) -> bytes:
+    if isinstance(argument, ptx.Tiled):
+        assert array is not None
+        return _tensor_map(argument, int(address), array)
+    if array is not None:
+        return int(address).to_bytes(8, "little")
+    return argument if isinstance(argument, bytes) else bytes(argument.tobytes())
+
+
+def _tensor_map(tiled: ptx.Tiled, address: int, array: Array) -> bytes:
+    from cuda.bindings import driver
+
+    steps = tuple(reversed(tiled.steps))
+    made = ptx.TensorMap.of_array(
+        address, array, tiled.box, swizzle=tiled.swizzle, nan=tiled.nan, steps=steps
+    )
+    swizzles, fills = driver.CUtensorMapSwizzle, driver.CUtensorMapFloatOOBfill
+    swizzle = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}[made.swizzle]
+    nan = fills.CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA
+    encoded = _ok(
+        driver.cuTensorMapEncodeTiled(
+            getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_DTYPES[made.element]}"),
+            len(made.extents),
+            address,
+            [driver.cuuint64_t(n) for n in made.extents],
+            [driver.cuuint64_t(n) for n in made.strides],
+            [driver.cuuint32_t(n) for n in made.box],
+            [driver.cuuint32_t(n) for n in made.steps],
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            getattr(swizzles, f"CU_TENSOR_MAP_SWIZZLE_{swizzle}"),
+            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
+            nan if made.nan else fills.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    )
+    return np.array([int(word) for word in encoded.opaque], np.uint64).tobytes()
+
+
+def _ok(result: Any) -> Any:
+    """What a call of the driver gave. Raises RuntimeError where it failed."""
+    status, *values = result
+    if int(status):
+        raise RuntimeError(f"the driver says {status.name}")
+    return values[0] if values else None
+
+
+if __name__ == "__main__":
+    sys.exit(_main())
