@@ -70,7 +70,7 @@ class TensorMap:
             ),
             (self.address % 16, "an address that is a multiple of 16"),
             (
-                any(s % 16 or not 0 < s < 1 << 40 for s in self.strides),
+                any(s % 16 or not 0 <= s < 1 << 40 for s in self.strides),
                 "strides that are multiples of 16 bytes",
             ),
             (any(not 0 < e <= 1 << 32 for e in self.extents), "extents from 1 to 2³²"),

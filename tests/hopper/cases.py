@@ -143,6 +143,8 @@ FORMS = (
     ),
     ("f16", "f32", 64, "SIGN=-1", "A_IN_REGISTERS", "TURN_B=1"),
     ("bf16", "f32", 32, "SIGN=-1"),
+    *(("f16", "f32", swizzle, "OFF=128") for swizzle in (32, 64, 128)),
+    ("f16", "f32", 128, "OFF=384", "TURN_A=1", "TURN_B=1"),
 )
 
 # Boxes: shape, box, where from, swizzle, whether outside is NaN, steps. All in the order of NumPy's axes.

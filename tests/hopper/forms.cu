@@ -11,6 +11,10 @@ using namespace hopper;
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
 
+#ifndef OFF
+#define OFF 0  // bytes past a multiple of 1024 where the tiles start
+#endif
+
 constexpr int ROW = SWIZZLE ? SWIZZLE : 16, CHUNKS = 128 / ROW, STEPS = 4;
 constexpr uint64_t MODE = SWIZZLE == 128 ? SWIZZLE_128 : SWIZZLE == 64 ? SWIZZLE_64 : SWIZZLE == 32 ? SWIZZLE_32 : PLAIN;
 
@@ -78,13 +82,14 @@ using Word = float;
 extern "C" __global__ void __launch_bounds__(128)
     forms(const __grid_constant__ CUtensorMap A, const __grid_constant__ CUtensorMap B, const uint32_t* a_words, Word* out)
 {
-    __shared__ alignas(1024) unsigned char a[64 * 128], b[64 * 128];
+    __shared__ alignas(1024) unsigned char a_held[64 * 128 + OFF], b_held[64 * 128 + OFF];
+    unsigned char *a = a_held + OFF, *b = b_held + OFF;
     __shared__ uint64_t full;
     const int thread = threadIdx.x, item = 128 / DEPTH;
     if (thread == 0) {
         init(&full, 1);
         fence_init();
-        expect(&full, sizeof a + sizeof b);
+        expect(&full, 2 * 64 * 128);
         for (int c = 0; c < CHUNKS; ++c) {
             load(a + c * 64 * ROW, &A, c * ROW / item, 0, &full);
             load(b + c * 64 * ROW, &B, c * ROW / item, 0, &full);

@@ -25,6 +25,7 @@ from harness.ptx.syntax import Instruction, Operand, PtxError, Vector
 from harness.ptx.tensor_map import BYTES, TensorMap
 
 _ALIGNED = 128  # bytes, a box in shared memory
+_MAP_ALIGNED = 64  # bytes, a tensor map
 _REDUCED = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64", "uint32": "u32"}
 _REDUCED |= {"int32": "s32", "uint64": "u64", "int64": "s64"}
 
@@ -84,7 +85,8 @@ def _within_one(places: Array, made: TensorMap, site: Site, lane: int) -> None:
 
 
 class _Tensor:
-    """[map, {x, y}]: a tensor map among the parameters, and coordinates, the contiguous dimension first."""
+    """[map, {x, y}]: a tensor map, among the parameters or in global memory, and coordinates, the contiguous
+    dimension first."""
 
     def __init__(self, b: Builder, operand: Operand, rank: int) -> None:
         if not isinstance(operand, Vector) or not isinstance(operand.items[1], Vector):
@@ -105,15 +107,25 @@ class _Tensor:
             raise Trap("bounds", what, site, lane)
         return made, coordinates
 
-    def _map(self, site: Site, lane: int, address: int) -> TensorMap:
+    def _parameter(self, site: Site, lane: int, address: int) -> Array:
         number, offset = divmod((address & (PARAMETER - 1)) - (1 << SLOT), 1 << SLOT)
         held: Any = b""
         if 0 <= number < len(self._names):
             held = self._b.state.parameters[self._names[number]]
         if getattr(held, "dtype", None) != np.uint8 or not 0 <= offset <= held.shape[-1] - BYTES:
             raise Trap("unsupported", f"a tensor map at 0x{address:x}, which is in no parameter", site, lane)
-        one = held[lane] if held.ndim == 2 else held
+        return np.asarray((held[lane] if held.ndim == 2 else held)[offset : offset + BYTES])
+
+    def _map(self, site: Site, lane: int, address: int) -> TensorMap:
+        if address % _MAP_ALIGNED:
+            raise Trap(
+                "misaligned", f"a tensor map at 0x{address:x}, no multiple of {_MAP_ALIGNED}", site, lane
+            )
+        if address >> BUFFER in (0, PARAMETER >> BUFFER):
+            one = self._parameter(site, lane, address)
+        else:
+            one = read_global(self._b, site, lane, address + np.arange(0, BYTES, 16), 16)
         try:
-            return TensorMap.decode(one[offset : offset + BYTES].tobytes())
+            return TensorMap.decode(one.tobytes())
         except PtxError as error:
             raise Trap("unsupported", str(error), site, lane) from None

@@ -83,9 +83,10 @@ class Shared:
         origin = here.expand(self._site, lane, start)
         if swizzle and origin >> 7 & (swizzle // 16 - 1):
             what = (
-                f"a tile at shared address 0x{start:x} starts within the pattern of a {swizzle}-byte swizzle"
+                f"reads a tile at shared address 0x{start:x}, within the pattern of a {swizzle}-byte swizzle"
             )
-            self._trap("misaligned", what, lane)
+            # PTX asks for a base offset then; the hardware swizzles addresses, as copies by tensor maps do.
+            here.report("misaligned", f"{what}, with base offset 0", self._site, lane, note=True)
         address = swizzled(origin + self._layout.offsets(leading, stride, swizzle), swizzle)
         low, high = int(address.min()), int(address.max()) + self._layout.item
         return np.asarray(address - low + here.piece(self._site, lane, low, high - low, 1))

@@ -48,7 +48,7 @@ PIPELINE = {
     "RELEASE_TWICE": r"hang: .*waits for ever for the mbarrier",
     "NO_RELEASE": r"hang: .*waits for ever for the mbarrier",
     "NO_WGMMA_FENCE": r"race: .*uses registers that were accessed since the last wgmma.fence",
-    "SECOND_HALF_OF_A_MISALIGNED": r"misaligned: .*starts within the pattern of a 128-byte swizzle",
+    "SECOND_HALF_OF_A_MISALIGNED": r"note: misaligned: .*within the pattern of a 128-byte swizzle",
     "WRONG_SWIZZLE": "",
     "WRONG_STRIDE": "",
     "NO_COMMIT": r"race: .*touches .*which a wgmma in flight uses",
