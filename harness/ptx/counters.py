@@ -191,6 +191,9 @@ def flop(op: str) -> tuple[int, int]:
         m, rest = shape[1:].split("n")
         n, k = rest.split("k")
         return 0, 2 * int(m) * int(n) * int(k)
+    if words[:2] == ["wgmma", "mma_async"]:  # by four warps
+        n, k = words[4].removeprefix("m64n").split("k")
+        return 0, 2 * 16 * int(n) * int(k)
     return _LANE_FLOP.get(words[0], 0) * _REAL.get(words[-1], 0), 0
 
 
@@ -204,7 +207,7 @@ def mnemonic(op: str) -> str:
     if words[0] in ("ld", "st", "ldu", "atom", "red"):
         space = next((w.split("::")[0] for w in words[1:] if w.startswith(_SPACES)), "generic")
         return f"{words[0]}.{space}"
-    if words[0] in ("cp", "wmma", "bar"):
+    if words[0] in ("cp", "wmma", "wgmma", "bar", "mbarrier"):
         return ".".join(words[:2])
     if words[0] in _LANE_FLOP and words[-1] in _REAL:
         return f"{words[0]}.{words[-1]}"

@@ -29,7 +29,7 @@ def test_files_and_folders_that_a_page_names_exist(page: str) -> None:
     assert len(names) > (10 if page == "architecture" else 0)
     there = [
         p.relative_to(ROOT).as_posix()
-        for top in ("harness", "kernels", "baselines")
+        for top in ("harness", "kernels", "baselines", "tests")
         for p in (ROOT / top).rglob("*")
     ]
     there += ["harness", "kernels", "baselines"]
