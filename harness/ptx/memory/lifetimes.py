@@ -32,8 +32,8 @@ class Lifetimes:
         self._visits: list[dict[int, _Visit]] = [{} for _ in range(geometry.count)]
         self._copies: list[dict[int, tuple[int, int, Site]]] = [{} for _ in range(geometry.count)]
 
-    def visit(self, site: Site, lanes: Array, rows: Array) -> None:
-        """These lanes (n,) use the shared memory of these blocks (n,)."""
+    def visit(self, site: Site, lanes: Array, rows: Array, lasts: bool = True) -> None:
+        """These lanes (n,) use the shared memory of these blocks (n,); a copy's end is told otherwise."""
         abroad = np.flatnonzero(rows != lanes // self._geometry.threads)
         for lane, row in zip(lanes[abroad].tolist(), rows[abroad].tolist(), strict=True):
             there = self._threads(row)
@@ -43,7 +43,8 @@ class Lifetimes:
             elif not self._clocks.knows(np.array(lane), there, np.array(1)).any():
                 what = f"uses the shared memory of {self._name(row)} with nothing that shows that it runs"
                 self._report("race", f"{what}: no barrier of the cluster before", site, lane)
-            self._visits[row][lane] = _Visit(self._clocks.now, site)
+            if lasts:
+                self._visits[row][lane] = _Visit(self._clocks.now, site)
 
     def copy(self, site: Site, lane: int, row: int, number: int, phase: int) -> None:
         """A copy to a block's shared memory, of which a phase of the mbarrier of this number tells."""

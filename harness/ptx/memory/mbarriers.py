@@ -72,16 +72,16 @@ class MBarriers:
             size = self._geometry.cluster_size
             row = place // self._shared.row_size // size * size + peer
             place = row * self._shared.row_size + place % self._shared.row_size
-        return self._live(site, place, np.array([lane]))
+        return self._live(site, place, np.array([lane]), copies=True)
 
-    def _live(self, site: Site, place: int, lanes: Array) -> Object:
+    def _live(self, site: Site, place: int, lanes: Array, copies: bool = False) -> Object:
         found = self._at.get(place)
         if found is None or not found.live:
             what = f"uses {self._shared.describe(place)} as an mbarrier, which none was initialised at"
             raise Trap("uninit", what, site, int(lanes[0]))
         self._check_known(site, found, lanes)
         if self._shared.visit is not None:
-            self._shared.visit(site, lanes, np.full(len(lanes), found.row))
+            self._shared.visit(site, lanes, np.full(len(lanes), found.row), not copies)
         return found
 
     def _places(self, site: Site, address: Any, mask: Mask | None) -> list[tuple[int, Array]]:
