@@ -16,8 +16,6 @@ Times are those of one clock: blocks run one after another or in step, so every 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from harness.ptx.lanes import WARP, Array, Geometry, Mask
@@ -184,22 +182,21 @@ class Order:
         return bad
 
     def _handed(self, lanes: Array, block: Array, thread: Array, when: Array) -> Array:
-        good = np.zeros(len(lanes), bool)
+        threads, acquired, merged = self._geometry.threads, self._acquired, self._merged
+        rows = lanes // threads
         # Nearly always all lanes of a block know the same.
-        by_lane = any(
-            len(self._acquired[row]) > self._merged[row]
-            for row in set((lanes // self._geometry.threads).tolist())
-        )
-        group = lanes if by_lane else lanes // self._geometry.threads
-        for one in np.unique(group):
-            places = np.flatnonzero(group == one)
-            known = self._knowledge(int(lanes[places[0]]))
-            for b in np.unique(block[places]):
-                covered: Any = known.get(int(b))
-                if covered is not None:
-                    of_block = places[block[places] == b]
-                    good[of_block] = when[of_block] < covered[thread[of_block]]
-        return good
+        by_lane = any(len(acquired[row]) > merged[row] for row in set(rows.tolist()))
+        size = 1 if by_lane else threads  # lanes that know the same
+        blocks = int(block.max()) + 1
+        pairs, pair = np.unique(lanes // size * blocks + block, return_inverse=True)
+        covered = np.zeros((len(pairs), threads), np.int64)
+        known: dict[int, Released] = {}
+        for i, (one, b) in enumerate(divmod(number, blocks) for number in pairs.tolist()):
+            if one not in known:
+                known[one] = self._knowledge(one * size)
+            if (of_block := known[one].get(b)) is not None:
+                covered[i] = of_block
+        return np.asarray(when < covered[pair, thread])
 
 
 def _merge(known: Released, events: list[Released]) -> None:
