@@ -33,6 +33,8 @@ def test_kernel(verify_case: Case, device: Device, gemm_record: Record) -> None:
     gemm_record("findings", " ".join(finding.check for finding in checked.findings))
     if checked.notes:
         gemm_record("notes", "\n".join(map(str, checked.notes)))
+    if checked.waived:
+        gemm_record("waived", "\n".join(map(str, checked.waived)))
     if checked.outcome.kind in SKIPPED:
         pytest.skip(checked_text(checked))
     if checked.outcome != CORRECT:

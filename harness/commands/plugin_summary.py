@@ -13,8 +13,10 @@ from harness.baselines import history, provenance
 from harness.commands.session import KEY, Session
 from harness.files import write_whole
 from harness.gate.timed import Result
+from harness.model import Waiver
+from harness.project import selection as cases
 from harness.reports import row
-from harness.reports.check import CheckRow, check_rows, check_table, counts_text, notes_lines
+from harness.reports.check import CheckRow, check_rows, check_table, counts_text, notes_lines, waived_lines
 from harness.reports.failures import bullets, github_annotations, page
 from harness.reports.figures import gflops_text
 from harness.reports.markdown import job_summary
@@ -22,6 +24,7 @@ from harness.reports.terminal import ladder_table
 from harness.reports.wording import difference_text
 from harness.verdicts.drift import settings
 from harness.verdicts.vocabulary import VerdictKind
+from harness.verdicts.waived import unused
 
 _LISTED = 5  # cases that a command is shown for, one by one
 
@@ -54,9 +57,15 @@ def _about(config: pytest.Config, session: Session) -> list[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """A run that was to time cases, had no GPU, and did nothing else, is not green."""
+    """Not green: a run that was to time cases, had no GPU, and did nothing else; one with a waiver that
+    matched nothing."""
     config = session.config
     reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and exitstatus in (0, pytest.ExitCode.TESTS_FAILED):
+        state = config.stash[KEY]
+        state.unused_waivers = _unused_waivers(reporter, state)
+        if state.unused_waivers:
+            exitstatus = session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if reporter is None or exitstatus != 0 or config.stash[KEY].gpu or reporter.stats.get("passed"):
         return
     if any("::test_performance[" in report.nodeid for report in reporter.stats.get("skipped", [])):
@@ -86,7 +95,7 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         width = writer.fullwidth if os.environ.get("COLUMNS") or sys.stdout.isatty() else 0
         terminalreporter.write_line(check_table(checked, writer.hasmarkup, width))
         terminalreporter.write_line(counts_text(checked))
-        for line in notes_lines(checked):
+        for line in (*notes_lines(checked), *waived_lines(checked, session.unused_waivers)):
             terminalreporter.write_line(line)
     rows = [row(r.case, r.verdict, r.cublas_ratio, session.policy) for r in session.results]
     notes = _notes(session)
@@ -103,6 +112,7 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
     if config.option.job_summary:
         counts = ", ".join(text for text, _ in terminalreporter.build_summary_stats_line()[0])
         header = [*pytest_report_header(config), f"tests: {counts}", *notes, *notes_lines(checked)]
+        header += waived_lines(checked, session.unused_waivers)
         others = _other_failures(terminalreporter, session)
         kernels = session.project.kernels
         failures = bullets(session.failures)
@@ -120,6 +130,18 @@ def _checked(terminalreporter: Any, session: Session) -> list[CheckRow]:
     return check_rows(
         [r for r in reports if r.when in ("call", "???")], session.arch, session.project.kernels
     )
+
+
+def _unused_waivers(terminalreporter: Any, session: Session) -> list[tuple[str, Waiver]]:
+    """Of kernels whose every case has just been run."""
+    declared = {kernel.name: kernel.waived for kernel in session.project.kernels if kernel.waived}
+    rows = _checked(terminalreporter, session) if declared else []
+    if not rows:
+        return []
+    every = cases.select(session.project, cases.Choice(), session.capability, emulated=True).verify
+    planned = {name: [case.id for case in every if case.kernel.name == name] for name in declared}
+    used = {name: [w for row in rows if row.stage == name for w in row.waived] for name in declared}
+    return unused(declared, used, planned, {case for row in rows for case in row.done})
 
 
 def _other_failures(terminalreporter: Any, session: Session) -> list[str]:

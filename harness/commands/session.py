@@ -15,6 +15,7 @@ from harness.compiler.static import ARCHES
 from harness.devices import Device, Gpu
 from harness.gate.against import Against
 from harness.gate.timed import Result
+from harness.model import Waiver
 from harness.project import selection as cases
 from harness.project.loader import Project
 from harness.reports.failures import Failure
@@ -61,6 +62,7 @@ class Session:
     results: list[Result] = field(default_factory=list)
     compile_errors: dict[str, str] = field(default_factory=dict)
     nothing_timed: bool = False
+    unused_waivers: list[tuple[str, Waiver]] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     failed_reports: list[Any] = field(default_factory=list)
 

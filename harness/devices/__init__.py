@@ -24,10 +24,11 @@ Inputs = Mapping[str, Array]
 @dataclass(frozen=True)
 class Violation:
     """Incorrect behaviour of a kernel, detected by the device: a stable ``check``, and a ``message`` in one
-    line."""
+    line; ``line`` of the ``.cu`` file, 0 where that is not known."""
 
     check: str
     message: str
+    line: int = 0
 
 
 @dataclass(frozen=True)

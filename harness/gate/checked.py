@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.devices import Device, DeviceError
-from harness.model import Case, Kernel
+from harness.model import Case, Kernel, Waiver
 from harness.oracle import Finding, examine
 from harness.verdicts.judge import broken
 from harness.verdicts.vocabulary import Outcome, VerdictKind
@@ -27,6 +27,7 @@ class Checked:
         findings: the oracle's.
         reasons: why the device could not run it, or the kernel does not accept it; one line each.
         notes: what the device remarks on, which is no error.
+        waived: the waivers of the kernel's declaration that findings were accepted by.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Checked:
     findings: tuple[Finding, ...] = ()
     reasons: tuple[str, ...] = ()
     notes: tuple[Finding, ...] = ()
+    waived: tuple[Waiver, ...] = ()
 
 
 def check(device: Device, case: Case) -> Checked:
@@ -46,12 +48,12 @@ def check(device: Device, case: Case) -> Checked:
         examined = examine(device, case)
     except DeviceError as error:
         return failed(case.id, kernel, error)
-    findings, notes = examined.findings, examined.notes
-    if not findings:
-        return Checked(case.id, kernel, CORRECT, notes=notes)
-    if kernel.features and {finding.check.upper() for finding in findings} == {UNSUPPORTED}:
-        return Checked(case.id, kernel, NOT_EMULATED, findings, notes=notes)
-    return Checked(case.id, kernel, broken("WRONG").outcome, findings, notes=notes)
+    findings, outcome = examined.findings, CORRECT
+    if findings:
+        outcome = broken("WRONG").outcome
+        if kernel.features and {finding.check.upper() for finding in findings} == {UNSUPPORTED}:
+            outcome = NOT_EMULATED
+    return Checked(case.id, kernel, outcome, findings, notes=examined.notes, waived=examined.waived)
 
 
 def failed(name: str, kernel: Kernel, error: DeviceError) -> Checked:

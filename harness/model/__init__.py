@@ -35,6 +35,7 @@ from harness.model.operation import (
 from harness.model.parameters import Argument, Parameter, TensorMap
 from harness.model.problem import INT_MAX, Problem, find_problem
 from harness.model.takes import Takes
+from harness.model.waiver import Waiver
 
 __all__ = [
     "BF16",
@@ -70,6 +71,7 @@ __all__ = [
     "Storage",
     "Takes",
     "TensorMap",
+    "Waiver",
     "Workspace",
     "find_dtype",
     "find_problem",

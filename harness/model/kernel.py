@@ -14,6 +14,7 @@ from harness.model.operation import GEMM, Operation
 from harness.model.parameters import Parameter, TensorMap, parse_parameters, usual_parameters
 from harness.model.problem import Problem
 from harness.model.takes import ANY, Takes, narrow, signature_refusals
+from harness.model.waiver import Waiver
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,8 @@ class Kernel:
     ``CUtensorMap``. ``features`` are hardware features that cannot be emulated, such as ``wgmma`` and
     ``tma``. ``threshold`` overrides the smallest slowdown that counts as a regression; ``largest_timed``
     skips timing of problems with more FLOP; ``duty`` is the duty cycle of the timing, below 1 for kernels
-    that would otherwise reach the power cap.
+    that would otherwise reach the power cap. ``waived`` are findings of the emulated device that are
+    accepted.
     """
 
     name: str
@@ -125,6 +127,7 @@ class Kernel:
     largest_timed: float = float("inf")
     duty: float = 1.0
     grid: Callable[[BlockShape, Problem], tuple[int, int, int]] | None = None
+    waived: tuple[Waiver, ...] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.source, str):

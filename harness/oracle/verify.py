@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.devices import BatchDevice, Device, Inputs, Outputs, run_all
-from harness.model import Array, Case, Problem, Storage
+from harness.devices import BatchDevice, Device, Inputs, Outputs, Violation, run_all
+from harness.model import Array, Case, Problem, Storage, Waiver
 from harness.oracle.inputs import make_inputs
 from harness.oracle.reference import error_bound, exact_result, reference
 
@@ -38,10 +38,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Examined:
-    """``findings``: all that is wrong; ``notes``: what the device remarks on, which is no error."""
+    """``findings``: all that is wrong; ``notes``: what the device remarks on, which is no error; ``waived``:
+    the waivers of the declaration by which something is accepted that would be wrong."""
 
     findings: tuple[Finding, ...] = ()
     notes: tuple[Finding, ...] = ()
+    waived: tuple[Waiver, ...] = ()
 
 
 def verify(device: Device, case: Case) -> list[Finding]:
@@ -60,7 +62,7 @@ def examine(device: Device, case: Case) -> Examined:
     if case.refusals:
         raise ValueError(f"{case.id}: {'; '.join(case.refusals)}")
     done = _Examination(device, case)
-    return Examined(tuple(done.findings), tuple(dict.fromkeys(done.notes)))
+    return Examined(tuple(done.findings), tuple(dict.fromkeys(done.notes)), tuple(dict.fromkeys(done.waived)))
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ class _Examination:
         self._nan = not self._dtype.integer and (activation is None or activation.keeps_nan)
         self.findings: list[Finding] = []
         self.notes: list[Finding] = []
+        self.waived: list[Waiver] = []
         few = isinstance(device, BatchDevice)
         launches = [*(self._few() if few else self._all())]
         cases = [replace(case, problem=launch.problem) for launch in launches]
@@ -132,6 +135,9 @@ class _Examination:
     def _look(self, launch: _Launch, output: Outputs, seen: list[Array]) -> None:
         problem = launch.problem
         for violation in output.violations:
+            if output.complete and (waiver := self._waiver(violation)) is not None:
+                self.waived.append(waiver)
+                continue
             self._add(violation.check, problem, violation.message + _remedy(violation.check, problem))
         self.notes += [Finding(note.check, note.message) for note in output.notes]
         if not output.complete:
@@ -146,6 +152,15 @@ class _Examination:
             )
             self._add("padding", problem, text)
         launch.check(problem, seen)
+
+    def _waiver(self, violation: Violation) -> Waiver | None:
+        """What of the declaration accepts this violation, by the text of its line."""
+        kernel = self._case.kernel
+        if not kernel.waived or not violation.line or kernel.source is None:
+            return None
+        lines = kernel.source.read_text(encoding="utf-8").splitlines()
+        text = lines[violation.line - 1] if violation.line <= len(lines) else ""
+        return next((waiver for waiver in kernel.waived if waiver.matches(violation.check, text)), None)
 
     def _storage(self, problem: Problem) -> Storage:
         return self._operation.result.storage(problem, self._dtype)

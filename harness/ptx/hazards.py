@@ -11,11 +11,13 @@ from harness.ptx.syntax import Instruction
 @dataclass(frozen=True)
 class Hazard:
     """Something that went wrong: a stable ``check`` (bounds, misaligned, uninit, race, barrier, hang,
-    trap, unsupported), the ``launch`` of the batch, one line of ``message``: who, what, at which line."""
+    trap, unsupported), the ``launch`` of the batch, one line of ``message``: who, what, at which line;
+    ``line``: that of the .cu file, 0 where it is not known."""
 
     check: str
     launch: int
     message: str
+    line: int = 0
 
 
 @dataclass

@@ -63,9 +63,11 @@ class Machine:
         self._report = Report()
         self._told: dict[tuple[str, bool, int], set[int]] = {}  # lines, by check, level and launch
 
+    def _line(self, site: Site) -> int:
+        return self.lines().get(site.instruction.line, 0) or site.instruction.source
+
     def _where(self, site: Site) -> str:
-        line = self.lines().get(site.instruction.line, 0)
-        return site.where(self._source, line or site.instruction.source)
+        return site.where(self._source, self._line(site))
 
     # Building
 
@@ -264,7 +266,8 @@ class Machine:
     def _hazard(self, check: str, what: str, site: Site | None, lane: int) -> Hazard:
         where = f" at {self._where(site)}" if site else ""
         message = f"{self.state.geometry.describe(lane)} {what}{where}"
-        return Hazard(check, int(self.state.geometry.launch[lane]), message)
+        launch = int(self.state.geometry.launch[lane])
+        return Hazard(check, launch, message, self._line(site) if site else 0)
 
     def _keep_now(self, hazard: Hazard, note: bool) -> None:
         (self._report.notes if note else self._report.hazards).append(hazard)

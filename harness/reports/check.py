@@ -1,8 +1,8 @@
 """The table of a run without a GPU: one row per variant, from what its tests recorded.
 
 Tests record their results with `gemm_record`, which also works across processes: ``variant`` always;
-``problem``, ``verdict`` (kind and reason), ``findings`` (check names) and ``notes`` (a line each) from the
-correctness tests;
+``problem``, ``verdict`` (kind and reason), ``findings`` (check names), ``notes`` and ``waived`` (a line each)
+from the correctness tests;
 ``arch``, ``registers``, ``occupancy``, ``limited_by`` and ``change`` from the compiler metrics;
 ``sectors_per_request`` and ``conflicts`` from the counters."""
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.table import Table
 
-from harness.model import Kernel, variant_name
+from harness.model import Kernel, Waiver, variant_name
 from harness.reports.terminal import render
 from harness.verdicts.vocabulary import VerdictKind
 
@@ -40,6 +40,8 @@ class CheckRow:
         registers, occupancy: from the compiler, as text.
         changed: architectures whose metrics differ from the stored ones.
         notes: what was remarked on, on how many problems.
+        waived: what was accepted by a waiver, on how many problems.
+        done: the ids of the cases that were run.
         failed: whether any of its tests failed.
         compared: whether there were stored metrics to compare with.
     """
@@ -57,6 +59,8 @@ class CheckRow:
     changed: list[str] = field(default_factory=list)
     verdicts: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
+    waived: Counter[str] = field(default_factory=Counter)
+    done: set[str] = field(default_factory=set)
     failed: bool = False
     compared: bool = False
 
@@ -106,6 +110,8 @@ def check_rows(reports: Iterable[Any], arch: str, kernels: Sequence[Kernel] = ()
             row.wrong += report.failed
             row.found.update(str(said.get("findings", "")).split())
             row.notes.update(str(said.get("notes", "")).splitlines())
+            row.waived.update(str(said.get("waived", "")).splitlines())
+            row.done.add(f"{name}-{said['problem']}")
         if said.get("arch") == arch:
             row.registers, row.occupancy = str(said["registers"]), str(said["occupancy"])
         row.compared |= "change" in said
@@ -172,3 +178,17 @@ def notes_lines(rows: Sequence[CheckRow]) -> list[str]:
     ]
     count = "1 note" if len(lines) == 1 else f"{len(lines)} notes"
     return [f"{count}, which are no errors (--strict-notes makes them errors):", *lines]
+
+
+def waived_lines(rows: Sequence[CheckRow], unused: Sequence[tuple[str, Waiver]]) -> list[str]:
+    """What the declarations accept, one line per kernel and waiver, and waivers that matched nothing."""
+    groups: dict[tuple[str, str], tuple[int, int]] = {}
+    for row in rows:
+        for waiver, problems in row.waived.items():
+            variants, seen = groups.get((row.stage, waiver), (0, 0))
+            groups[row.stage, waiver] = variants + 1, seen + problems
+    lines = [
+        f"waived: {stage}: {waiver} (variants: {variants}, problems: {seen})"
+        for (stage, waiver), (variants, seen) in groups.items()
+    ]
+    return lines + [f"matches no finding any more, remove it: {stage}: waiver of {w}" for stage, w in unused]

@@ -159,7 +159,7 @@ def _result(case: Case) -> str:
 def _outputs(case: Case, buffers: Mapping[str, Buffer], i: int, report: Report) -> Outputs:
     name, p = _result(case), case.problem
     buffer, storage = buffers[name], case.storages[name]
-    found = [Violation(h.check, h.message) for h in report.hazards if h.launch == i]
+    found = [Violation(h.check, h.message, h.line) for h in report.hazards if h.launch == i]
     keeps = p.beta == 1 and (p.alpha == 0 or p.k == 0)  # C stays as it is
     if not report.stopped and not (keeps and case.kernel.operation.bare):
         missing = storage.matrices(~buffer.written(i))

@@ -1,0 +1,110 @@
+"""Findings that a declaration waives: shown, not red; red once nothing matches them any more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.commands import init
+from harness.devices.emulated.device import EmulatedDevice
+from harness.model import F32, BlockShape, Case, Config, Kernel, Problem, Waiver
+from harness.oracle import Examined, examine
+from harness.verdicts.waived import unused
+from tests.unit.test_init import harness
+
+RACE = Waiver("race", "seen[0] =   N;", "all threads write the same value")
+PARAMETERS = "const float *A, const float *B, float *C, int M, int N, int K"
+SOURCE = f"""extern "C" __global__ void gemm({PARAMETERS}) {{
+    __shared__ int seen[1];
+    seen[0] = N;
+    __syncthreads();
+    int row = blockIdx.y * 8 + threadIdx.y, column = blockIdx.x * 8 + threadIdx.x;
+    float sum = 0;
+    for (int k = 0; row < M && column < N && k < K; ++k) sum += A[row * K + k] * B[k * N + column];
+    if (row < M && column < N) C[row * seen[0] + column] = sum;
+}}
+"""
+DECLARED = """from harness.model import BlockShape, Kernel, Problem, Waiver
+from harness.project.suites import Suite
+
+SMALL = Problem(3, 2, 7)
+SUITES = (Suite("full", (Problem(13, 11, 9), SMALL), ()), Suite("smoke", (SMALL,), ()))
+KERNELS = (
+    Kernel("gemm", "gemm.cu", "gemm", BlockShape((8, 8), (8, 8)), parameters={!r}, waived={!r}),
+)
+"""
+# At another line, and not waived.
+SECOND = SOURCE.replace(
+    "    __syncthreads();\n", "    __syncthreads();\n    seen[0] = N + 0 * K;\n    __syncthreads();\n"
+)
+
+
+def examined(folder: Path, source: str, *waived: Waiver) -> Examined:
+    file = folder / "gemm.cu"
+    file.write_text(source)
+    kernel = Kernel("gemm", file, "gemm", BlockShape((8, 8), (8, 8)), parameters=PARAMETERS, waived=waived)
+    return examine(EmulatedDevice(), Case(kernel, F32, Config(), Problem(13, 11, 9)))
+
+
+@pytest.mark.compile
+def test_a_finding_is_waived_by_its_check_and_its_line(tmp_path: Path) -> None:
+    assert {finding.check for finding in examined(tmp_path, SOURCE).findings} == {"race"}
+    waived = examined(tmp_path, SOURCE, RACE)
+    assert (waived.findings, waived.waived) == ((), (RACE,))
+    for other in (Waiver("uninit", RACE.line, "no"), Waiver("race", "seen[0] = M;", "no")):
+        assert {finding.check for finding in examined(tmp_path, SOURCE, other).findings} == {"race"}
+    both = examined(tmp_path, SECOND, RACE)
+    assert both.waived == (RACE,)
+    assert all("gemm.cu:5" in finding.message for finding in both.findings)
+    assert both.findings
+
+
+@pytest.mark.compile
+def test_wrong_values_are_found_where_a_finding_is_waived(tmp_path: Path) -> None:
+    wrong = examined(tmp_path, SOURCE.replace("] = sum;", "] = sum + 1;"), RACE)
+    assert [finding.check for finding in wrong.findings] == ["exact"]
+
+
+@pytest.mark.parametrize("check", ["bounds", "hang", "exact", "rase"])
+def test_only_what_does_not_stop_a_launch_can_be_waived(check: str) -> None:
+    with pytest.raises(ValueError, match=f"a waiver of '{check}': only barrier, race, uninit can be waived"):
+        Waiver(check, "x", "y")
+
+
+@pytest.mark.parametrize(("line", "reason"), [("", "why"), ("x = 1;", "  ")])
+def test_a_waiver_has_a_line_and_a_reason(line: str, reason: str) -> None:
+    with pytest.raises(ValueError, match="a waiver of race needs the text of a line, and a reason"):
+        Waiver("race", line, reason)
+
+
+def test_waivers_that_match_nothing() -> None:
+    declared, planned = {"one": [RACE]}, {"one": ["one-a", "one-b"]}
+    assert unused(declared, {"one": [str(RACE)]}, planned, {"one-a", "one-b"}) == []
+    assert unused(declared, {}, planned, {"one-a", "one-b"}) == [("one", RACE)]
+    assert unused(declared, {}, planned, {"one-a"}) == []  # of a part of the cases nothing is known
+    assert unused(declared, {}, {}, set()) == []
+
+
+@pytest.mark.compile
+def test_a_run_shows_waivers_and_is_red_for_one_too_many(tmp_path: Path) -> None:
+    assert init.main(["--project", str(tmp_path)]) == 0
+    (tmp_path / "kernels" / "gemm.cu").write_text(SOURCE)
+
+    def check(*options: str, waived: tuple[Waiver, ...]) -> tuple[int, str]:
+        (tmp_path / "kernels" / "__init__.py").write_text(DECLARED.format(PARAMETERS, waived))
+        done = harness(tmp_path, "check", "-n", "0", *options)
+        return done.returncode, done.stdout + done.stderr
+
+    status, said = check(waived=())
+    assert status == 1, said
+    status, said = check(waived=(RACE,))
+    assert status == 0, said
+    assert "waived: gemm: race at `seen[0] = N;`: all threads write the same value (variants: 1" in said
+    old = Waiver("race", "seen[1] = N;", "long gone")
+    status, said = check(waived=(RACE, old))
+    assert status == 1
+    assert "matches no finding any more, remove it: gemm: waiver of race at `seen[1] = N;`: long gone" in said
+    status, said = check("--suite", "smoke", waived=(RACE, old))
+    assert status == 0, said  # only some of the cases
+    assert "long gone" not in said
