@@ -27,7 +27,7 @@ from harness.ptx.undefined import Undefined
 
 Released = tuple[Array, Array]  # by Clocks
 _TICK = 1000  # by which a look at a clock puts it on
-_PRINTED = 1000  # texts of printf that are kept
+_PRINTED = 200  # texts of printf that are kept
 _PROBE = Geometry(np.zeros((1, 3), np.int32), np.zeros(1, np.int64), (WARP, 1, 1), (1, 1, 1))
 
 

@@ -79,6 +79,7 @@ def _integers() -> Iterator[Probe]:
     )
     yield from _of("set.lt.u32.s32 set.ge.s32.u32", "r", "r r")
     yield from _of("set.lt.f32.s32", "f", "r r")
+    yield from _of("set.lt.and.u32.s32 set.ge.xor.u32.u32", "r", "r r p")
     yield from _of("cvt.pack.sat.s8.s32.b32 cvt.pack.sat.u8.s32.b32", "r", "r r r")
     yield from _of("cvt.pack.sat.s16.s32 cvt.pack.sat.u16.s32", "r", "r r")
     narrow = ("s8", "u8", "s16", "u16")
@@ -184,10 +185,10 @@ def _approximate() -> Iterator[Probe]:
 
     for ftz in ("", ".ftz"):
         yield one(f"ex2.approx{ftz}.f32", "f", np.exp2, 2**-22.0, 0.0)
-        yield one(f"lg2.approx{ftz}.f32", "f", np.log2, 2**-21.0, 2**-21.0)
+        yield one(f"lg2.approx{ftz}.f32", "f", np.log2, 2**-22.0, 2**-22.0)
         yield one(f"rcp.approx{ftz}.f32", "f", lambda v: 1 / v, 2**-23.0)
-        yield one(f"sqrt.approx{ftz}.f32", "f", np.sqrt, 2**-22.0)
-        yield one(f"rsqrt.approx{ftz}.f32", "f", lambda v: 1 / np.sqrt(v), 2**-22.4)
+        yield one(f"sqrt.approx{ftz}.f32", "f", np.sqrt, 2**-23.0)
+        yield one(f"rsqrt.approx{ftz}.f32", "f", lambda v: 1 / np.sqrt(v), 2**-22.9)
         yield one(f"sin.approx{ftz}.f32", "u", np.sin, 0.0, 2**-20.5, (-np.pi, np.pi))
         yield one(f"cos.approx{ftz}.f32", "u", np.cos, 0.0, 2**-20.5, (-np.pi, np.pi))
         yield Probe(f"div.approx{ftz}.f32", ("f",), ("u", "u"), Bound(np.divide, 2**-22.0))

@@ -94,18 +94,22 @@ def _text(read: _Read, address: int) -> str:
 
 
 def _printf(b: Builder, results: Any, given: list[Any], site: Site) -> Run:
-    """Each lane prints for itself, the lanes in order; the result is the number of arguments."""
+    """Each lane prints for itself, the lanes in order; the result, which nobody looks at, is 0."""
     form, arguments = (_parameter(b, name, 8) for name in given)
     targets = [o for operand in results if isinstance(operand, Vector) for o in operand.items]
     at = b.state.symbol(targets[0].text) if targets and isinstance(targets[0], Name) else None
     state = b.state
+    texts: dict[int, str] = {}  # formats by their address: they do not change
 
     def run(mask: Mask | None) -> None:
         lanes = range(state.lanes) if mask is None else mask.index.tolist()
         for lane in lanes:
             if state.prints():
                 read = _reader(b, site, lane)
-                state.say(lane, formatted(_text(read, form(read)), arguments(read), read))
+                at_form = form(read)
+                if at_form not in texts:
+                    texts[at_form] = _text(read, at_form)
+                state.say(lane, formatted(texts[at_form], arguments(read), read))
         if at is not None:
             count = full(np.int32(0), state.lanes if mask is None else len(mask.index))
             state.local.store(site, np.int64(at), 4, np.ascontiguousarray(count).view(np.uint32), mask)

@@ -10,7 +10,7 @@ import harness.ptx.modifiers as modify
 from harness.ptx.builder import SEEN, Builder, Run
 from harness.ptx.hazards import Site
 from harness.ptx.instructions.common import FLOATS, Known, only, parts
-from harness.ptx.lanes import Mask
+from harness.ptx.lanes import Mask, full
 from harness.ptx.syntax import Instruction, Operand, PtxError, Vector
 
 _COMPARE: dict[str, Any] = {
@@ -18,6 +18,14 @@ _COMPARE: dict[str, Any] = {
     **{"gt": np.greater, "ge": np.greater_equal},
     **{"lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal},
 }
+
+
+_COMBINE: dict[str, Any] = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
+
+
+def _combination(modifiers: list[str]) -> Any:
+    """How a comparison is combined with a predicate; None where it is not."""
+    return next((_COMBINE[m] for m in modifiers if m in _COMBINE), None)
 
 
 def _setp(b: Builder, i: Instruction, site: Site) -> Run:
@@ -43,9 +51,7 @@ def _of_flushed(compare: Any) -> Any:
 def _setp_combined(b: Builder, i: Instruction, modifiers: list[str], compare: Any, one: Any, two: Any) -> Run:
     targets = i.operands[0].items if isinstance(i.operands[0], Vector) else (i.operands[0],)
     puts = [b.write(target) for target in targets]
-    operation = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}.get(
-        (modifiers[1:] or [""])[0]
-    )
+    operation = _combination(modifiers[1:])
     third = b.read(i.operands[3], "pred") if len(i.operands) > 3 else None
 
     def run(mask: Mask | None) -> None:
@@ -64,14 +70,20 @@ def _pairs(b: Builder, operand: Operand, element: str) -> Any:
 
 def _setp_pairs(b: Builder, i: Instruction, modifiers: list[str], element: str) -> Run:
     """setp of two values a register: a predicate for each, the lower one first."""
-    only(modifiers[1:], {"ftz"})
+    combine = _combination(modifiers[1:])
+    only([m for m in modifiers[1:] if m not in _COMBINE], {"ftz"})
     compare, target = _comparison(modifiers[0], element), i.operands[0]
+    if "ftz" in modifiers:
+        compare = _of_flushed(compare)
     assert isinstance(target, Vector)
     puts = [b.write(item) for item in target.items]
+    third = b.read(i.operands[3], "pred") if combine else None
     one, two, state = _pairs(b, i.operands[1], element), _pairs(b, i.operands[2], element), b.state
 
     def run(mask: Mask | None) -> None:
         found = np.broadcast_to(compare(one(), two()), (state.lanes, 2))
+        if combine and third:
+            found = combine(found, full(third(), state.lanes)[:, None])
         for j, put in enumerate(puts):
             put(np.ascontiguousarray(found[:, j]), mask)
 
@@ -81,22 +93,28 @@ def _setp_pairs(b: Builder, i: Instruction, modifiers: list[str], element: str) 
 def _set(b: Builder, i: Instruction, site: Site) -> Run:
     """set: 1.0, or all bits of an integer, where the comparison holds, else 0 (§9.7.6.1)."""
     _, name, *modifiers, kind, source = i.op.split(".")
-    only(modifiers, {"ftz"})
+    combine = _combination(modifiers)
+    only([m for m in modifiers if m not in _COMBINE], {"ftz"})
     element, packed = source.removesuffix("x2"), source.endswith("x2")
     compare, to = _comparison(name, element), SEEN[kind.removesuffix("x2")]
-    if "ftz" in modifiers and source == "f32":
+    if "ftz" in modifiers and source in ("f32", "f16", "f16x2"):
         compare = _of_flushed(compare)
     if packed and not kind.endswith("x2"):
         raise PtxError("not supported")
     yes = ~to.type(0) if to.kind in "iu" else to.type(1)
     put = b.write(i.operands[0])
+    third = b.read(i.operands[3], "pred") if combine else None
     if packed:
         one, two = _pairs(b, i.operands[1], element), _pairs(b, i.operands[2], element)
     else:
         one, two = b.read(i.operands[1], element), b.read(i.operands[2], element)
 
     def run(mask: Mask | None) -> None:
-        found = np.where(compare(one(), two()), yes, to.type(0))
+        holds = compare(one(), two())
+        if combine and third:
+            other = np.asarray(third())
+            holds = combine(holds, other.reshape(-1, 1) if packed else other)
+        found = np.where(holds, yes, to.type(0))
         put(np.ascontiguousarray(found).view(np.uint32)[:, 0] if packed else found, mask)
 
     return run

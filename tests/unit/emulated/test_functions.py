@@ -252,3 +252,18 @@ def test_a_pair_that_all_lanes_share_with_pairs_of_their_own() -> None:
     body += "fma.rn.f16x2 %r12, %r10, %r10, %r11;\nst.global.u32 [%rd6], %r12;"
     found = np.ascontiguousarray(results(body, PAIRS[0])).view(np.float16)
     assert list(found) == [1, 26, 4, 1]
+
+
+def test_comparisons_that_are_combined_with_a_predicate() -> None:
+    body = "ld.global.v2.u32 {%r10, %r11}, [%rd4];\nsetp.eq.u32 %p1, %r1, 3;\n"
+    code = "set.lt.xor.u32.f16x2 %r12, %r10, %r11, %p1;\n".replace("u32.f16x2", "f16x2.f16x2")
+    ones, twos = ([0x3C003C00] * 4, [0x40003C00] * 4)
+    got = results(body + code + "st.global.u32 [%rd6], %r12;", ones, twos)
+    assert [f"{int(v):08x}" for v in got] == ["3c000000"] * 3 + ["00003c00"]
+    code = (
+        "setp.lt.or.f16x2 %p2|%p3, %r10, %r11, %p1;\nselp.u32 %r12, 1, 0, %p2;\nselp.u32 %r13, 2, 0, %p3;\n"
+    )
+    got = results(body + code + "or.b32 %r12, %r12, %r13;\nst.global.u32 [%rd6], %r12;", ones, twos)
+    assert [int(v) for v in got] == [2, 2, 2, 3]
+    code = "set.gt.and.u32.s32 %r12, %r11, %r10, %p1;\nst.global.u32 [%rd6], %r12;"
+    assert [int(v) for v in results(body + code, ones, twos)] == [0, 0, 0, 0xFFFFFFFF]
