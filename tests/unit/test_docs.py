@@ -64,6 +64,25 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     assert broken == []
 
 
+def _claims() -> list[tuple[str, list[str]]]:
+    """Each claim of docs/sees.md with the tests that it names."""
+    rows = re.findall(r"^\| (?!what \||---)(.*?) \| (.*?) \|$", (ROOT / "docs" / "sees.md").read_text(), re.M)
+    return [(claim, re.findall(r"`(test_\w+::test_\w+)`", tests)) for claim, tests in rows]
+
+
+def test_every_claim_of_what_it_sees_names_tests_that_there_are() -> None:
+    claims = _claims()
+    assert len(claims) > 20
+    assert [claim for claim, tests in claims if not tests] == []
+    functions = {
+        f"{path.stem}::{node.name}"
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert [test for _, tests in claims for test in tests if test not in functions] == []
+
+
 def _codes(file: str) -> set[str]:
     """The words in capitals that a module holds as texts: kinds of verdicts, reasons, codes of errors."""
     tree = ast.parse((ROOT / "harness" / file).read_text(encoding="utf-8"))

@@ -1,0 +1,44 @@
+"""What the interpreter does not see, so that docs/sees.md says so as long as it is true."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from harness import ptx
+from tests.unit.emulated.rig import checks, execute, kernel, notes, numbers
+
+
+def test_a_write_after_a_read_of_global_memory() -> None:
+    body = "st.global.u32 [%rd6], %r1;\nbar.sync 0;\nxor.b64 %rd7, %rd6, 8;\nld.global.u32 %r10, [%rd7];\n"
+    assert checks(body + "st.global.u32 [%rd6], %r10;") == []
+    assert notes(body + "st.global.u32 [%rd6], %r10;") == []
+
+
+def test_an_undefined_value_in_a_register_of_128_bits() -> None:
+    known = np.ones((32, 4), bool)
+    known[5, 0] = False
+    body = "{} \nst.global.u64 [%rd6], %rd7;"
+    for load, found in (
+        ("ld.global.b128 %q1, [%rd4];\nmov.b128 {%rd7, %rd8}, %q1;", []),
+        ("ld.global.v2.u64 {%rd7, %rd8}, [%rd4];", ["uninit"]),
+    ):
+        text = kernel(body.format(load), inside=".reg .b128 %q<3>;")
+        _, report = execute(text, numbers(32), known=known)
+        assert [hazard.check for hazard in report.hazards] == found
+        assert bool(report.notes) == (not found)
+
+
+@pytest.mark.compile
+def test_what_the_compiler_removes() -> None:
+    """``s + 1`` of an ``int s;`` becomes a constant, of a float NaN, which values show."""
+    source = """extern "C" __global__ void k(float* out) {
+    TYPE s;
+    out[threadIdx.x] = s + 1;
+}
+"""
+    for kind, value in (("int", 0), ("float", np.nan)):
+        text = source.replace("TYPE", kind)
+        result = ptx.run(text, grid=1, block=32, arguments=[np.ones(32, np.float32)])
+        assert (result.hazards, result.notes) == ((), ())
+        assert np.array_equal(result.arrays[0], np.full(32, value), equal_nan=True)
