@@ -74,7 +74,7 @@ class Machine:
     def _build(self) -> list[Block]:
         code, labels = self.entry.code, self.entry.labels
         for instruction in code:
-            if ".shared" in instruction.op:
+            if _may_be_shared(instruction.op):
                 kind = instruction.op.rsplit(".", 1)[-1]
                 if kind in ("u8", "s8", "b8", "u16", "s16", "b16", "f16", "bf16"):
                     self._granule = min(self._granule, size_of(kind))
@@ -298,3 +298,10 @@ class Machine:
             for m in self.state.asynchronous.mbarriers.leftovers():
                 what = f"ends with {m.describe()}: not as many bytes were copied as were expected"
                 self.report("barrier", what, None, m.row * geometry.threads)
+
+
+def _may_be_shared(op: str) -> bool:
+    """Whether it may access shared memory: by name, or by a generic address."""
+    base, *words = op.split(".")
+    named = any(word.startswith(("global", "local", "param", "const")) for word in words)
+    return ".shared" in op or (base in ("ld", "st", "atom", "red") and not named)

@@ -57,6 +57,7 @@ class Buffer:
         self._dtype = values[0].dtype
         for i, array in enumerate(values):
             self._rows(i)[:, : self.width] = np.ascontiguousarray(array).view(np.uint8)
+        self._unit = self.item  # bytes of which it is known whether they hold something
         self._known: Array | None = None
         if known is not None and not all(each.all() for each in known):
             self._known = np.zeros((len(values), self._stride // self.item), bool)
@@ -64,7 +65,7 @@ class Buffer:
                 held = self._known[i, start : start + rows * self._row // self.item].reshape(rows, -1)
                 held[:, :columns] = each
             self._known = self._known.ravel()
-        self.shadow = Shadow(self.bytes, self._all_known, lambda: self.item, lambda: None)
+        self.shadow = Shadow(self.bytes, self._all_known, lambda: self._unit, lambda: None)
         if output and writable:
             self.shadow.place = lambda at: self.element(at // self.item, self.item)
         self._cell = self.item  # bytes of which one writer is known
@@ -137,24 +138,24 @@ class Buffer:
 
     def missing(self, element: int, width: int) -> str:
         """The first coordinate within a storage element that holds nothing."""
-        first = element * width // self.item
-        known = self._all_known()[first : first + max(1, width // self.item)]
-        return self.element(first + int(np.argmin(known)), self.item)
+        first = element * width // self._unit
+        known = self._all_known()[first : first + max(1, width // self._unit)]
+        return self.element((first + int(np.argmin(known))) * self._unit // self.item, self.item)
 
     def unknown(self, element: Array, width: int) -> Array | None:
         """Which of the elements hold something that nobody wrote; None for none of them."""
         if self._known is None:
             return None
-        if width <= self.item:
-            known = self._known.take(element // (self.item // width))
+        if width <= self._unit:
+            known = self._known.take(element // (self._unit // width))
         else:
-            n = width // self.item
+            n = width // self._unit
             known = np.asarray(self._known.reshape(-1, n).take(element, axis=0).all(axis=1))
         return None if known.all() else ~known
 
     def _all_known(self) -> Array:
         if self._known is None:
-            self._known = np.ones(len(self.bytes) // self.item, bool)
+            self._known = np.ones(len(self.bytes) // self._unit, bool)
         return self._known
 
     def mark(
@@ -185,14 +186,12 @@ class Buffer:
                 i = int(np.argmax(bad | twice))
                 clash = (i, abs(int(writers[i])), abs(int(before[i] if bad[i] else after[i])))
         if self._known is not None:
-            self._known[element if width == self.item else self._items(element, width)] = True
+            if width < self._unit:
+                self._known = np.repeat(self._known, self._unit // width)
+                self._unit = width
+            n = width // self._unit
+            self._known[element if n == 1 else (element[:, None] * n + np.arange(n)).ravel()] = True
         return clash
-
-    def _items(self, element: Array, width: int) -> Array:
-        if width < self.item:
-            return element // (self.item // width)
-        n = width // self.item
-        return (element[:, None] * n + np.arange(n)).ravel()
 
     def _refine(self, width: int) -> None:
         """From now on writers are told apart for so many bytes."""

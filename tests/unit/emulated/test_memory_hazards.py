@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+from harness import ptx
 from harness.ptx import Buffer, GlobalMemory, Machine, Report, parse
 from tests.unit.emulated.rig import Array, checks, execute, hazards, kernel, notes, numbers, per_lane
 
@@ -305,3 +306,47 @@ def test_lanes_that_write_to_different_spaces() -> None:
     @!%p1 st.global.u32 [%rd6], %r10;
 """
     assert per_lane(body, LOCAL + "\n.shared .align 4 .b8 cells[128];") == list(range(32))
+
+
+BYTES = """
+.version 9.0
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 k_words, .param .u64 k_out)
+{{
+.reg .b32 %r<4>;
+.reg .b64 %rd<8>;
+ld.param.u64 %rd1, [k_words];
+ld.param.u64 %rd2, [k_out];
+mov.u32 %r1, %tid.x;
+mul.wide.u32 %rd3, %r1, 4;
+add.s64 %rd1, %rd1, %rd3;
+add.s64 %rd2, %rd2, %rd3;
+{stores}
+{load}
+st.global.u32 [%rd2], %r2;
+ret;
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("offsets", "load", "defined"),
+    [
+        ((0,), "ld.global.u32 %r2, [%rd1];", False),
+        ((0, 1, 3), "ld.global.u32 %r2, [%rd1];", False),
+        ((0, 1, 2, 3), "ld.global.u32 %r2, [%rd1];", True),
+        ((2,), "ld.global.u8 %r2, [%rd1 + 2];", True),
+        ((2,), "ld.global.u8 %r2, [%rd1 + 1];", False),
+        ((2, 3), "ld.global.u16 %r2, [%rd1 + 2];", True),
+    ],
+)
+def test_a_store_to_some_bytes_of_an_element_is_of_these_bytes(
+    offsets: tuple[int, ...], load: str, defined: bool
+) -> None:
+    stores = "\n".join(f"st.global.u8 [%rd1 + {offset}], %r1;" for offset in offsets)
+    words = [ptx.Empty(32, np.int32), ptx.Empty(32, np.int32)]
+    result = ptx.run(BYTES.format(stores=stores, load=load), grid=1, block=32, arguments=words)
+    assert [hazard.check for hazard in result.hazards] == ([] if defined else ["uninit"])
+    if not defined:
+        assert "arg0[0]" in result.hazards[0].message

@@ -421,3 +421,15 @@ def test_shared_memory_without_variables_past_its_start() -> None:
     """An address that is a number lies in no variable."""
     (said,) = hazards("st.shared.u32 [64], %r1;")
     assert "shared address 0x40 is of no variable" in said
+
+
+def test_a_byte_that_is_stored_by_a_generic_address_is_one_byte() -> None:
+    """Of the words that are read, the threads wrote one byte in four."""
+    store = "mov.u32 %r10, cells;\nshl.b32 %r11, %r1, 2;\nadd.u32 %r12, %r10, %r11;\n"
+    store += "cvt.u64.u32 %rd8, %r12;\ncvta.shared.u64 %rd8, %rd8;\nmov.u16 %rs1, 3;\nst.u8 [%rd8], %rs1;\n"
+    cells, say = ".shared .align 4 .b8 cells[256];", "st.global.u32 [%rd6], %r14;"
+    assert checks(store + "bar.sync 0;\nld.shared.u8 %r14, [%r12];\n" + say, cells, 64) == []
+    (said,) = hazards(store + "bar.sync 0;\nld.shared.u32 %r14, [%r12];\n" + say, cells, 64)
+    assert "shared memory cells+1, which no thread wrote" in said
+    assert checks(store + "ld.shared.u8 %r14, [cells + 8];\n" + say, cells, 64) == ["race"]
+    assert checks(store + "st.shared.u8 [%r12 + 1], %rs1;", cells, 64) == []

@@ -1,0 +1,292 @@
+"""What PTX's rules, an H200 and compute-sanitizer's synccheck say of each pattern of barriers.
+
+``python -m tests.mutants.synccheck`` writes docs/synccheck.md; with a GPU it first runs every pattern there,
+alone and under synccheck, and stores what it saw in tests/mutants/synccheck.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from harness import ptx
+from harness.commands import sanitize
+from harness.compiler.errors import ToolchainError
+from harness.compiler.tools import find_tool
+from harness.ptx import nvcc
+
+ARCH = "sm_90a"
+THREADS = 128
+FILE = Path(__file__).with_suffix(".json")
+PAGE = Path(__file__).parents[2] / "docs" / "synccheck.md"
+PATIENCE = 30.0  # seconds, of which a launch takes none
+
+_SOURCE = """
+extern "C" __global__ void pattern(int* out)
+{{
+    __shared__ int s[256];
+    int t = threadIdx.x, warp = t / 32, lane = t % 32, v = 0;
+    s[t] = t;
+    {body}
+    out[t] = v;
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """``body`` of a kernel of 4 warps; ``verdict``: clean, note or error."""
+
+    about: str
+    body: str
+    verdict: str
+
+
+def _two(condition: str, one: str, other: str) -> str:
+    """Two branches that no compiler makes one."""
+    first, second = f"v = s[t] + 1; {one} v += s[t ^ 1];", f"s[t + 128] = 7; {other} v = s[t + 128];"
+    return f"if ({condition}) {{ {first} }} else {{ {second} }}"
+
+
+def _ptx(instruction: str, operands: str = "") -> str:
+    return f'asm volatile("{instruction};" :: {operands} : "memory");'
+
+
+_SYNC = "__syncthreads();"
+_RED = "{ .reg .pred p; setp.eq.u32 p, %1, 0; bar.red.popc.u32 %0, 0, p; }"
+_RED = f'asm volatile("{_RED}" : "=r"(v) : "r"(lane));'
+PATTERNS = {
+    "together": Pattern("all warps, one instruction", f"{_SYNC} v = s[127 - t];", "clean"),
+    "branches_of_warps": Pattern(
+        "warps at `__syncthreads()` of two branches", _two("warp < 2", _SYNC, _SYNC), "note"
+    ),
+    "branches_of_lanes": Pattern(
+        "lanes of a warp at `__syncthreads()` of two branches", _two("lane < 16", _SYNC, _SYNC), "error"
+    ),
+    "branches_not_aligned": Pattern(
+        "lanes of a warp at `barrier.sync 0` of two branches",
+        _two("lane < 16", _ptx("barrier.sync 0"), _ptx("barrier.sync 0")),
+        "note",
+    ),
+    "warp_returns": Pattern("a warp has returned", f"if (warp == 3) return; {_SYNC} v = s[t ^ 1];", "clean"),
+    "lanes_return": Pattern(
+        "28 lanes of a warp have returned", f"if (t >= 100) return; {_SYNC} v = s[t ^ 1];", "note"
+    ),
+    "skipped_by_warps": Pattern(
+        "two warps skip it and go on", f"if (warp < 2) {{ {_SYNC} v = s[t ^ 1]; }}", "clean"
+    ),
+    "skipped_by_lanes": Pattern(
+        "half of each warp skips it and goes on", f"if (lane < 16) {{ {_SYNC} v = s[t ^ 1]; }}", "error"
+    ),
+    "trips_of_warps": Pattern(
+        "in a loop of as many trips as the warp has",
+        f"for (int i = 0; i <= warp; i++) {{ {_SYNC} v += s[t ^ 1]; }}",  # which nvcc unrolls
+        "note",
+    ),
+    "trips_of_lanes": Pattern(
+        "in a loop of as many trips as the lane has",
+        f"for (int i = 0; i <= lane; i++) {{ {_SYNC} v += s[t ^ 1]; }}",
+        "error",
+    ),
+    "two_numbers": Pattern(
+        "two warps wait at barrier 1 and two at 2, each for all",
+        _two("warp < 2", _ptx("bar.sync 1"), _ptx("bar.sync 2")),
+        "error",
+    ),
+    "halves": Pattern(
+        "each half of the block at its own barrier, `bar.sync 1 + half, 64`",
+        _ptx("bar.sync %0, 64", '"r"(1 + warp / 2)') + " v = s[t ^ 32];",
+        "clean",
+    ),
+    "halves_read_each_other": Pattern(
+        "the same, and each half reads what the other wrote",
+        _ptx("bar.sync %0, 64", '"r"(1 + warp / 2)') + " v = s[t ^ 64];",
+        "error",
+    ),
+    "too_many": Pattern(
+        "`bar.sync 1, 160` by 128 threads", _ptx("bar.sync 1, 160") + " v = s[t ^ 32];", "error"
+    ),
+    "arrive": Pattern(
+        "two warps arrive (`bar.arrive 1, 128`), two wait",
+        f"if (warp < 2) {_ptx('bar.arrive 1, 128')} else {{ {_ptx('bar.sync 1, 128')} v = s[t - 64]; }}",
+        "clean",
+    ),
+    "mixed_counts": Pattern(
+        "`bar.sync 1, 64` and `bar.sync 1, 128` at once",
+        _two("warp < 1", _ptx("bar.sync 1, 64"), _ptx("bar.sync 1, 128")),
+        "error",
+    ),
+    "mixed_forms": Pattern(
+        "`bar.red 0` and `bar.sync 0` at once", _two("warp < 2", _RED, _ptx("bar.sync 0")), "error"
+    ),
+    "syncwarp_branches": Pattern(
+        "`__syncwarp()` of two branches of a warp",
+        _two("lane < 16", "__syncwarp();", "__syncwarp();"),
+        "clean",
+    ),
+    "syncwarp_skipped": Pattern(
+        "`__syncwarp()` that half of the warp skips",
+        "if (lane < 16) { __syncwarp(); v = s[t ^ 1]; }",
+        "error",
+    ),
+    "syncwarp_of_half": Pattern(
+        "`__syncwarp(0xffff)`, then a read of what the other half wrote",
+        "if (lane < 16) { __syncwarp(0xffff); v = s[t ^ 16]; }",
+        "error",
+    ),
+    "shuffle_skipped": Pattern(
+        "a shuffle whose mask names lanes that skip it",
+        "if (lane < 16) v = __shfl_xor_sync(0xffffffff, t, 1);",
+        "error",
+    ),
+    "shuffle_of_others": Pattern(
+        "a shuffle whose mask does not name the lane itself",
+        "v = __shfl_xor_sync(0x0000ffff, t, 1);",
+        "error",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """On a GPU, by pattern: whether it ends, and what synccheck says; ``gpu`` is its name."""
+
+    gpu: str = ""
+    ends: Mapping[str, str] = field(default_factory=dict)
+    synccheck: Mapping[str, str] = field(default_factory=dict)
+
+
+def source(name: str) -> str:
+    """The pattern as a kernel, CUDA."""
+    return _SOURCE.format(body=PATTERNS[name].body)
+
+
+@cache
+def emulate(name: str) -> ptx.Result:
+    """The pattern without a GPU."""
+    out = np.zeros(THREADS, np.int32)
+    return ptx.run(source(name), grid=1, block=THREADS, arguments=[out], arch=ARCH)
+
+
+def checks(name: str) -> str:
+    """What is told of a pattern here: the checks that are errors, or those that are notes."""
+    result = emulate(name)
+    told = [hazard.check for hazard in result.hazards or result.notes]
+    kind = "error" if result.hazards else "note"
+    return f"{kind}: {', '.join(dict.fromkeys(told))}" if told else "clean"
+
+
+def render(seen: Seen) -> str:
+    """The page."""
+    on = f"on an {seen.gpu}" if seen.gpu else "not run on a GPU yet"
+    lines = [
+        "# Barriers: PTX's rules, a GPU, synccheck\n",
+        "What is told of each pattern of barriers without a GPU, with the reasons in",
+        "[emulation.md](emulation.md#barriers), next to what happens on a GPU and what compute-sanitizer's",
+        f"synccheck says, {on}. Four warps a block. Written by",
+        "`python -m tests.mutants.synccheck`; do not edit.\n",
+        "| pattern | here | ends on the GPU | synccheck |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, pattern in PATTERNS.items():
+        cells = pattern.about, checks(name), seen.ends.get(name, ""), seen.synccheck.get(name, "")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+# On a GPU
+
+
+def launch(name: str) -> None:
+    """Launches a pattern once and prints its values as JSON, in a process of its own: it may hang."""
+    import pycuda.autoinit
+    import pycuda.driver as cuda
+
+    text = nvcc.compile_text(source(name), ARCH, (), ())
+    function = cuda.module_from_buffer(text.encode()).get_function("pattern")
+    out = np.zeros(THREADS, np.int32)
+    function(cuda.InOut(out), block=(THREADS, 1, 1), grid=(1, 1))
+    print(json.dumps([pycuda.autoinit.device.name(), *out.tolist()]))
+
+
+def look(name: str, sanitizer: str) -> tuple[str, str, str]:
+    """The GPU's name, whether the pattern ends, what synccheck says of it."""
+    program = [sys.executable, "-m", "tests.mutants.synccheck", "--launch", name]
+    gpu = ""
+    status, said = _run(program)
+    if status is None:
+        ends = "hangs"
+    elif status:
+        ends = f"fails: {said.strip().splitlines()[-1]}"
+    else:
+        gpu, *values = json.loads(said.strip().splitlines()[-1])
+        ours = emulate(name)
+        same = values == ours.arrays[0].tolist()
+        ends = "yes" if ours.stopped else f"yes, {'same' if same else 'other'} values"
+    status, said = _run([sanitizer, "--tool", "synccheck", "--target-processes", "all", *program])
+    kinds = {finding.kind for finding in sanitize.findings(said, ["pattern"])}
+    return gpu, ends, ", ".join([*sorted(kinds), *(["hangs"] if status is None else [])]) or "nothing"
+
+
+def _run(command: list[str]) -> tuple[int | None, str]:
+    """Exit status, None after PATIENCE, and output of a program, which then is ended with its children."""
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=PATIENCE)
+            return process.returncode, said
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return None, process.communicate()[0]
+
+
+def examine() -> Seen:
+    """All patterns, one after another. Raises ToolchainError without compute-sanitizer."""
+    sanitizer, gpu = find_tool("compute-sanitizer"), ""
+    ends, synccheck = {}, {}
+    for name in PATTERNS:
+        model, ends[name], synccheck[name] = look(name, sanitizer)
+        gpu = gpu or model
+        print(f"{name}: ends: {ends[name]}; synccheck: {synccheck[name]}", flush=True)
+    return Seen(gpu, ends, synccheck)
+
+
+def load() -> Seen:
+    """What is stored; nothing where there is no file."""
+    return Seen(**json.loads(FILE.read_text(encoding="utf-8"))) if FILE.exists() else Seen()
+
+
+def main(args: list[str]) -> int:
+    """Exit status: 0; 2 without compute-sanitizer, where there is a GPU."""
+    if args[:1] == ["--launch"]:
+        launch(args[1])
+        return 0
+    has_gpu = Path("/dev/nvidiactl").exists()
+    try:
+        seen = examine() if has_gpu else load()
+    except ToolchainError as error:
+        print(f"synccheck: {error}", file=sys.stderr)
+        return 2
+    if has_gpu:
+        FILE.write_text(json.dumps(asdict(seen), indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(render(seen), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
