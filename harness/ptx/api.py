@@ -94,6 +94,7 @@ def run(
     defines: Sequence[str] = (),
     flags: Sequence[str] = (),
     steps: int = STEPS,
+    cluster: int | Sequence[int] | None = None,
 ) -> Result:
     """Launches a kernel: ``entry<<<grid, block, shared>>>(arguments...)``.
 
@@ -101,6 +102,7 @@ def run(
     with ``defines`` (NAME or NAME=VALUE) and more of nvcc's ``flags``. ``entry`` may be left out where
     there is only one, and is the name in the .cu file or the mangled one. ``grid`` and ``block`` have up
     to three extents, x first. ``shared``: bytes of dynamic shared memory.
+    ``cluster``: blocks of a cluster, where the launch says so and not the kernel (__cluster_dims__).
     ``steps``: blocks of code that the threads of a chunk of blocks may run before they count as hanging;
     a thread that spins on what a block of a later chunk writes hangs too.
 
@@ -122,6 +124,8 @@ def run(
     buffers, values = _arguments(found, plain, names, arguments)
     memory, counters = GlobalMemory(list(buffers.values())), Counters()
     extents = _extents(grid, "grid"), _extents(block, "block")
+    if cluster is not None:
+        found.limits["reqnctapercluster"] = _extents(cluster, "cluster")
     report = Machine(found, name).run(*extents, shared, [values], memory, steps, counters)
     counts = sum((tally for _, tally in counters.tallies()), Tally())
     given: list[Any] = [a.array if isinstance(a, Tiled) else a for a in arguments]

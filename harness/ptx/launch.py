@@ -13,6 +13,7 @@ from math import prod
 from harness.ptx.syntax import Entry, PtxError
 
 THREADS = 1024  # a block
+CLUSTER = 8  # blocks; a host may ask for more, which not every GPU has
 BLOCK, GRID = (1024, 1024, 64), (2**31 - 1, 65535, 65535)
 STATIC_SHARED = 48 * 1024  # bytes a block; more only as dynamic shared memory, for which a host has to ask
 # KiB of shared memory that a block may have if the host asks for it.
@@ -37,6 +38,11 @@ def _reasons(entry: Entry, grid: Extents, block: Extents, static: int, dynamic: 
         for axis, extent, limit in zip("xyz", extents, most, strict=True):
             if not 1 <= extent <= limit:
                 yield f"{name}.{axis} is {extent}, from 1 to {limit} allowed"
+    cluster = "x".join(map(str, entry.cluster))
+    if prod(entry.cluster) > CLUSTER:
+        yield f"a cluster of {cluster} is {prod(entry.cluster)} blocks, {CLUSTER} at most on every GPU"
+    if any(n % c for n, c in zip(grid, entry.cluster, strict=True)):
+        yield f"a grid of {'x'.join(map(str, grid))} blocks, which is not of whole clusters of {cluster}"
     threads, shape = prod(block), "x".join(map(str, block))
     if threads > THREADS:
         yield f"a block of {shape} is {threads} threads, {THREADS} at most"

@@ -215,8 +215,6 @@ class Machine:
         number = np.arange(count)
         one = np.stack([number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])], axis=1)
         cluster = self.entry.cluster
-        if any(n % c for n, c in zip(grid, cluster, strict=True)):
-            raise PtxError(f"a grid of {grid} blocks is not made of clusters of {cluster}")
         # The blocks of a cluster stand together, by rank.
         size = cluster[0] * cluster[1] * cluster[2]
         keys = [one[:, i] % cluster[i] for i in range(3)] + [one[:, i] // cluster[i] for i in range(3)]

@@ -52,6 +52,7 @@ class ClockTags:
     def __init__(self, cells: int, clocks: Clocks) -> None:
         self._clocks = clocks
         self.who, self.when = np.zeros(cells, np.int32), np.zeros(cells, np.int32)
+        self.copied = np.zeros(cells, bool)  # by cp.async
         self.reads, self.atomics = _Planes(cells, clocks), _Planes(cells, clocks)
 
     def set(self, write: bool, pattern: Pattern, epoch_of: Any, time: Any, geometry: Geometry) -> None:
@@ -60,6 +61,7 @@ class ClockTags:
         elif write:
             cell, lane = pattern.cells
             self.who[cell], self.when[cell] = lane, time
+            self.copied[cell] = pattern.site.instruction.op.startswith("cp.async")
         else:
             self.reads.put(pattern, time)
 

@@ -95,9 +95,10 @@ class AsyncProxy:
                 if bad.any():
                     when_bad, other = pairs[np.argmax(bad)]
                     cell = int(cells[np.argmax((when == when_bad) & (who == other))])
-                    self._tell(
-                        site, lane, verb, cell, f"which {self._thread(int(other), lane)} wrote with {why}"
-                    )
+                    said = f"which {self._thread(int(other), lane)} wrote with {why}"
+                    # CUTLASS hands on what cp.async brings to wgmma with no fence.
+                    note = why == _FENCE and bool(self._tags.copied[cell])
+                    self._tell(site, lane, verb, cell, said, note)
                     return
         if writes:
             for planes, did in ((self._tags.reads, "read"), (self._tags.atomics, "changed")):
@@ -169,8 +170,8 @@ class AsyncProxy:
     def _thread(self, lane: int, near: int) -> str:
         return self._geometry.other(lane, near)
 
-    def _tell(self, site: Site, lane: int, verb: str, cell: int, said: str) -> None:
-        self.report("race", f"{verb} {self.place(cell)}, {said}", site, lane)
+    def _tell(self, site: Site, lane: int, verb: str, cell: int, said: str, note: bool = False) -> None:
+        self.report("race", f"{verb} {self.place(cell)}, {said}", site, lane, note)
 
 
 _FENCE = "no fence.proxy.async between"

@@ -87,6 +87,14 @@ def test_a_launch_within_the_limits(how: dict[str, Any]) -> None:
             "49152 bytes of static and 183300 of dynamic shared memory a block, 232448 together at most on "
             "sm_90a",
         ),
+        (
+            {"grid": 3, "directives": ".explicitcluster\n.reqnctapercluster 2, 1, 1"},
+            "a grid of 3x1x1 blocks, which is not of whole clusters of 2x1x1",
+        ),
+        (
+            {"grid": 16, "directives": ".reqnctapercluster 16"},
+            "a cluster of 16x1x1 is 16 blocks, 8 at most on every GPU",
+        ),
         ({"dynamic": 99 * 1024, "target": "sm_86"}, "101376 together at most on sm_86"),
         ({"dynamic": 163 * 1024, "target": "sm_80"}, "166912 together at most on sm_80"),
         ({"dynamic": 64 * 1024, "target": "sm_75"}, "65536 together at most on sm_75"),
