@@ -46,7 +46,11 @@ def _integers() -> Iterator[Probe]:
     yield from _of("neg.s64 abs.s64 not.b64 brev.b64 cnot.b64", "l", "l")
     yield from _of("neg.s16 abs.s16 not.b16", "s", "s")
     yield from _of("add.u16x2 add.s16x2 min.u16x2 max.s16x2 min.relu.s16x2 min.s16x2 max.u16x2", "r", "r r")
-    yield from _of("min.relu.s32 max.relu.s32", "r", "r r")
+    yield from _of("min.s32.relu max.s32.relu min.s16x2.relu", "r", "r r")
+    simd = ("vadd", "vsub", "vavrg", "vabsdiff", "vmin", "vmax")
+    for count, sign, last in itertools.product((2, 4), "us", ("", ".sat", ".add")):
+        kind = f".{sign}32"
+        yield from _of(_each("{}" + str(count) + 3 * kind + last, simd), "r", "r r r")
     yield from _of("bfe.u32 bfe.s32", "r", "r n n")
     yield from _of("bfe.u64 bfe.s64", "l", "l n n")
     yield from _of("bfi.b32", "r", "r r n n")
@@ -125,6 +129,8 @@ def _floats() -> Iterator[Probe]:
     yield from _of("set.lt.f32.f32", "f", "f f")
     yield from _of("set.gt.f16x2.f16x2 set.leu.f16x2.f16x2", "H", "H H")
     yield from _of("set.gt.bf16x2.bf16x2", "B", "B B")
+    yield from _of("set.lt.u32.f16x2 set.geu.s32.f16x2", "r", "H H")
+    yield from _of("set.eq.u32.bf16x2", "r", "B B")
     for half, letter in (("f16", "h"), ("f16x2", "H")):
         for tail in ("", ".ftz", ".sat", ".ftz.sat"):
             yield from _of(

@@ -26,6 +26,8 @@ _TWO: dict[str, Any] = {
 def _arithmetic(b: Builder, i: Instruction, site: Site) -> Run:
     """.sat of s32 stays within its limits, .relu is max with 0; two halves of 16 bits are each for itself."""
     base, (modifiers, kind) = i.op.split(".")[0], parts(i)
+    if kind == "relu":  # which nvcc puts last
+        kind, modifiers = modifiers[-1], [*modifiers[:-1], "relu"]
     only(modifiers, {"sat"} if base in ("add", "sub") and kind == "s32" else _relu(base, kind))
     operation = _TWO[base]
     if "sat" in modifiers:

@@ -99,7 +99,9 @@ def _set(b: Builder, i: Instruction, site: Site) -> Run:
     compare, to = _comparison(name, element), SEEN[kind.removesuffix("x2")]
     if "ftz" in modifiers and source in ("f32", "f16", "f16x2"):
         compare = _of_flushed(compare)
-    if packed and not kind.endswith("x2"):
+    if packed and kind in ("u32", "s32"):  # all bits of a half for each
+        to = SEEN["u16"]
+    elif packed and not kind.endswith("x2"):
         raise PtxError("not supported")
     yes = ~to.type(0) if to.kind in "iu" else to.type(1)
     put = b.write(i.operands[0])

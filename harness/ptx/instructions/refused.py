@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-_VIDEO = "vadd vsub vabsdiff vmin vmax vshl vshr vmad vset vadd2 vsub2 vavrg2 vabsdiff2 vmin2 vmax2 vset2 "
-_VIDEO += "vadd4 vsub4 vavrg4 vabsdiff4 vmin4 vmax4 vset4"
+_VIDEO = "vadd vsub vabsdiff vmin vmax vshl vshr vmad vset vset2 vset4"
 
 REFUSED: dict[str, tuple[str, str]] = {
     "st.async": ("9.7.9.12", "asynchronous stores to shared memory of a cluster"),
@@ -33,6 +32,11 @@ LIMITS: dict[str, str] = {
     "ldmatrix": "`.m8n8` of `.b16`",
     "stmatrix": "`.m8n8` of `.b16`",
     "redux": "no floats",
+    **{
+        f"{name}{count}": "no masks, no selectors"
+        for name in ("vadd", "vsub", "vavrg", "vabsdiff", "vmin", "vmax")
+        for count in (2, 4)
+    },
     "cp.async.bulk": "see [Hopper](emulation.md)",
     "prefetch": "a hint: does nothing",
     "prefetchu": "a hint: does nothing",

@@ -276,9 +276,27 @@ def test_saturated_sums_and_halves() -> None:
     assert four("add.sat.s32 %r14, %r10, %r11;\n", *columns) == clamped
     relu = [max(min(signed(a), signed(b)), 0) for a, b in rows(*columns)]
     assert four("min.relu.s32 %r14, %r10, %r11;\n", *columns) == relu
+    assert four("min.s32.relu %r14, %r10, %r11;\n", *columns) == relu
 
     def halves(a: int, b: int) -> int:
         each = [max(signed(v >> s & 0xFFFF, 16) for v in (a, b)) & 0xFFFF for s in (0, 16)]
         return each[1] << 16 | each[0]
 
     assert four("max.s16x2 %r14, %r10, %r11;\n", *columns) == [halves(*row) for row in rows(*columns)]
+
+
+def test_bytes_of_a_word_each_for_itself() -> None:
+    columns = WORDS, OTHERS, FIELDS
+
+    def octets(v: int) -> list[int]:
+        return list(v.to_bytes(4, "little"))
+
+    pairs = [(octets(a), octets(b), c) for a, b, c in rows(*columns)]
+    apart = [[abs(x - y) for x, y in zip(a, b, strict=True)] for a, b, _ in pairs]
+    code = "vabsdiff4.u32.u32.u32{} %r14, %r10, %r11, %r12;\n"
+    assert four(code.format(""), *columns) == [int.from_bytes(bytes(d), "little") for d in apart]
+    sums = [sum(d) + c for d, (_, _, c) in zip(apart, pairs, strict=True)]
+    assert four(code.format(".add"), *columns) == sums
+    clipped = [bytes(min(x + y, 255) for x, y in zip(a, b, strict=True)) for a, b, _ in pairs]
+    code = "vadd4.u32.u32.u32.sat %r14, %r10, %r11, %r12;\n"
+    assert four(code, *columns) == [int.from_bytes(d, "little") for d in clipped]
