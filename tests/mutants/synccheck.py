@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -28,7 +29,8 @@ ARCH = "sm_90a"
 THREADS = 128
 FILE = Path(__file__).with_suffix(".json")
 PAGE = Path(__file__).parents[2] / "docs" / "synccheck.md"
-PATIENCE = 30.0  # seconds, of which a launch takes none
+PATIENCE = 15.0  # seconds, of which a launch takes none
+AT_ONCE = 4  # processes
 
 _SOURCE = """
 extern "C" __global__ void pattern(int* out)
@@ -212,7 +214,7 @@ def launch(name: str) -> None:
     import pycuda.driver as cuda
 
     text = nvcc.compile_text(source(name), ARCH, (), ())
-    function = cuda.module_from_buffer(text.encode()).get_function("pattern")
+    function = cuda.module_from_buffer(text.encode() + b"\0").get_function("pattern")
     out = np.zeros(THREADS, np.int32)
     function(cuda.InOut(out), block=(THREADS, 1, 1), grid=(1, 1))
     print(json.dumps([pycuda.autoinit.device.name(), *out.tolist()]))
@@ -256,14 +258,13 @@ def _run(command: list[str]) -> tuple[int | None, str]:
 
 
 def examine() -> Seen:
-    """All patterns, one after another. Raises ToolchainError without compute-sanitizer."""
-    sanitizer, gpu = find_tool("compute-sanitizer"), ""
-    ends, synccheck = {}, {}
-    for name in PATTERNS:
-        model, ends[name], synccheck[name] = look(name, sanitizer)
-        gpu = gpu or model
-        print(f"{name}: ends: {ends[name]}; synccheck: {synccheck[name]}", flush=True)
-    return Seen(gpu, ends, synccheck)
+    """All patterns. Raises ToolchainError without compute-sanitizer."""
+    sanitizer = find_tool("compute-sanitizer")
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        looks = dict(zip(PATTERNS, pool.map(lambda name: look(name, sanitizer), PATTERNS), strict=True))
+    gpu = next((model for model, _, _ in looks.values() if model), "")
+    ends = {name: ends for name, (_, ends, _) in looks.items()}
+    return Seen(gpu, ends, {name: said for name, (_, _, said) in looks.items()})
 
 
 def load() -> Seen:
