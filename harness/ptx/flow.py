@@ -24,7 +24,7 @@ from harness.ptx.hazards import Report, Site, Tell, Trap
 from harness.ptx.lanes import Array, Geometry, Mask
 from harness.ptx.state import State
 from harness.ptx.syntax import Instruction
-from harness.ptx.tracked import Ending, Tracked
+from harness.ptx.tracked import Ending, Later, Tracked
 from harness.ptx.undefined import Switch
 from harness.ptx.waits import Wait, Waits
 from harness.ptx.warps import Gate, Gates
@@ -51,7 +51,7 @@ class Block:
     gate: Gate | None = None  # before the first instruction
     # What does the same as ``run``, but for registers that nobody reads later.
     fast: Callable[[], Sequence[Run]] | None = None
-    tracked: Sequence[Tracked] = ()  # the same instructions, while some values are undefined
+    tracked: Sequence[Tracked | Later] = ()  # the same instructions, while some values are undefined
     ending: Ending | None = None
 
 

@@ -20,12 +20,12 @@ from harness.ptx.instructions import is_asynchronous, known, wait_of
 from harness.ptx.instructions.refused import reason
 from harness.ptx.lanes import WARP, Geometry, Mask
 from harness.ptx.launch import refuse
-from harness.ptx.liveness import unset
+from harness.ptx.liveness import Step, unset
 from harness.ptx.memory import RESERVED, GlobalMemory
 from harness.ptx.native.stretches import Native
 from harness.ptx.state import State
 from harness.ptx.syntax import Entry, Instruction, Name, PtxError, Register, size_of
-from harness.ptx.tracked import Ending, Tracked, ones
+from harness.ptx.tracked import Ending, Later, Tracked, ones
 from harness.ptx.undefined import Undefined
 from harness.ptx.warps import Gate, is_collective, names_all
 
@@ -86,6 +86,7 @@ class Machine:
         order = sorted(s for s in starts if s < len(code))
         number = {start: i for i, start in enumerate(order)}
         number[len(code)] = len(order)
+        self._native = None if self.state.inflight.watched else Native.of(self._builder)
         blocks = []
         for start, stop in zip(order, [*order[1:], len(code)], strict=True):
             body = code[start:stop]
@@ -108,11 +109,13 @@ class Machine:
                     assert isinstance(end.operands[-1], Name)
                     block.target = number[labels[end.operands[-1].text]]
             blocks.append(block)
-        self._native = None if self.state.inflight.watched else Native.of(self._builder)
         if self._native:
-            bodies = [(block.code, block.run, (at + 1, block.target)) for at, block in enumerate(blocks)]
+            bodies = [
+                (block.code, block.run, _steps(block), (at + 1, block.target))
+                for at, block in enumerate(blocks)
+            ]
             for block, fast in zip(blocks, self._native.blocks(bodies), strict=True):
-                block.fast = fast.runs
+                block.fast = fast
         self.state.registers += self._builder.initial
         self.state.wide += [None] * len(self._builder.initial)
         return blocks
@@ -133,10 +136,7 @@ class Machine:
 
     def _live(self) -> dict[int, tuple[str, Any]]:
         """Name and undefined bits of the registers that may be read before they are written, by slot."""
-        steps = [
-            [*(each.step for each in block.tracked), *([block.ending.step] if block.ending else [])]
-            for block in self._blocks
-        ]
+        steps = [_steps(block) for block in self._blocks]
         following = []
         for at, block in enumerate(self._blocks):
             ends_here = block.end is not None and block.end.op in ("ret", "exit") and not block.guard
@@ -147,9 +147,17 @@ class Machine:
         found = sorted(unset(steps, following))
         return {slot: (names[slot][0], ones(names[slot][1])) for slot in found}
 
-    def _tracked(self, instruction: Instruction, number: int) -> Tracked:
-        found = known(instruction.op)
+    def _tracked(self, instruction: Instruction, number: int) -> Tracked | Later:
         where = self._builder.site(instruction)
+        make = partial(self._made, instruction, number, where)
+        if self._native:
+            step = self._known(self._native.step, instruction, where)
+            if step is not None:
+                return Later(make, step, reads_memory=instruction.op.startswith("ld"))
+        return make()
+
+    def _made(self, instruction: Instruction, number: int, where: Site) -> Tracked:
+        found = known(instruction.op)
         if found is None:
             where_and_why = self._where(where) + reason(instruction.op)
             raise PtxError(f"unknown instruction {instruction.op}: {where_and_why}")
@@ -303,3 +311,8 @@ def _may_be_shared(op: str) -> bool:
     base, *words = op.split(".")
     named = any(word.startswith(("global", "local", "param", "const")) for word in words)
     return ".shared" in op or (base in ("ld", "st", "atom", "red") and not named)
+
+
+def _steps(block: Block) -> list[Step]:
+    """Of all instructions of a block."""
+    return [*(each.step for each in block.tracked), *([block.ending.step] if block.ending else [])]

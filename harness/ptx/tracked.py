@@ -407,6 +407,30 @@ def active(bits: Array, mask: Mask | None) -> Array:
     return bits if mask is None else np.where(mask.bits, bits, bits.dtype.type(0))
 
 
+class Later:
+    """An instruction that is certainly known, made ready when it first runs on its own: most never do where C
+    runs them."""
+
+    def __init__(self, make: Callable[[], Tracked], step: Step, reads_memory: bool) -> None:
+        self._make = make
+        self._tracked: Tracked | None = None
+        self.step, self.reads_memory = step, reads_memory
+
+    @property
+    def _made(self) -> Tracked:
+        self._tracked = self._tracked or self._make()
+        return self._tracked
+
+    def plain(self, mask: Mask | None) -> None:
+        self._made.plain(mask)
+
+    def whole(self, mask: Mask | None) -> None:
+        self._made.whole(mask)
+
+    def __call__(self, mask: Mask | None) -> None:
+        self._made(mask)
+
+
 class Ending:
     """The last instruction of a block of code: a branch, a barrier, an exit."""
 

@@ -9,6 +9,7 @@ from typing import Any
 from harness.ptx.builder import SEEN, Builder, Run
 from harness.ptx.hazards import Site
 from harness.ptx.lanes import Array, Mask
+from harness.ptx.liveness import Step
 from harness.ptx.native.build import Library, library
 from harness.ptx.native.program import Program
 from harness.ptx.native.translate import Load, Stretch, Translator
@@ -37,23 +38,31 @@ class Native:
         for memory in self._memories:
             memory.forget()
 
+    def step(self, b: Builder, i: Instruction, site: Site) -> Step | None:
+        """What an instruction reads and writes, if it may be part of a stretch."""
+        written = self._translator.target(i)
+        if not written:
+            return None
+        reads = frozenset(b.slot(o) for operand in i.operands[1:] for o in _registers(operand))
+        return Step(reads, frozenset(b.slot(o) for o in written))
+
     def blocks(
-        self, blocks: Sequence[tuple[Sequence[Instruction], Sequence[Run], Sequence[int]]]
-    ) -> list[NativeBlock]:
-        """Of each block: (code, its functions, successors). Code may end with what is not of the functions: a
-        branch, or a barrier."""
+        self, blocks: Sequence[tuple[Sequence[Instruction], Sequence[Run], Sequence[Step], Sequence[int]]]
+    ) -> list[Callable[[], list[Run]]]:
+        """Of each block: (code, its functions, its steps, successors), what gives its functions in C; most
+        blocks are never asked. Code may end with what is not of the functions: a branch, or a barrier."""
         self._sites = {id(site.instruction): site for site in self._b.sites}
 
         @cache
         def facts() -> tuple[list[list[tuple[int, int]]], list[int]]:
-            found = [[self._facts(i) for i in code] for code, _, _ in blocks]
-            return found, self._alive(found, [after for _, _, after in blocks])
+            found = [list(map(self._facts, code, steps)) for code, _, steps, _ in blocks]
+            return found, self._alive(found, [after for *_, after in blocks])
 
         def make(at: int) -> list[Run]:
             found, alive = facts()
             return self._block(*blocks[at][:2], found[at], alive[at])
 
-        return [NativeBlock(runs, partial(make, at)) for at, (_, runs, _) in enumerate(blocks)]
+        return [cache(partial(make, at)) for at in range(len(blocks))]
 
     def _register(self, value: Any) -> int:
         """A register of our own, also while the kernel runs."""
@@ -64,14 +73,10 @@ class Native:
 
     # Which registers are read later
 
-    def _facts(self, i: Instruction) -> tuple[int, int]:
+    def _facts(self, i: Instruction, step: Step) -> tuple[int, int]:
         """Registers that an instruction certainly writes, and those it may read, as bits."""
-        written = self._translator.target(i)
-        rest = i.operands[1:] if written else i.operands
-        reads = sum(1 << slot for slot in {self._b.slot(o) for operand in rest for o in _registers(operand)})
-        if i.guard is not None:
-            reads |= 1 << self._b.slot(Register(i.guard[0]))
-        return sum(1 << slot for slot in {self._b.slot(o) for o in written}), reads
+        reads, writes = (sum(1 << slot for slot in slots) for slots in (step.reads, step.writes))
+        return (writes, reads) if self._translator.target(i) else (0, reads | writes)
 
     def _alive(self, facts: list[list[tuple[int, int]]], successors: list[Sequence[int]]) -> list[int]:
         """After each block."""
@@ -148,22 +153,6 @@ class Native:
         strides = [load.count for load in stretch.loads]
         program = Program(self._library, late, inputs, outputs, stretch.dtypes, strides)
         return [_runner(self._b.state, first, loads, program, plain)]
-
-
-class NativeBlock:
-    """A block that is translated once it has run a few times: most of a kernel runs seldom."""
-
-    PATIENCE = 2
-
-    def __init__(self, plain: Sequence[Run], make: Callable[[], Sequence[Run]]) -> None:
-        self._runs, self._make, self._left = plain, make, self.PATIENCE
-
-    def runs(self) -> Sequence[Run]:
-        if self._left >= 0:
-            if not self._left:
-                self._runs = self._make()
-            self._left -= 1
-        return self._runs
 
 
 def _runner(

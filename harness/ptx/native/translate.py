@@ -106,13 +106,16 @@ class Translator:
     def __init__(self, b: Builder, register: Callable[[Any], int]) -> None:
         self._b, self._register = b, register
         self._constants: dict[tuple[str, bytes], int] = {}
+        self._targets: dict[int, tuple[Operand, ...]] = {}  # by instruction
 
     def target(self, i: Instruction) -> tuple[Operand, ...]:
         """The registers that an instruction certainly writes, where it may be part of a stretch."""
-        if i.guard is not None or not self._fits(i):
-            return ()
-        first = i.operands[0]
-        return first.items if isinstance(first, Vector) else (first,)
+        if (found := self._targets.get(id(i))) is None:
+            first, found = i.operands[:1], ()
+            if i.guard is None and self._fits(i):
+                found = first[0].items if isinstance(first[0], Vector) else first
+            self._targets[id(i)] = found
+        return found
 
     def add(self, stretch: Stretch, i: Instruction) -> bool:
         """Adds an instruction; False if it can be no part of this stretch."""

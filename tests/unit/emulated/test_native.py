@@ -18,7 +18,6 @@ from harness.oracle import make_inputs
 from harness.ptx import Counters
 from harness.ptx.native import build
 from harness.ptx.native.operations import OPERATIONS, SIZES
-from harness.ptx.native.stretches import NativeBlock
 from tests.ladder import LADDER, select
 from tests.mutants import MUTANTS, Mutant, real
 from tests.mutants import build as build_mutant
@@ -27,12 +26,6 @@ pytestmark = pytest.mark.skipif(
     build.library() is None, reason=f"straight-line code runs on {build.describe()}"
 )
 LANES = 2080  # more than a strip, and not a multiple of one
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also what runs once is translated."""
-    monkeypatch.setattr(NativeBlock, "PATIENCE", 0)
 
 
 def on_numpy(patch: pytest.MonkeyPatch) -> None:
