@@ -173,9 +173,8 @@ def _outputs(case: Case, buffers: Mapping[str, Buffer], i: int, report: Report) 
     notes = [Violation(n.check, n.message) for n in report.notes if n.launch == i]
     if printed := "".join(text for launch, text in report.printed if launch == i):
         first, *more = printed.splitlines() or [""]
-        notes.append(
-            Violation("printf", f"prints {first!r}" + (f" and {len(more)} lines more" if more else ""))
-        )
+        lines = f", the first of {len(more) + 1} lines" if more else ""
+        notes.append(Violation("printf", f"prints {first!r}{lines}"))
     return Outputs(buffer.values(i), tuple(found), not report.stopped, tuple(notes))
 
 

@@ -10,7 +10,7 @@ import pytest
 from harness.devices import DeviceError
 from harness.devices.emulated.device import EmulatedDevice
 from harness.model import F32, BlockShape, Case, Config, Kernel, Problem, Takes, find_dtype
-from harness.oracle.verify import Finding, verify
+from harness.oracle.verify import Finding, examine, verify
 
 PARAMETERS = "int M, int N, int K, float alpha, const float *A, const float *B, float beta, float *C"
 PLAIN = """
@@ -28,11 +28,15 @@ __global__ void gemm(PARAMETERS) {
 pytestmark = pytest.mark.compile
 
 
-def found(folder: Path, source: str, takes: Takes) -> list[Finding]:
+def case_of(folder: Path, source: str, takes: Takes) -> Case:
     file = folder / "gemm.cu"
     file.write_text(source)
     kernel = Kernel("gemm", file, "gemm<8>", BlockShape((8, 8), (8, 8)), parameters=PARAMETERS, takes=takes)
-    return verify(EmulatedDevice(), Case(kernel, F32, Config(), Problem(13, 11, 9)))
+    return Case(kernel, F32, Config(), Problem(13, 11, 9))
+
+
+def found(folder: Path, source: str, takes: Takes) -> list[Finding]:
+    return verify(EmulatedDevice(), case_of(folder, source, takes))
 
 
 def test_reading_c_where_beta_is_0_is_found_unless_the_declaration_says_so(tmp_path: Path) -> None:
@@ -57,6 +61,15 @@ def test_assertions_and_printf_of_a_kernel(tmp_path: Path, text: str, said: str)
     findings = found(tmp_path, source, Takes(finite_c=True))
     assert [finding.check for finding in findings] == ["trap"] * bool(said)
     assert all(said in finding.message for finding in findings)
+
+
+def test_what_a_kernel_prints_is_a_note(tmp_path: Path) -> None:
+    line = 'if (row == 3 && column < 2) printf("column %d of %d\\n", column, N);'
+    source = "#include <cstdio>" + PLAIN.replace("BEFORE", line)
+    seen = examine(EmulatedDevice(), case_of(tmp_path, source, Takes(finite_c=True)))
+    assert list(seen.findings) == []
+    told = {note.message for note in seen.notes if note.check == "printf"}
+    assert "prints 'column 0 of 11', the first of 2 lines" in told
 
 
 @pytest.mark.parametrize(("dtype", "checks"), [("f16acc16_f16", []), ("f16_f16", ["exact"])])
