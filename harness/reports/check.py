@@ -177,7 +177,7 @@ def notes_lines(rows: Sequence[CheckRow]) -> list[str]:
         for (stage, check, where), (said, seen, variants) in groups.items()
     ]
     count = "1 note" if len(lines) == 1 else f"{len(lines)} notes"
-    return [f"{count}, which are no errors (--strict-notes makes them errors):", *lines]
+    return [f"{count}, no errors without --strict-notes:", *lines]
 
 
 def waived_lines(rows: Sequence[CheckRow], unused: Sequence[tuple[str, Waiver]]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from harness.commands import plugin
 from harness.compiler import tools
 from harness.compiler.errors import ToolchainError
 from harness.devices import DeviceError, Inputs, Outputs, Violation
@@ -140,6 +141,23 @@ def test_a_note_is_kept_once_and_is_no_failure() -> None:
     assert note.check == "barrier"
 
 
+def test_notes_pass_and_are_shown_and_strict_notes_fail(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which device is opened is up to the option; what it says of the kernel is the same."""
+
+    def opened(arch: str, strict: bool, time_limit: float) -> NumpyDevice:
+        return _Seeing("barrier") if strict else _Noting()
+
+    monkeypatch.setattr(plugin, "open_emulated", opened)
+    only = (*SMALL, KERNELS_FILE, "--device=emulated", "-k", "test_kernel")
+    lenient = rig.run(*only)
+    assert lenient.status == 0, lenient.text
+    assert "1 note, no errors without --strict-notes:" in lenient.text
+    assert "naive: barrier at naive.cu:7: thread 1 waits elsewhere (variants: 1, problems: 1)" in lenient.text
+    strict = rig.run(*only, "--strict-notes")
+    assert strict.status == 1, strict.text
+    assert "1 variant checked without a GPU: 1 WRONG" in strict.text
+
+
 def test_notes_are_gathered_by_kernel_check_and_line() -> None:
     one, two = (f"barrier: thread {n} waits elsewhere at k.cu:7 (PTX line {n}: bar.sync 0)" for n in (5, 6))
     other = "uninit: thread 3 reads C at k.cu:9 (PTX line 8: ld.global)"
@@ -152,7 +170,7 @@ def test_notes_are_gathered_by_kernel_check_and_line() -> None:
     rows = check_rows(reports, "sm_90a", LADDER)
     assert {row.verdict for row in rows} == {"PASS"}
     assert notes_lines(rows) == [
-        "2 notes, which are no errors (--strict-notes makes them errors):",
+        "2 notes, no errors without --strict-notes:",
         "tiled: barrier at k.cu:7: thread 5 waits elsewhere (variants: 2, problems: 3)",
         "tiled: uninit at k.cu:9: thread 3 reads C (variants: 1, problems: 1)",
     ]

@@ -42,3 +42,12 @@ def test_what_the_compiler_removes() -> None:
         result = ptx.run(text, grid=1, block=32, arguments=[np.ones(32, np.float32)])
         assert (result.hazards, result.notes) == ((), ())
         assert np.array_equal(result.arrays[0], np.full(32, value), equal_nan=True)
+
+
+def test_what_a_thread_did_before_it_exited() -> None:
+    """PTX promises order to those that come to the barrier; a warp that has exited is no more of the block."""
+    body = (
+        "mov.u32 %r10, cells;\nshl.b32 %r11, %r1, 2;\nadd.u32 %r12, %r10, %r11;\nst.shared.u32 [%r12], %r1;\n"
+    )
+    body += "setp.lt.u32 %p1, %r1, 32;\n@%p1 ret;\nbar.sync 0;\nld.shared.u32 %r14, [%r12+-128];\n"
+    assert checks(body + "st.global.u32 [%rd6], %r14;", ".shared .align 4 .b8 cells[256];", 64) == []
