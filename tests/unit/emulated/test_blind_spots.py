@@ -46,8 +46,15 @@ def test_what_the_compiler_removes() -> None:
 
 def test_what_a_thread_did_before_it_exited() -> None:
     """PTX promises order to those that come to the barrier; a warp that has exited is no more of the block."""
-    body = (
-        "mov.u32 %r10, cells;\nshl.b32 %r11, %r1, 2;\nadd.u32 %r12, %r10, %r11;\nst.shared.u32 [%r12], %r1;\n"
-    )
-    body += "setp.lt.u32 %p1, %r1, 32;\n@%p1 ret;\nbar.sync 0;\nld.shared.u32 %r14, [%r12+-128];\n"
-    assert checks(body + "st.global.u32 [%rd6], %r14;", ".shared .align 4 .b8 cells[256];", 64) == []
+    body = """
+    mov.u32 %r10, cells;
+    shl.b32 %r11, %r1, 2;
+    add.u32 %r12, %r10, %r11;
+    st.shared.u32 [%r12], %r1;
+    setp.lt.u32 %p1, %r1, 32;
+    @%p1 ret;
+    bar.sync 0;
+    ld.shared.u32 %r14, [%r12+-128];
+    st.global.u32 [%rd6], %r14;
+"""
+    assert checks(body, ".shared .align 4 .b8 cells[256];", 64) == []
