@@ -19,12 +19,13 @@ import numpy as np
 from harness.ptx.barrier import Barrier, Barriers, Free
 from harness.ptx.builder import Run
 from harness.ptx.counters import Counters
+from harness.ptx.deciding import Ending
 from harness.ptx.exits import Exits
 from harness.ptx.hazards import Report, Site, Tell, Trap
 from harness.ptx.lanes import Array, Geometry, Mask
 from harness.ptx.state import State
 from harness.ptx.syntax import Instruction
-from harness.ptx.tracked import Ending, Later, Tracked
+from harness.ptx.tracked import Later, Tracked
 from harness.ptx.undefined import Switch
 from harness.ptx.waits import Wait, Waits
 from harness.ptx.warps import Gate, Gates

@@ -13,6 +13,7 @@ import numpy as np
 from harness.ptx.barrier import Barrier, counts
 from harness.ptx.builder import Builder, Run
 from harness.ptx.counters import Counters
+from harness.ptx.deciding import Ending, ones
 from harness.ptx.flow import Block, Flow, ends
 from harness.ptx.hazards import Hazard, Report, Site, Trap
 from harness.ptx.inflight import InFlight
@@ -25,7 +26,7 @@ from harness.ptx.memory import RESERVED, GlobalMemory
 from harness.ptx.native.stretches import Native
 from harness.ptx.state import State
 from harness.ptx.syntax import Entry, Instruction, Name, PtxError, Register, size_of
-from harness.ptx.tracked import Ending, Later, Tracked, ones
+from harness.ptx.tracked import Later, Tracked
 from harness.ptx.undefined import Undefined
 from harness.ptx.warps import Gate, is_collective, names_all
 

@@ -78,6 +78,7 @@ class Undefined:
         self.registers: dict[int, Shade] = {}
         self.sampling: Any = None  # while an instruction is executed for its undefined bits alone
         self.fresh: Fresh | None = None
+        self.unplaced: dict[int, int] = {}  # origins of registers that nothing has read so far, by slot
         self._lanes = 0
         self.begin()
 
@@ -93,11 +94,14 @@ class Undefined:
         they are written, by slot."""
         self._lanes, self.fresh, self.sampling = lanes, None, None
         self.registers.clear()
+        self.unplaced = {}
         for slot, (name, bits) in unset.items():
             number = self._number(
                 ("register", slot), partial(Origin, f"register {name.split('@')[0]}, not set before", None)
             )
             self.registers[slot] = np.full(lanes, bits), np.full(lanes, number, ORIGIN)
+            if self._origins[number].site is None:
+                self.unplaced[slot] = number
 
     def _number(self, key: Any, make: Callable[[], Origin]) -> int:
         if key not in self._numbers:
@@ -123,11 +127,11 @@ class Undefined:
         launch = self._hazard(CHECK, "", None, fresh.lane).launch
         return self._number((launch, id(fresh.site)), make)
 
-    def read_first(self, site: Site, numbers: Iterable[int]) -> None:
-        """Registers that nothing has written are read here."""
-        for number in numbers:
-            if number and self._origins[number].site is None:
-                self._origins[number].site = site
+    def read_first(self, site: Site, slots: Iterable[int]) -> None:
+        """These registers are read here: the place of those that nothing has written."""
+        for slot in slots:
+            if slot in self.unplaced:
+                self._origins[self.unplaced.pop(slot)].site = site
 
     # Where a value matters
 
@@ -135,8 +139,6 @@ class Undefined:
         """An undefined value decides in the lanes ``bad`` (lanes,) bool, at this site."""
         lane = int(np.argmax(bad))
         number = self._root(int(origins[lane]))
-        if site is not None:
-            self.read_first(site, [number])
         self._origins[number].mattered = True
         self._tell(CHECK, f"{how}, {self._comes_from(number)}", site, lane)
 
