@@ -16,7 +16,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Reference = Callable[..., Array]
 THREADS, BLOCKS = 128, 8
 LANES = THREADS * BLOCKS
-IN, OUT = 64, 32  # bytes a lane
+IN, OUT = 128, 32  # bytes a lane
 
 
 @dataclass(frozen=True)

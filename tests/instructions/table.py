@@ -318,7 +318,8 @@ def _products() -> Iterator[Probe]:
         yield from mma("m8n8k32", "s32", a, b, (1, 1, 2))
         yield from mma("m16n8k32", "s32", a, b, (2, 1, 4))
         yield from mma("m16n8k64", "s32", a, b, (4, 2, 4))
-    for shape, counts in (("m8n8k4", (1, 1, 2)), ("m16n8k4", (2, 1, 4))):
+    doubles = {"m8n8k4": (1, 1, 2), "m16n8k4": (2, 1, 4), "m16n8k8": (4, 2, 4), "m16n8k16": (8, 4, 4)}
+    for shape, counts in doubles.items():
         yield from mma(shape, "f64", "f64", "f64", counts)
     for shape, counts in (("m8n8k128", (1, 1, 2)), ("m16n8k128", (2, 1, 4)), ("m16n8k256", (4, 2, 4))):
         for operation in ("xor", "and"):
