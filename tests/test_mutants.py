@@ -17,7 +17,21 @@ from harness.model import Case, Problem
 from harness.oracle import verify
 from harness.project.suites import VERIFIED
 from harness.timing.plan import Plan
-from tests.mutants import MUTANTS, SLOW, WRONG, Mutant, Rotten, build, cases, gpu, matrix, real
+from tests.mutants import (
+    MUTANTS,
+    SLOW,
+    WRONG,
+    Mutant,
+    Rotten,
+    build,
+    cases,
+    generated,
+    gpu,
+    matrix,
+    operators,
+    real,
+)
+from tests.mutants.equivalent import SURVIVORS
 from tests.mutants.examine import emulate, examine, open_device
 
 pytestmark = pytest.mark.mutants
@@ -92,6 +106,44 @@ def test_the_kill_matrix_has_the_mutants_that_there_are(page: list[str]) -> None
     rows = [cells for line in page if len(cells := line.split(" | ")) > 4 and cells[1].startswith("`")]
     assert [cells[1].strip("`") for cells in rows] == _names(MUTANTS)
     assert {cells[0].removeprefix("| ") for cells in rows} == kinds
+
+
+# Made by mutation operators
+
+OUTCOMES = generated.load()[1]
+FOUND = [m for m in operators.everything() if OUTCOMES[generated.key(m)].what == generated.CAUGHT]
+
+
+def test_generated_mutants_are_those_that_were_examined() -> None:
+    assert not list(generated.stale()), f"`{generated.RENEW}` examines the others"
+
+
+def test_of_the_generated_mutants_that_are_wrong_nearly_all_are_caught() -> None:
+    assert not list(generated.missed(OUTCOMES))
+    assert len(FOUND) >= 120
+    assert len(FOUND) / (len(FOUND) + len(SURVIVORS)) >= 0.98
+    assert len({mutant.kernel for mutant in FOUND}) == 14
+    assert len({mutant.kind for mutant in FOUND}) == len(operators.OPERATORS)
+
+
+def test_the_page_has_the_generated_mutants(page: list[str]) -> None:
+    assert "\n".join(matrix.generated_section()) in "\n".join(page), f"`{matrix.RENEW}` updates it"
+
+
+def test_an_operator_changes_the_code_and_nothing_beside_it() -> None:
+    for mutant in operators.everything():
+        ((old, new),) = mutant.edits
+        assert old != new
+        assert [line.strip()[:2] for line in old.split("\n") if line.strip()[:1] in ("#", "/")] == [
+            line.strip()[:2] for line in new.split("\n") if line.strip()[:1] in ("#", "/")
+        ]
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("mutant", FOUND[:: len(FOUND) // 12], ids=lambda mutant: mutant.name)
+def test_a_generated_mutant_is_caught_again(mutant: Mutant, emulated: EmulatedDevice, tmp_path: Path) -> None:
+    outcome = OUTCOMES[generated.key(mutant)]
+    assert set(generated.again(mutant, outcome, tmp_path, emulated)) == set(outcome.checks)
 
 
 # On a GPU

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from harness.compiler.errors import ToolchainError
 from harness.compiler.tools import pinned_tools
-from tests.mutants import MUTANTS, SLOW, Mutant, gpu
+from tests.mutants import MUTANTS, SLOW, Mutant, generated, gpu, operators
+from tests.mutants.equivalent import EQUIVALENT, SURVIVORS
 from tests.mutants.examine import HAZARDS, Seen, examine, open_device
 from tests.mutants.gpu import Results
 
@@ -37,11 +38,18 @@ ladder or of the tests' own project (`tests/operations/`), and all are caught wi
 - **bounds**, **race**, **uninit**, **barrier, hang**: what the emulated device reports, for the first problem
   with any report.
 - **static**, **counter**: the compiler metrics, or the memory counters, differ from the stored ones. That
-  fails
-  until someone accepts it. For a mutant with a wrong result it shows that something changed, not that it is
-  wrong. A launch that had to be stopped is not counted.
+  fails until someone accepts it. For a mutant with a wrong result it shows that something changed, not that
+  it is wrong: **values or hazards** does not count these two. A launch that had to be stopped is not counted.
 - **H200 values**, **compute-sanitizer**: the first check that fails on a GPU, or the launch error; and the
   first of compute-sanitizer's tools that reports anything. {on_gpu}
+"""
+
+_GENERATED = """## Made by mutation operators
+
+One edit by each operator (`tests/mutants/operators.py`) for each stage, at a place drawn with seed {seed}. An
+edit of which nvcc {compiler} makes the same code is none. The others run on the problems of the check until
+values or hazards show them; compiler metrics and counters are not looked at. Examined by
+`{renew}`; the tests run some of them again.
 """
 
 
@@ -76,7 +84,41 @@ def render(seen: Mapping[str, Seen], on_gpu: Results) -> str:
     parts += ["\n## Correct but slower: what is reported\n"]
     parts += [_line(["mutant", "compiler metrics", "memory counters"]), _line(["---"] * 3)]
     parts += [detail(mutant, seen[mutant.name]) for mutant in SLOW]
+    parts += ["", *generated_section()]
     return "\n".join(parts) + "\n"
+
+
+def generated_section() -> Iterator[str]:
+    """What came of the mutants that the operators make, as it is stored."""
+    made, outcomes = generated.load()
+    yield _GENERATED.format(seed=made["seed"], compiler=made["compiler"][0], renew=generated.RENEW)
+    columns = ["operator", "edits", generated.BROKEN, generated.SAME, "right", "wrong", "caught", "by values"]
+    yield from (_line(columns), _line(["---"] + ["---:"] * (len(columns) - 1)))
+    of = {mutant: outcomes[generated.key(mutant)] for mutant in operators.everything()}
+    for kind in [*(operator.kind for operator in operators.OPERATORS), "all"]:
+        found = [(m.name, outcome) for m, outcome in of.items() if kind in (m.kind, "all")]
+        caught = [outcome for _, outcome in found if outcome.what == generated.CAUGHT]
+        broken, same = (sum(o.what == what for _, o in found) for what in (generated.BROKEN, generated.SAME))
+        right = sum(name in EQUIVALENT for name, _ in found)
+        wrong = len(found) - broken - same - right
+        by_values = sum(outcome.by_value for outcome in caught)
+        numbers = (len(found), broken, same, right, wrong, len(caught), by_values)
+        yield _line([kind, *(str(number or "") for number in numbers)])
+    yield from (
+        "",
+        "Those that are right, and why:",
+        "",
+        _line(["mutant", "edit", "why"]),
+        _line(["---"] * 3),
+    )
+    yield from (_line(_said(mutant, EQUIVALENT)) for mutant in of if mutant.name in EQUIVALENT)
+    yield from ("", "Those that nothing catches, and what it would take:", "")
+    yield from (_line(["mutant", "edit", "what it would take"]), _line(["---"] * 3))
+    yield from (_line(_said(mutant, SURVIVORS)) for mutant in of if mutant.name in SURVIVORS)
+
+
+def _said(mutant: Mutant, of: Mapping[str, str]) -> list[str]:
+    return [f"`{mutant.name}`", mutant.about.replace("|", "\\|"), of[mutant.name]]
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -104,14 +146,17 @@ def _on_gpu(mutant: Mutant, on_gpu: Results) -> list[str]:
 
 def _summary(seen: Mapping[str, Seen], on_gpu: Results) -> Iterator[str]:
     """How many of each class each column catches."""
-    columns = ["class", "mutants", "kernels", *COLUMNS, "H200 values", "compute-sanitizer"]
+    columns = ["class", "mutants", "kernels", "values or hazards"]
+    columns += [*COLUMNS, "H200 values", "compute-sanitizer"]
     yield from (_line(columns), _line(["---"] + ["---:"] * (len(columns) - 1)))
     for kind in [*dict.fromkeys(mutant.kind for mutant in MUTANTS), "all"]:
         of_kind = [mutant for mutant in MUTANTS if kind in (mutant.kind, "all")]
         rows = [[*_caught(seen[m.name]).values(), *_on_gpu(m, on_gpu)] for m in of_kind]
         counts = [sum(cell not in ("", "–") for cell in column) for column in zip(*rows, strict=True)]
         stages = len({mutant.kernel for mutant in of_kind})
-        yield _line([kind, str(len(of_kind)), str(stages), *(str(count or "") for count in counts)])
+        surely = sum(seen[mutant.name].wrong for mutant in of_kind)
+        numbers = (len(of_kind), stages, surely, *counts)
+        yield _line([kind, *(str(number or "") for number in numbers)])
 
 
 def _examine(number: int) -> Seen:

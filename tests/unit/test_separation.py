@@ -1,11 +1,16 @@
 """No mistake of one quantity for another is hidden by the problems of the suite; the search finds a hidden
-one."""
+one; and what it says of a problem is what happens."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from harness.model import Problem
+from harness.devices.emulated.device import EmulatedDevice
+from harness.model import Case, Problem
+from harness.oracle import verify
+from tests.mutants import Mutant, build
 from tests.separation import EQUIVALENT, ROLES, Duty, Tile, duties, hidden, shown, verified
 
 TILES = verified()
@@ -72,3 +77,34 @@ def test_what_is_called_equivalent_is_a_mistake_that_no_problem_would_show() -> 
         for tile, problems in TILES.items():
             value = of[role].others[other]
             assert not any(of[role].shows(p, tile, value(p, tile)) for p in problems)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    ("old", "new", "duty"),
+    [
+        ("rows_aligned(A, lda)", "rows_aligned(A, ldb)", Duty("A's rows are aligned", "ldb")),
+        ("rows_aligned(B, ldb)", "rows_aligned(C, ldb)", Duty("B's start is aligned", "start of C")),
+        ("k0 + k < K ? N : 0", "k0 + k < N ? N : 0", Duty("guard of B's rows", "n")),
+        ("row < M ? K : 0", "row < M ? lda : 0", Duty("guard of A's columns", "lda")),
+        ("N - col, c_aligned", "ldc - col, c_aligned", Duty("guard of C's columns", "ldc")),
+        ("A + (size_t)row", "A + row", Duty("offset of a row within a tile of A", "31 bits")),
+    ],
+    ids=lambda value: value.other if isinstance(value, Duty) else "",
+)
+def test_what_a_problem_shows_is_what_happens_to_a_kernel_with_the_mistake(
+    old: str, new: str, duty: Duty, tmp_path: Path
+) -> None:
+    """On every problem of the suite; one with alpha 0 is small, and launched with other alphas, too."""
+    kernel = build(Mutant("planted", "vectorized", "", ((old, new),)), tmp_path)
+    device = EmulatedDevice(by_source=False)
+    tile = Tile(128, 128, 8, 4)
+    said, happens = {}, {}
+    for problem in TILES[tile]:
+        if problem.alpha:
+            said[problem.id] = duty in shown(problem, tile)
+            happens[problem.id] = bool(
+                verify(device, Case(kernel, kernel.dtypes[0], kernel.configs[0], problem))
+            )
+    assert said == happens
+    assert set(said.values()) == {True, False}
