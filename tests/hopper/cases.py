@@ -86,6 +86,23 @@ def bulk(*defines: str) -> Launch:
     return Launch("bulk.cu", (4,), 256, arguments, want, "bulk", defines=defines)
 
 
+def tokens(*defines: str) -> Launch:
+    """mbarriers by their states, with cp.async."""
+    x = np.random.default_rng(0).integers(-99, 99, 256).astype(np.int32)
+    arguments = x, ptx.Empty(256, np.int32), ptx.Empty(256, np.int32)
+    want = {1: x[::-1].copy(), 2: np.full(256, 7, np.int32)}
+    return Launch("tokens.cu", (1,), 256, arguments, want, "tokens", defines=defines)
+
+
+def ring(*defines: str) -> Launch:
+    """Bulk copies and sums from block to block of a cluster."""
+    given = 1000 * np.arange(8, dtype=np.int32)[:, None] + np.arange(128, dtype=np.int32)
+    before = [block // 4 * 4 + (block - 1) % 4 for block in range(8)]
+    arguments = ptx.Empty((8, 128), np.int32), ptx.Empty((8, 128), np.int32)
+    want = {0: given[before], 1: given[before] + np.arange(128, dtype=np.int32)}
+    return Launch("tokens.cu", (8,), 128, arguments, want, "ring", defines=defines)
+
+
 KINDS: dict[str, Any] = {
     "f16": np.float16,
     "bf16": ml_dtypes.bfloat16,
@@ -202,6 +219,9 @@ def everything() -> dict[str, Launch]:
         "multicast": multicast(),
         "sums": sums(),
         "bulk": bulk(),
+        "multicast-relaxed": multicast("RELAXED_AFTER_FENCE"),
+        "tokens": tokens(),
+        "ring": ring(),
         **{"wgmma-" + "-".join(map(str, f)): form(*f) for f in FORMS},
         **{f"box-{name}": box(name) for name in BOXES},
         **{

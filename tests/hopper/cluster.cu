@@ -26,10 +26,17 @@ extern "C" __global__ void __cluster_dims__(1, 2, 1) __launch_bounds__(1024)
             init(&empty[i], 2 * 32);
 #endif
         }
+#ifdef RELAXED_WITHOUT_FENCE
+#define RELAXED_AFTER_FENCE
+#else
         fence_init();
+#endif
     }
 #ifdef BLOCK_BARRIER_AFTER_INIT
     __syncthreads();
+#elif defined RELAXED_AFTER_FENCE
+    cluster_arrive_relaxed();
+    cluster_wait();
 #else
     cluster_sync();
 #endif
@@ -94,7 +101,7 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) sums(const float* x, int ro
 #ifdef BLOCK_BARRIER
     __syncthreads();
 #elif defined RELAXED_ARRIVAL
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;");
+    cluster_arrive_relaxed();
     cluster_wait();
 #elif !defined NO_BARRIER
     cluster_sync();

@@ -56,8 +56,8 @@ class Asynchronous:
         self.proxy: AsyncProxy = shared.proxy
         self._shared = shared
         self.mbarriers = MBarriers(shared, clocks, geometry, report)
-        self.clusters = ClusterBarrier(clocks, geometry, report)
-        self._lifetimes = Lifetimes(clocks, geometry, report)
+        self.clusters = ClusterBarrier(clocks, geometry, self.mbarriers)
+        self._lifetimes = Lifetimes(clocks, geometry, report, self.clusters.met)
         if geometry.cluster_size > 1:
             shared.visit = self._lifetimes.visit
         self.bulk: dict[int, Groups] = defaultdict(Groups)  # by lane
@@ -176,8 +176,8 @@ class Asynchronous:
 class ClusterBarrier:
     """barrier.cluster: all threads of a cluster that have not exited arrive, and wait for one another."""
 
-    def __init__(self, clocks: Clocks, geometry: Geometry, report: Any) -> None:
-        self._clocks, self._geometry, self._report = clocks, geometry, report
+    def __init__(self, clocks: Clocks, geometry: Geometry, mbarriers: MBarriers) -> None:
+        self._clocks, self._geometry, self._mbarriers = clocks, geometry, mbarriers
         clusters = geometry.lanes // clocks.group
         living = np.ones(geometry.lanes, bool) if geometry.living is None else geometry.living
         self._alive = living.reshape(clusters, clocks.group).copy()
@@ -186,7 +186,12 @@ class ClusterBarrier:
         self._mine = np.full(geometry.lanes, -1, np.int64)  # the phase that a lane has arrived at
         self._handed: dict[int, list[tuple[Array, Array]]] = defaultdict(list)
         self._released: dict[int, list[tuple[Array, Array]]] = {}
+        self._relaxed: dict[int, list[Array]] = defaultdict(list)
         self.version = 0
+
+    def met(self, row: int) -> bool:
+        """Whether the cluster of a block has met at least once."""
+        return bool(self._phase[row // self._geometry.cluster_size])
 
     def arrive(self, site: Site, lanes: Array, releases: bool) -> None:
         if (self._mine[lanes] >= 0).any():
@@ -198,6 +203,8 @@ class ClusterBarrier:
             self._missing[cluster, here % self._clocks.group] = False
             if releases:
                 self._handed[int(cluster)].append(self._clocks.released(here))
+            else:
+                self._relaxed[int(cluster)].append(here)
             self._settle(int(cluster))
         self._clocks.tick()
 
@@ -214,6 +221,8 @@ class ClusterBarrier:
         self._phase[cluster] += 1
         self._missing[cluster] = self._alive[cluster]
         self._released[cluster] = self._handed.pop(cluster, [])
+        for lanes in self._relaxed.pop(cluster, []):
+            self._mbarriers.publish(lanes)
         self.version += 1
 
     def ready(self, lanes: Array) -> Array:

@@ -6,6 +6,7 @@ knows that the last use is over (PTX ISA §5.1.7); nor while a copy to it is in 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,10 +25,10 @@ class _Visit:
 
 
 class Lifetimes:
-    """Of the shared memory of the blocks that run together."""
+    """Of the shared memory of the blocks that run together; ``met``: whether the cluster of a block has."""
 
-    def __init__(self, clocks: Clocks, geometry: Geometry, report: Tell) -> None:
-        self._clocks, self._geometry, self._report = clocks, geometry, report
+    def __init__(self, clocks: Clocks, geometry: Geometry, report: Tell, met: Callable[[int], bool]) -> None:
+        self._clocks, self._geometry, self._report, self._met = clocks, geometry, report, met
         self._left = np.full(geometry.count, geometry.size, np.int64)  # threads that have not exited
         self._visits: list[dict[int, _Visit]] = [{} for _ in range(geometry.count)]
         self._copies: list[dict[int, tuple[int, int, Site]]] = [{} for _ in range(geometry.count)]
@@ -40,7 +41,7 @@ class Lifetimes:
             if not self._left[row]:
                 what = f"uses the shared memory of {self._name(row)}, which has exited"
                 self._report("race", what, site, lane)
-            elif not self._clocks.knows(np.array(lane), there, np.array(1)).any():
+            elif not (self._met(row) or self._clocks.knows(np.array(lane), there, np.array(1)).any()):
                 what = f"uses the shared memory of {self._name(row)} with nothing that shows that it runs"
                 self._report("race", f"{what}: no barrier of the cluster before", site, lane)
             if lasts:

@@ -34,6 +34,7 @@ class Object:
     when: int
     count: int
     fenced: bool = False
+    public: bool = False  # known to the whole cluster, by a fence and a relaxed arrival at its barrier
     live: bool = True
     pending: int = 0
     tx: int = 0
@@ -92,7 +93,7 @@ class MBarriers:
         return [(int(p), pattern.lane[places == p]) for p in np.unique(places)]
 
     def _check_known(self, site: Site, m: Object, lanes: Array) -> None:
-        bad = ~self._clocks.knows(lanes, np.array(m.who), np.array(m.when))
+        bad = ~(m.public | self._clocks.knows(lanes, np.array(m.who), np.array(m.when)))
         if bad.any():
             lane = int(lanes[np.argmax(bad)])
             who = self._geometry.other(m.who, lane)
@@ -135,6 +136,12 @@ class MBarriers:
         for m in self._at.values():
             if mask is None or mask.bits[m.who]:
                 m.fenced = True
+
+    def publish(self, lanes: Array) -> None:
+        """These lanes (n,) have arrived at the barrier of their cluster, relaxed: what they have initialised
+        and fenced is known past it."""
+        for m in self._at.values():
+            m.public |= m.fenced and bool((lanes == m.who).any())
 
     def inside(self, low: int, high: int) -> Object | None:
         """A live mbarrier within these bytes of the storage."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness import ptx
-from tests.hopper.cases import Launch, bulk, multicast, pipeline, sums
+from tests.hopper.cases import Launch, bulk, multicast, pipeline, ring, sums, tokens
 
 
 def ran(launch: Launch) -> tuple[ptx.Result, bool]:
@@ -87,6 +87,7 @@ OTHERS = {
         multicast,
         "BLOCK_BARRIER_AFTER_INIT",
     ): r"race: .*uses the mbarrier .*of block .* with no barrier between",
+    (multicast, "RELAXED_WITHOUT_FENCE"): r"race: .*uses the mbarrier .*of block .* with no barrier between",
     (multicast, "EXPECT_OWN_HALF"): r"race: .*reads .*is still writing",
     (multicast, "MASK_OF_ONE"): r"hang: .*waits for ever for the mbarrier .*tx-count 2048 bytes",
     (multicast, "MASK_OF_THREE"): r"bounds: .*copies to blocks of mask 0x7 in a cluster of 2",
@@ -105,11 +106,19 @@ OTHERS = {
     (bulk, "NOT_OF_16"): r"misaligned: .*copies 1016 bytes",
     (bulk, "FROM_OFF_16"): r"misaligned: .*is not aligned to 16 bytes",
     (bulk, "WAITS_FOR_ALL_BUT_ONE"): r"race: .*writes .*is still reading",
+    (tokens, "COUNTS_COPIES_APART"): r"hang: .*waits for ever for the mbarrier .*256 of 256 arrivals",
+    (
+        tokens,
+        "ARRIVES_WITHOUT_COPIES",
+    ): r"race: .*reads .*where an asynchronous copy of thread \d+ is in flight",
+    (tokens, "NO_STATE_WAIT"): r"race: .*reads .*which thread \d+ wrote with no barrier between",
+    (ring, "NO_FENCE"): r"race: .*reads .*with no fence.proxy.async between",
+    (ring, "OWN_BARRIER"): r"bounds: .*copies to one block and tells an mbarrier of another",
     (bulk, "WAIT_OF_ANOTHER_THREAD"): r"race: .*writes .*is still reading",
 }
 
 
-@pytest.mark.parametrize("kernel", [multicast, sums, bulk])
+@pytest.mark.parametrize("kernel", [multicast, sums, bulk, tokens, ring])
 def test_the_others_are_right(kernel: Any) -> None:
     result, right = ran(kernel())
     assert right
@@ -117,9 +126,12 @@ def test_the_others_are_right(kernel: Any) -> None:
     assert not result.notes
 
 
-@pytest.mark.parametrize("legal", ["FENCE_AFTER_BARRIER", "WAITS_ENOUGH"])
-def test_what_is_legal_is_not_reported(legal: str) -> None:
-    result, right = ran(bulk(legal))
+LEGAL = [(bulk, "FENCE_AFTER_BARRIER"), (bulk, "WAITS_ENOUGH"), (multicast, "RELAXED_AFTER_FENCE")]
+
+
+@pytest.mark.parametrize(("kernel", "legal"), LEGAL)
+def test_what_is_legal_is_not_reported(kernel: Any, legal: str) -> None:
+    result, right = ran(kernel(legal))
     assert right
     assert result.clean, said(result)
 
