@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,3 +59,24 @@ def test_a_tensor_map_is_read_back() -> None:
     made = ptx.TensorMap("float16", 1 << 50, (100, 7, 5), (208, 1456), (8, 3, 2), (1, 2, 1), 32, True)
     assert ptx.TensorMap.decode(made.encode()) == made
     assert len(made.encode()) == 128
+
+
+GROUPS = Path(__file__).with_name("kernels") / "cluster_groups.cu"
+
+
+def test_clusters_as_cooperative_groups_have_them() -> None:
+    x, out = np.arange(256, dtype=np.int32), ptx.Empty(256, np.int32)
+    arguments = [x, out, ptx.Empty((4, 4), np.int32)]
+    result = ptx.run(GROUPS, entry="neighbours", grid=4, block=64, cluster=2, arguments=arguments)
+    assert result.clean, result.hazards
+    np.testing.assert_array_equal(result.arrays[1].reshape(4, 64), x.reshape(4, 64)[[1, 0, 3, 2]])
+    sums = x.reshape(2, 128).sum(axis=1)
+    told = [[sums[0], 1, 0, 0], [0, 0, 1, 1], [sums[1], 1, 0, 0], [0, 0, 1, 1]]
+    assert result.arrays[2].tolist() == told
+
+
+def test_bulk_copies_as_the_programming_guide_has_them() -> None:
+    x = np.arange(128, dtype=np.int32)
+    result = ptx.run(GROUPS, entry="one_more", grid=1, block=128, arguments=[x, ptx.Empty(128, np.int32)])
+    assert result.clean, result.hazards
+    np.testing.assert_array_equal(result.arrays[1], x + 1)
