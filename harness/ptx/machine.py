@@ -28,7 +28,7 @@ from harness.ptx.state import State
 from harness.ptx.syntax import Entry, Instruction, Name, PtxError, Register, size_of
 from harness.ptx.tracked import Later, Tracked
 from harness.ptx.undefined import Undefined
-from harness.ptx.warps import Gate, is_collective, names_all
+from harness.ptx.warps import Gate, all_name_all, is_collective
 
 # What the functions of the table raise where operands are not those they expect.
 _NOT_KNOWN = (PtxError, LookupError, ValueError, TypeError, ArithmeticError, AssertionError, StopIteration)
@@ -48,7 +48,7 @@ class Machine:
         self.entry, self._source, self.lines = entry, source, lines
         asynchronous = any(is_asynchronous(i.op) for i in entry.code)
         # Order between some threads of a block, or of a warp, that others have no part in.
-        parted = any(counts(i) or (is_collective(i) and not names_all(i)) for i in entry.code)
+        parted = any(counts(i) for i in entry.code) or not all_name_all(entry.code)
         undefined = Undefined(self.report, self._hazard, self._keep, self._where)
         reserved = RESERVED if entry.capability >= 90 else 0
         self.state = State(

@@ -21,7 +21,7 @@ from harness.ptx.exits import Exits
 from harness.ptx.hazards import Site, Tell
 from harness.ptx.lanes import WARP, Array, Mask, full
 from harness.ptx.state import State
-from harness.ptx.syntax import Instruction, Number
+from harness.ptx.syntax import Instruction, Number, Operand, Register, Vector
 
 _OPS = re.compile(r"bar\.warp\.sync$|(shfl|vote|match|redux|elect)\.(\w+\.)*?sync\b")
 ALL = 0xFFFFFFFF
@@ -32,9 +32,19 @@ def is_collective(instruction: Instruction) -> bool:
     return bool(_OPS.match(instruction.op))
 
 
-def names_all(instruction: Instruction) -> bool:
-    """Whether the member mask is a number that names the whole warp."""
-    mask = instruction.operands[-1]
+def all_name_all(code: Sequence[Instruction]) -> bool:
+    """Whether each member mask is a number that names the whole warp, or a register that only holds it."""
+    masks = {i.operands[-1] for i in code if is_collective(i)}
+    held = {mask for mask in masks if isinstance(mask, Register)}
+    for i in code:
+        target = None if i.op.startswith("bar") or not i.operands else i.operands[0]
+        items = target.items if isinstance(target, Vector) else (target,)
+        if held & {*items} and not (i.op.startswith("mov") and _is_all(i.operands[-1])):
+            return False
+    return all(mask in held or _is_all(mask) for mask in masks)
+
+
+def _is_all(mask: Operand) -> bool:
     return isinstance(mask, Number) and int(mask.value) & ALL == ALL
 
 

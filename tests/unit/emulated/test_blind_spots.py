@@ -45,7 +45,7 @@ def test_what_the_compiler_removes() -> None:
 
 
 def test_what_a_thread_did_before_it_exited() -> None:
-    """PTX promises order to those that come to the barrier; a warp that has exited is no more of the block."""
+    """The barrier orders those that come to it; one that has exited is no more of the block."""
     body = """
     mov.u32 %r10, cells;
     shl.b32 %r11, %r1, 2;

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.emulated.rig import checks, hazards, per_lane
+from harness.ptx import parse
+from harness.ptx.warps import all_name_all
+from tests.unit.emulated.rig import checks, hazards, kernel, per_lane
 
 CELLS = ".shared .align 4 .b8 cells[512];"
 OWN = "mov.u32 %r10, cells;\nshl.b32 %r11, %r1, 2;\nadd.u32 %r12, %r10, %r11;\n"  # %r12: the thread's cell
@@ -200,3 +202,21 @@ def test_lanes_that_come_later_are_waited_for() -> None:
     """Those that take a detour, which lies behind in the program."""
     body = LOW + "mov.u32 %r14, 5;\n@%p1 bra $FAR;\n$BACK:\nshfl.sync.idx.b32 %r14, %r14, 3, 31, -1;\n" + SAY
     assert per_lane(body + "ret;\n$FAR:\nmov.u32 %r14, 9;\nbra $BACK;") == [9] * 32
+
+
+@pytest.mark.parametrize(
+    ("body", "partial"),
+    [
+        ("bar.warp.sync -1;", False),
+        ("mov.u32 %r16, -1;\nbar.warp.sync %r16;", False),
+        ("mov.u32 %r16, -1;\nbar.warp.sync 0xffffffff;\nmov.u32 %r16, 3;", False),
+        ("bar.warp.sync 1;", True),
+        ("mov.u32 %r16, -1;\nbar.warp.sync %r16;\nmov.u32 %r16, 0xffff;", True),
+        ("mov.u32 %r16, -1;\nand.b32 %r16, %r16, %r1;\nbar.warp.sync %r16;", True),
+        ("ld.global.v2.u32 {%r16, %r17}, [%rd4];\nbar.warp.sync %r17;", True),
+        ("activemask.b32 %r16;\nbar.warp.sync %r16;", True),
+    ],
+)
+def test_masks_that_name_the_whole_warp_cost_nothing(body: str, partial: bool) -> None:
+    """What each thread knows of each other is kept only where it may differ within a warp."""
+    assert all_name_all(parse(kernel(body), "k").code) != partial
