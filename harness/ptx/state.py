@@ -21,7 +21,7 @@ from harness.ptx.memory import (
     LocalMemory,
     SharedMemory,
 )
-from harness.ptx.memory.shared_memory import layout
+from harness.ptx.memory.shared_layout import layout
 from harness.ptx.syntax import PtxError, Variable, parameter_bytes
 from harness.ptx.undefined import Undefined
 

@@ -89,15 +89,15 @@ class Asynchronous:
         if address % align:
             what = f"shared address 0x{address:x} of {site.instruction.op} is not aligned to {align} bytes"
             raise Trap("misaligned", what, site, lane)
-        start = self._shared.locate(site, lane, address, size)
+        start = self._shared.layout.locate(site, lane, address, size)
         if peer is not None:
-            cluster = start // self._shared.row_size // self.geometry.cluster_size
+            cluster = start // self._shared.layout.row_size // self.geometry.cluster_size
             row = cluster * self.geometry.cluster_size + peer
-            start = row * self._shared.row_size + start % self._shared.row_size
+            start = row * self._shared.layout.row_size + start % self._shared.layout.row_size
         return start
 
     def expand(self, site: Site, lane: int, address: int) -> int:
-        return self._shared.expand(site, lane, address)
+        return self._shared.layout.expand(site, lane, address)
 
     def cells(self, start: int, size: int) -> Array:
         granule = self._shared.granule
@@ -112,7 +112,7 @@ class Asynchronous:
         cells = self.cells(start, len(values))
         self._shared.check_idle(site, lane, cells, "copies to")
         self.proxy.write(site, lane, cells, m.number, m.phase)
-        self._lifetimes.copy(site, lane, start // self._shared.row_size, m.number, m.phase)
+        self._lifetimes.copy(site, lane, start // self._shared.layout.row_size, m.number, m.phase)
         self._shared.put(start, cells, values)
         self.mbarriers.complete(site, m, len(values), lane)
 

@@ -68,17 +68,17 @@ class MBarriers:
 
     def one(self, site: Site, lane: int, address: int, peer: int | None = None) -> Object:
         """The live mbarrier that a lane means, or that of the block of rank ``peer`` at the same place."""
-        place = self._shared.locate(site, lane, address, 8)
+        place = self._shared.layout.locate(site, lane, address, 8)
         if peer is not None:
             size = self._geometry.cluster_size
-            row = place // self._shared.row_size // size * size + peer
-            place = row * self._shared.row_size + place % self._shared.row_size
+            row = place // self._shared.layout.row_size // size * size + peer
+            place = row * self._shared.layout.row_size + place % self._shared.layout.row_size
         return self._live(site, place, np.array([lane]), copies=True)
 
     def _live(self, site: Site, place: int, lanes: Array, copies: bool = False) -> Object:
         found = self._at.get(place)
         if found is None or not found.live:
-            what = f"uses {self._shared.describe(place)} as an mbarrier, which none was initialised at"
+            what = f"uses {self._shared.layout.describe(place)} as an mbarrier, which none was initialised at"
             raise Trap("uninit", what, site, int(lanes[0]))
         self._check_known(site, found, lanes)
         if self._shared.visit is not None:
@@ -105,7 +105,7 @@ class MBarriers:
     def init(self, site: Site, address: Any, counts: Array, mask: Mask | None) -> None:
         pattern = self._shared.pattern(site, address, 8, mask)
         self._shared.check_write(site, pattern)
-        size = self._shared.row_size * self._geometry.cluster_size
+        size = self._shared.layout.row_size * self._geometry.cluster_size
         for place, lanes in self._places(site, address, mask):
             number = self._numbers.setdefault(place % size, len(self._numbers))
             self._clocks.grow(len(self._numbers))
@@ -115,8 +115,8 @@ class MBarriers:
                 raise Trap("barrier", f"initialises an mbarrier with a count of {count}", site, lane)
             made = Object(
                 number=number,
-                place=self._shared.describe(place),
-                row=place // self._shared.row_size,
+                place=self._shared.layout.describe(place),
+                row=place // self._shared.layout.row_size,
                 who=lane,
                 when=self._clocks.now,
                 count=count,

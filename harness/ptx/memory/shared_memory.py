@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.ptx.hazards import Site, Trap
+from harness.ptx.hazards import Site
 from harness.ptx.lanes import WARP, Array, Geometry, Mask, full
 from harness.ptx.memory.clock_tags import ClockTags
 from harness.ptx.memory.clocks import Clocks
@@ -25,7 +25,8 @@ from harness.ptx.memory.copies import Copies
 from harness.ptx.memory.pattern import Pattern, Reading, same_mask
 from harness.ptx.memory.proxy import AsyncProxy
 from harness.ptx.memory.shadow import Shadow
-from harness.ptx.memory.spaces import RANK, SLOT, Change, gather, readable, scatter, update
+from harness.ptx.memory.shared_layout import Layout
+from harness.ptx.memory.spaces import Change, gather, scatter, update
 from harness.ptx.memory.tags import Tags
 from harness.ptx.syntax import Variable
 
@@ -45,15 +46,9 @@ class SharedMemory:
         clocks: Clocks | None = None,
         asynchronous: bool = False,
     ) -> None:
-        self._geometry, self.granule, self._reserved = geometry, granule, reserved
-        self._clocks = clocks
-        self._variables = list(variables)
-        self._starts, self._sizes = layout(variables, dynamic)
-        # Where a variable starts within its slot of the address space.
-        self._bias = self._starts if asynchronous else np.zeros_like(self._starts)
-        end = int((self._starts + self._sizes).max())
-        self.row_size = -(-max(end, 16) // 16) * 16
-        self.storage = np.zeros(self.row_size * geometry.count, np.uint8)
+        self._geometry, self.granule, self._clocks = geometry, granule, clocks
+        self.layout = Layout(variables, dynamic, geometry, reserved, asynchronous)
+        self.storage = np.zeros(self.layout.row_size * geometry.count, np.uint8)
         cells = len(self.storage) // granule
         self._written = np.zeros(cells, bool)
         self._pending = np.zeros(cells, np.int32)  # thread + 1 of a copy in flight
@@ -66,7 +61,7 @@ class SharedMemory:
         if clocks is not None and asynchronous:
             assert isinstance(self._tags, ClockTags)
             self.proxy = AsyncProxy(cells, clocks, self._tags, geometry)
-            self.proxy.place = lambda cell: self.describe(cell * granule)
+            self.proxy.place = lambda cell: self.layout.describe(cell * granule)
             self.proxy.report = lambda *said: self.report(*said)
         self._log: list[tuple[bool, Pattern, Any]] = []
         self._applied = 0
@@ -221,7 +216,7 @@ class SharedMemory:
 
     def _note(self, write: bool, pattern: Pattern) -> None:
         if self.visit is not None:
-            self.visit(pattern.site, pattern.lane, pattern.element * pattern.width // self.row_size)
+            self.visit(pattern.site, pattern.lane, pattern.element * pattern.width // self.layout.row_size)
         self._log.append((write, pattern, self._warp_step if self._clocks is None else self._clocks.now))
         if len(self._log) - self._applied > 4096:
             self.apply()
@@ -235,7 +230,7 @@ class SharedMemory:
         self._applied = len(self._log)
 
     def _epoch_of(self, cell: Array) -> Array:
-        return np.asarray(self._epoch[cell // (self.row_size // self.granule)])
+        return np.asarray(self._epoch[cell // (self.layout.row_size // self.granule)])
 
     def _compare(self, site: Site, pattern: Pattern, writes: bool) -> None:
         self.apply()
@@ -248,7 +243,7 @@ class SharedMemory:
         who = f"thread {other}" if other >= 0 else "other threads"
         if self._clocks is not None:
             who = self._geometry.other(other, lane)
-        place = self.describe(cell * self.granule)
+        place = self.layout.describe(cell * self.granule)
         self.report("race", f"{verb} {place}, which {who} {before} with no barrier between", site, lane)
 
     def _check_known(self, site: Site, pattern: Pattern) -> None:
@@ -260,8 +255,8 @@ class SharedMemory:
             return
         unknown = np.flatnonzero(~known)
         place = int(cell[unknown[0]]) * self.granule
-        why = self._alignment(self._variable(place))
-        self.undefined.saw(site, f"{self.describe(place)}, which no thread wrote{why}", lane[unknown])
+        why = self.layout.alignment(self.layout.variable(place))
+        self.undefined.saw(site, f"{self.layout.describe(place)}, which no thread wrote{why}", lane[unknown])
 
     def _check_pending(self, site: Site, pattern: Pattern, verb: str) -> None:
         if not self._copies.overlap(pattern):
@@ -271,7 +266,7 @@ class SharedMemory:
         if pending.any():
             i = int(np.argmax(pending != 0))
             who = f"thread {int(pending[i]) - 1}"
-            place = self.describe(int(cell[i]) * self.granule)
+            place = self.layout.describe(int(cell[i]) * self.granule)
             what = f"{verb} {place}, where an asynchronous copy of {who} is in flight"
             self.report("race", what, site, int(lane[i]))
 
@@ -287,29 +282,9 @@ class SharedMemory:
         if i >= 0:
             cell, lane = pattern.cells
             t = int(self._geometry.thread[other])
-            place = self.describe(int(cell[i]) * self.granule)
+            place = self.layout.describe(int(cell[i]) * self.granule)
             what = f"writes {place}, as thread {t} does with the same instruction"
             self.report("race", what, site, int(lane[i]))
-
-    def describe(self, storage: int) -> str:
-        """A place in the storage of all blocks as one in a variable."""
-        i = self._variable(storage)
-        offset = storage % self.row_size - int(self._starts[i])
-        return f"shared memory {readable(self._variables[i].name)}+{offset}"
-
-    def _variable(self, storage: int) -> int:
-        offset = storage % self.row_size
-        return int(np.argmax(np.where(self._starts <= offset, self._starts, -1)))
-
-    def _alignment(self, i: int) -> str:
-        """What became of the alignment of a variable that has more than shared memory itself."""
-        if not 0 < self._reserved < self._variables[i].align:
-            return ""
-        name, align = readable(self._variables[i].name), self._variables[i].align
-        return (
-            f" ({name} is not aligned to the {align} bytes that it asks for: from sm_90 on shared memory "
-            f"starts with {self._reserved} reserved bytes)"
-        )
 
     # Patterns
 
@@ -342,24 +317,7 @@ class SharedMemory:
     def _build(
         self, site: Site, address: Any, mask: Mask | None, width: int, active: Array, lane: Array
     ) -> Pattern:
-        active = active.astype(np.int64) & 0xFFFFFFFF
-        row, active = self._peers(lane, active)
-        active = active - self._reserved
-        slot, offset = (active >> SLOT) - 1, active & ((1 << SLOT) - 1)
-        inside = (slot >= 0) & (slot < len(self._variables))
-        slot = np.where(inside, slot, 0)
-        offset = offset - self._bias[slot]
-        inside &= (offset >= 0) & (offset + width <= self._sizes[slot])
-        if not inside.all():
-            self._out_of_bounds(site, int(active[np.argmin(inside)]), width, int(lane[np.argmin(inside)]))
-        if width > 1 and (offset & (width - 1)).any():
-            i = int(np.argmax((offset & (width - 1)) != 0))
-            name = readable(self._variables[int(slot[i])].name)
-            place = f"shared memory {name}+{int(offset[i])}"
-            what = f"{width}-byte access at {place} is not aligned to {width} bytes"
-            raise Trap("misaligned", what, site, int(lane[i]))
-        offset = offset + self._starts[slot]
-        element = (row * self.row_size + offset) >> (width.bit_length() - 1)
+        element, offset = self.layout.resolve(site, active, width, lane)
         return Pattern(
             address=address,
             mask=mask,
@@ -372,40 +330,7 @@ class SharedMemory:
             site=site,
         )
 
-    def _peers(self, lane: Array, address: Array) -> tuple[Array, Array]:
-        """Whose shared memory these addresses are of, and what they are there: of the lane's own block, or of
-        one of its cluster by its rank."""
-        row = self._geometry.row[lane]
-        size = self._geometry.cluster_size
-        if size == 1:
-            return row, address
-        rank = (address >> RANK) - 1
-        peer = np.where((rank >= 0) & (rank < size), row // size * size + rank, row)
-        return peer, np.where(rank < size, address & ((1 << RANK) - 1), address)
-
     # Whole pieces, of the async proxy
-
-    def locate(self, site: Site, lane: int, address: int, size: int) -> int:
-        """Where so many bytes of one variable start in the storage; traps where they are not within one."""
-        at = np.array([lane])
-        row, where = self._peers(at, np.array([address & 0xFFFFFFFF]))
-        where = where - self._reserved
-        slot, offset = (int(where[0]) >> SLOT) - 1, int(where[0]) & ((1 << SLOT) - 1)
-        if 0 <= slot < len(self._variables):
-            offset -= int(self._bias[slot])
-        if not 0 <= slot < len(self._variables) or not 0 <= offset <= self._sizes[slot] - size:
-            self._out_of_bounds(site, int(where[0]), size, lane)
-        return int(row[0]) * self.row_size + int(self._starts[slot]) + offset
-
-    def expand(self, site: Site, lane: int, address: int) -> int:
-        """The address of which a matrix descriptor holds the low bits."""
-        offset = address - self._reserved
-        found = np.flatnonzero((self._starts <= offset) & (offset < self._starts + self._sizes))
-        if not len(found):
-            what = f"reads shared address 0x{address:x}, which is of no variable"
-            raise Trap("bounds", what, site, lane)
-        slot = int(found[0])
-        return (slot + 1 << SLOT) + address
 
     def put(self, start: int, cells: Array, values: Array) -> None:
         """Bytes (n,) as the async proxy writes them."""
@@ -415,12 +340,12 @@ class SharedMemory:
     def check_idle(self, site: Site, lane: int, cells: Array, verb: str) -> None:
         """That no cp.async to these cells is in flight."""
         if self._copies.pending and self._pending[cells].any():
-            place = self.describe(int(cells[np.argmax(self._pending[cells] != 0)]) * self.granule)
+            place = self.layout.describe(int(cells[np.argmax(self._pending[cells] != 0)]) * self.granule)
             self.report("race", f"{verb} {place}, where an asynchronous copy is in flight", site, lane)
 
     def check_written(self, site: Site, lane: int, cells: Array) -> None:
         if not self._written[cells].all():
-            place = self.describe(int(cells[np.argmin(self._written[cells])]) * self.granule)
+            place = self.layout.describe(int(cells[np.argmin(self._written[cells])]) * self.granule)
             self.undefined.saw(site, f"{place}, which no thread wrote", np.array([lane]))
 
     def hand_over(self, site: Site, mask: Mask | None) -> list[tuple[int, Array]]:
@@ -433,33 +358,3 @@ class SharedMemory:
             self._pending[cell] = 0
             found += [(int(one), cell[lane == one]) for one in np.unique(lane)]
         return found
-
-    def _out_of_bounds(self, site: Site, address: int, width: int, lane: int) -> None:
-        # An index past either end of a variable of slot s lands within half a slot of it.
-        slot = (address + (1 << (SLOT - 1))) >> SLOT
-        offset = address - (slot << SLOT)
-        if 1 <= slot <= len(self._variables):
-            offset -= int(self._bias[slot - 1])
-            name, size = readable(self._variables[slot - 1].name), int(self._sizes[slot - 1])
-            if offset < 0:
-                where = f"{-offset} bytes before the start of {name}"
-                if -offset <= self._reserved:
-                    where += f", in the {self._reserved} bytes that are reserved from sm_90 on"
-            else:
-                where = f"{max(0, offset - size)} bytes past the end of {name} ({size} bytes)"
-            where += self._alignment(slot - 1)
-        else:
-            where = f"shared address 0x{address + self._reserved:x} is of no variable"
-        raise Trap("bounds", f"accesses {width} bytes of shared memory, {where}", site, lane)
-
-
-def layout(variables: Sequence[Variable], dynamic: int) -> tuple[Array, Array]:
-    """Where each variable starts, and its bytes: those of a fixed size first, as ptxas places them."""
-    sizes = np.array([v.size or dynamic for v in variables] or [0], np.int64)
-    starts = np.zeros(len(sizes), np.int64)
-    at = 0
-    for i in sorted(range(len(variables)), key=lambda i: variables[i].size == 0):
-        align = max(variables[i].align, 16)
-        starts[i] = at = -(-at // align) * align
-        at += int(sizes[i]) if variables[i].size else 0
-    return starts, sizes
