@@ -25,6 +25,7 @@ from harness.model import Case
 from harness.project.loader import find, load
 from harness.project.selection import find_case
 from harness.ptx import Counters
+from harness.ptx.native.build import describe
 
 CASE = "register-f32-tile128x128x8-thread8x8-pad0-256x256x256"
 ARCH = "sm_90a"
@@ -72,7 +73,7 @@ def main(args: Sequence[str]) -> int:
         if case.kernel.library:
             raise ValueError(f"{case.id}: a library has no PTX to run")
         print(f"{case.id}, {ARCH}, one core of {cpu_name()}")
-        print(f"Python {platform.python_version()}, NumPy {np.__version__}; {busy}")
+        print(f"Python {platform.python_version()}, NumPy {np.__version__}, {describe()}; {busy}")
         for title, counting in (("all checks on", False), ("and counters", True)):
             found = [rate / 1e6 for rate in rates(case, options.rounds, counting)]
             middle, low, high = statistics.median(found), min(found), max(found)

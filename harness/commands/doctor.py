@@ -77,6 +77,7 @@ def examine(folder: Path) -> Iterator[Line]:
         from harness.compiler.cache import cache_dir
 
         yield cache(cache_dir())
+        yield interpreter()
         yield project(folder)
     yield history(folder)
     yield from repository(folder)
@@ -130,6 +131,16 @@ def cache(folder: Path) -> Line:
     if free < 1 << 30:
         return Line("note", "cache", f"{folder}, {free >> 20} MiB free", "make room, or set GEMM_CACHE_DIR")
     return Line("ok", "cache", f"{folder}, {free >> 30} GiB free")
+
+
+def interpreter() -> Line:
+    """What the emulated device runs straight-line code on."""
+    from harness.ptx.native.build import describe, library
+
+    found = describe()
+    if library() is None:
+        return Line("note", "emulation", found, "the same results, but several times slower")
+    return Line("ok", "emulation", found)
 
 
 def project(folder: Path) -> Line:

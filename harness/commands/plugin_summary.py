@@ -15,6 +15,7 @@ from harness.files import write_whole
 from harness.gate.timed import Result
 from harness.model import Waiver
 from harness.project import selection as cases
+from harness.ptx.native.build import describe, library
 from harness.reports import row
 from harness.reports.check import CheckRow, check_rows, check_table, counts_text, notes_lines, waived_lines
 from harness.reports.failures import bullets, github_annotations, page
@@ -90,6 +91,8 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
     checked = _checked(terminalreporter, session)
     if checked:
         terminalreporter.section(f"kernels without a GPU, {session.arch}")
+        if library() is None:
+            terminalreporter.write_line(f"slower than need be: {describe()}")
         writer = terminalreporter._tw
         # A file or a log has no width.
         width = writer.fullwidth if os.environ.get("COLUMNS") or sys.stdout.isatty() else 0

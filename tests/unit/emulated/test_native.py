@@ -22,9 +22,7 @@ from tests.ladder import LADDER, select
 from tests.mutants import MUTANTS, Mutant, real
 from tests.mutants import build as build_mutant
 
-pytestmark = pytest.mark.skipif(
-    build.library() is None, reason=f"straight-line code runs on {build.describe()}"
-)
+needs_c = pytest.mark.skipif(build.library() is None, reason=f"straight-line code runs on {build.describe()}")
 LANES = 2080  # more than a strip, and not a multiple of one
 
 
@@ -117,6 +115,7 @@ ret;
 """
 
 
+@needs_c
 @pytest.mark.parametrize("op", OPERATIONS)
 def test_an_operation_gives_the_bits_of_numpy(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given = operands(len(OPERATIONS[op].operands), seed=list(OPERATIONS).index(op))
@@ -159,6 +158,7 @@ def a_case(kernel: Kernel) -> Case:
     return max(small, key=lambda c: c.problem.m * c.problem.n * c.problem.k)
 
 
+@needs_c
 @pytest.mark.parametrize("kernel", [k for k in LADDER if not k.library], ids=lambda kernel: kernel.name)
 def test_a_kernel_gives_what_it_gives_on_numpy(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     case = a_case(kernel)
@@ -172,6 +172,7 @@ WRONG = {"first_barrier", "register_barrier", "wait_missing", "early_return", "b
 WRONG |= {"syncwarp_before_reading", "overlapping_blocks"}
 
 
+@needs_c
 @pytest.mark.parametrize("mutant", [m for m in MUTANTS if m.name in WRONG], ids=lambda mutant: mutant.name)
 def test_a_broken_kernel_breaks_alike(
     mutant: Mutant, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -180,3 +181,57 @@ def test_a_broken_kernel_breaks_alike(
     fast, slow = both(lambda: of_case(case), monkeypatch)
     assert fast == slow
     assert fast[1]
+
+
+# Where it cannot be built
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """As in a process that has not looked yet, with an empty cache."""
+    monkeypatch.setattr(build, "_found", build._found.__wrapped__)
+    monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("GEMM_NUMPY", raising=False)
+    return tmp_path
+
+
+def test_no_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(fresh))
+    assert build.library() is None
+    assert build.describe() == "NumPy alone: no C compiler"
+
+
+def test_a_compiler_that_fails(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (fresh / "cc").write_text("#!/bin/sh\necho no room >&2\nexit 1\n")
+    (fresh / "cc").chmod(0o755)
+    monkeypatch.setenv("PATH", str(fresh))
+    assert build.describe() == f"NumPy alone: {fresh}/cc failed: no room"
+
+
+def test_a_compiler_that_makes_something_else(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (fresh / "cc").write_text('#!/bin/sh\nfor last; do :; done\necho nothing > "$last"\n')
+    (fresh / "cc").chmod(0o755)
+    monkeypatch.setenv("PATH", str(fresh))
+    assert build.library() is None
+    assert build.describe().startswith("NumPy alone: ")
+
+
+def test_a_cache_that_cannot_be_written(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (fresh / "file").write_text("")
+    monkeypatch.setenv("GEMM_CACHE_DIR", str(fresh / "file"))
+    assert build.library() is None
+    assert build.describe().startswith("NumPy alone: ")
+
+
+def test_numpy_is_asked_for(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMM_NUMPY", "1")
+    assert build.describe() == "NumPy alone: GEMM_NUMPY is set"
+
+
+@needs_c
+def test_it_is_compiled_once(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert build.library() is not None
+    (made,) = (fresh / "cache").iterdir()
+    monkeypatch.setattr(build, "_compile", lambda *_: pytest.fail("compiled again"))
+    assert build.library() is not None
+    assert list((fresh / "cache").iterdir()) == [made]
