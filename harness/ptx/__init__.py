@@ -6,7 +6,7 @@ counts, ``Report`` contains the ``Hazard``s. ``run`` does all of it in one call:
 
     result = ptx.run("saxpy.cu", grid=4, block=256, arguments=[np.int32(1000), np.float32(2), x, y])
     result.arrays[3]  # y after the launch; the caller's array is unchanged
-    result.hazards  # races, uninitialised reads, out of bounds ..., with the line in saxpy.cu
+    result.hazards  # races, undefined values, out of bounds ..., with the line in saxpy.cu
     result.counts.loads.sectors  # memory counters
 
 The same on the command line: ``python -m harness.ptx --help``.
