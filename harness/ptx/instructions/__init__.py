@@ -77,6 +77,7 @@ _ASYNCHRONOUS = (
     "wgmma.",
     "barrier.cluster",
     "mapa",
+    "setmaxnreg",
 )
 
 
