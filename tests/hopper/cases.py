@@ -86,6 +86,14 @@ def bulk(*defines: str) -> Launch:
     return Launch("bulk.cu", (4,), 256, arguments, want, "bulk", defines=defines)
 
 
+def registers(*defines: str, n: int = 3) -> Launch:
+    """Products of which one multiplicand goes through registers."""
+    x = np.random.default_rng(0).integers(-3, 4, (n, 2, 64, 64)).astype(np.float16)
+    arguments = ptx.Tiled(x.reshape(-1, 64), (64, 64), 128), ptx.Empty((64, 64)), np.int32(n)
+    want = np.einsum("nik,njk->ij", x[:, 0].astype(np.float32), x[:, 1].astype(np.float32))
+    return Launch("registers.cu", (1,), 256, arguments, {1: want}, "registers", defines=defines)
+
+
 def tokens(*defines: str) -> Launch:
     """mbarriers by their states, with cp.async."""
     x = np.random.default_rng(0).integers(-99, 99, 256).astype(np.int32)
@@ -220,6 +228,7 @@ def everything() -> dict[str, Launch]:
         "sums": sums(),
         "bulk": bulk(),
         "multicast-relaxed": multicast("RELAXED_AFTER_FENCE"),
+        "registers": registers(),
         "tokens": tokens(),
         "ring": ring(),
         **{"wgmma-" + "-".join(map(str, f)): form(*f) for f in FORMS},

@@ -143,6 +143,8 @@ def _mma_async(b: Builder, i: Instruction, site: Site) -> Run:
         for lane, read in zip(first.tolist(), cells, strict=True) if once else ():
             actors = [np.arange(lane + w * WARP, lane + (w + 1) * WARP) for w in range(4)]
             operation = here.get(site, actors, read)
+            # A wgmma needs all four warps: its end shows what each did before.
+            operation.handed = here.clocks.released(np.arange(lane, lane + GROUP))
             for w in range(4):
                 here.warps[lane // WARP + w].add(operation, w)
         total = x * signs[0] @ (matrix(y, b_kind) * signs[1]).transpose(0, 2, 1)

@@ -161,8 +161,11 @@ class Asynchronous:
             self.warps[int(warp)].commit()
 
     def wait_wgmma(self, most: int, mask: Mask | None) -> None:
-        for warp in self._warps(mask):
-            self._end(self.warps[int(warp)].wait(most))
+        for warp in self._warps(mask).tolist():
+            done = self.warps[warp].wait(most)
+            self._end(done)
+            if done and done[-1][0].handed is not None:
+                self.clocks.acquire(np.arange(warp * WARP, (warp + 1) * WARP), *done[-1][0].handed)
         self.clocks.tick()
 
     def _warps(self, mask: Mask | None) -> Array:

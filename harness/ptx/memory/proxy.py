@@ -33,6 +33,9 @@ class Operation:
     number: int = -1
     phase: int = 0
     over: list[int] = field(default_factory=list)
+    handed: tuple[Array, Array] | None = (
+        None  # what its end tells of the actors: what they knew as they began it
+    )
 
     @property
     def name(self) -> str:

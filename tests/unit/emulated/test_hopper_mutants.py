@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness import ptx
-from tests.hopper.cases import Launch, bulk, multicast, pipeline, ring, sums, tokens
+from tests.hopper.cases import Launch, bulk, multicast, pipeline, registers, ring, sums, tokens
 
 
 def ran(launch: Launch) -> tuple[ptx.Result, bool]:
@@ -112,13 +112,14 @@ OTHERS = {
         "ARRIVES_WITHOUT_COPIES",
     ): r"race: .*reads .*where an asynchronous copy of thread \d+ is in flight",
     (tokens, "NO_STATE_WAIT"): r"race: .*reads .*which thread \d+ wrote with no barrier between",
+    (registers, "RELEASES_EARLY"): r"race: .*copies to .*which thread \d+ read with nothing between",
     (ring, "NO_FENCE"): r"race: .*reads .*with no fence.proxy.async between",
     (ring, "OWN_BARRIER"): r"bounds: .*copies to one block and tells an mbarrier of another",
     (bulk, "WAIT_OF_ANOTHER_THREAD"): r"race: .*writes .*is still reading",
 }
 
 
-@pytest.mark.parametrize("kernel", [multicast, sums, bulk, tokens, ring])
+@pytest.mark.parametrize("kernel", [multicast, sums, bulk, registers, tokens, ring])
 def test_the_others_are_right(kernel: Any) -> None:
     result, right = ran(kernel())
     assert right
