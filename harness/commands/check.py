@@ -25,4 +25,5 @@ def main(arguments: Sequence[str]) -> int:
     # Cases of a variant run in one process, so that its PTX is parsed once.
     alone = not files or {"-n", "--list-cases"}.intersection(options)
     spread = () if alone else ("-n", "auto", "--dist", "loadgroup")
-    return int(pytest.main([*files, "--device", "emulated", *spread, *options]))
+    # Hypothesis' plugin, where there is one, takes a second for a summary of tests that are none of these.
+    return int(pytest.main([*files, "-p", "no:hypothesispytest", "--device", "emulated", *spread, *options]))

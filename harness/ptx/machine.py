@@ -242,7 +242,7 @@ class Machine:
             for at in range(0, len(blocks), each):
                 geometry = Geometry(blocks[at : at + each], launches[at : at + each], block, grid, cluster)
                 for site in self._builder.sites:
-                    if geometry.count != previous:
+                    if site.patterns and len(geometry.blocks) != previous:
                         site.patterns.clear()
                     for pattern in site.patterns:
                         pattern.known = False
