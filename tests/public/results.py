@@ -16,7 +16,7 @@ class Result(StrEnum):
 
     PASS = "right"
     NOTE = "right, with a note"
-    FAULT = "fault of the kernel"
+    EXPLAINED = "red, explained"
     NOT_EMULATED = "not emulated"
     UNEXPLAINED = "UNEXPLAINED"
     OUTDATED = "OUTDATED"
@@ -108,7 +108,9 @@ def judge(source: Source, ran: list[Ran]) -> Iterator[Judged]:
         known = source.explained.get(kernel.kernel)
         if kernel.checks:
             if known and set(known.checks) >= set(kernel.checks):
-                yield Judged(kernel.kernel, Result.FAULT, f"{', '.join(sorted(kernel.checks))}: {known.why}")
+                yield Judged(
+                    kernel.kernel, Result.EXPLAINED, f"{', '.join(sorted(kernel.checks))}: {known.why}"
+                )
             else:
                 yield Judged(kernel.kernel, Result.UNEXPLAINED, "; ".join(kernel.checks.values()))
         elif kernel.lacking:

@@ -60,11 +60,11 @@ def test_a_failure_without_an_explanation_is_shown_with_its_first_messages() -> 
 
 def test_an_explanation_covers_the_checks_that_it_names_and_no_others() -> None:
     (found,) = results(FAILED, a=Explained(checks=("exact", "uninit"), why="reads a column too many"))
-    assert found == Judged("a", Result.FAULT, "exact, uninit: reads a column too many")
+    assert found == Judged("a", Result.EXPLAINED, "exact, uninit: reads a column too many")
     assert not found.failed
     assert (
         results(FAILED, a=Explained(checks=("exact", "race", "uninit"), why="reads on"))[0].result
-        is Result.FAULT
+        is Result.EXPLAINED
     )
     assert (
         results(FAILED, a=Explained(checks=("uninit", "race"), why="reads on"))[0].result
@@ -125,12 +125,12 @@ def test_a_failure_of_the_compiler_metrics_counts() -> None:
 
 
 def test_the_page_counts_by_repository_and_gives_the_reason_of_what_is_not_plainly_right() -> None:
-    kernels = [Judged("a", Result.PASS), Judged("b", Result.FAULT, "exact: |x| is lost")]
+    kernels = [Judged("a", Result.PASS), Judged("b", Result.EXPLAINED, "exact: |x| is lost")]
     page = render({"sgemm": (SOURCE, kernels)}, "command")
     origin = "[someone/sgemm](https://github.com/someone/sgemm) | 0123 (2020-01-01) | MIT"
     assert f"| {origin} | 2 | 1 |  | 1 |  |" in page
     assert "| all |  |  | 2 | 1 |  | 1 |  |" in page
-    assert "| someone/sgemm | `b` | fault of the kernel | exact: \\|x\\| is lost |" in page
+    assert "| someone/sgemm | `b` | red, explained | exact: \\|x\\| is lost |" in page
     assert "UNEXPLAINED" not in page
     assert "| someone/sgemm | not run |" in page
     assert "- **someone/sgemm**: `a`, `b`." in page
