@@ -13,8 +13,8 @@ _HEAD = """# Public kernels
 GEMM kernels that others have published, judged by `check` without a GPU from a declaration alone: no file of
 theirs was edited. A tool that reports what is not so is soon switched off, and so everything reported of them
 has to be explained in one line: by what is wrong with the kernel, or by an instruction that is not emulated.
-Notes fail nothing: what CUDA C++ leaves undefined and PTX or the machine defines, and reads of what nobody wrote
-that nothing depends on. Written by `{command}`; do not edit.
+Notes fail nothing: what CUDA C++ leaves undefined and PTX or the machine defines, and reads of what nobody
+wrote that nothing depends on. Written by `{command}`; do not edit.
 
 `FOLDER` has a folder per repository: its files at the revision named below, unchanged; a project
 ([declaring.md](declaring.md)) whose declarations say what each kernel computes and accepts; `source.toml`:
