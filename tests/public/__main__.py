@@ -18,10 +18,10 @@ from tests.public.source import FILE, Source, read_source
 
 ROOT = Path(__file__).parents[2]
 REPORT = "check.xml"
-COMMAND = "python -m tests.public FOLDER --markdown docs/public.md"
+COMMAND = "python -m tests.public FOLDER --suite {} --markdown docs/public.md"
 
 
-def check(project: Path, suite: str, jobs: int) -> None:
+def check(project: Path, suite: str, jobs: int, seconds: float) -> None:
     """Checks a project in a process of its own, which leaves its report in the project's folder. Raises
     ValueError if it did not run."""
     report = project / REPORT
@@ -38,7 +38,7 @@ def check(project: Path, suite: str, jobs: int) -> None:
         "-n",
         str(jobs),
     ]
-    command += ["--junitxml", str(report), "-o", "junit_family=xunit1"]
+    command += ["--time-limit", str(seconds), "--junitxml", str(report), "-o", "junit_family=xunit1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode > 1 or not report.exists():
         said = (done.stderr or done.stdout).strip().splitlines()
@@ -66,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--suite", default="full", help="as in `check`; default full")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes; default 1")
+    parser.add_argument("--time-limit", type=float, default=60, metavar="S", help="as in `check`; default 60")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page")
     given = parser.parse_args(arguments)
     projects = {path.parent.name: path.parent.resolve() for path in sorted(given.folder.glob(f"*/{FILE}"))}
@@ -75,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if unknown := set(given.only or ()) - projects.keys():
             raise ValueError(f"--only {min(unknown)}: there is {', '.join(projects)}")
         for name in given.only or projects:
-            check(projects[name], given.suite, given.jobs)
+            check(projects[name], given.suite, given.jobs, given.time_limit)
             print(f"{name}: {counts(judged(projects[name])[1])}", flush=True)
         found = {name: judged(project) for name, project in projects.items()}
     except ValueError as error:
@@ -87,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{kernel.result}: {kernel.kernel}: {kernel.line}")
     print(counts(every))
     if given.markdown:
-        given.markdown.write_text(render(found, COMMAND), encoding="utf-8")
+        given.markdown.write_text(render(found, COMMAND.format(given.suite)), encoding="utf-8")
     return int(any(kernel.failed for kernel in every))
 
 

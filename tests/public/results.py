@@ -81,7 +81,9 @@ def _add(ran: Ran, said: Mapping[str, str], test: ElementTree.Element) -> None:
     elif skipped is None and "problem" in said:
         ran.passed += 1
         for line in filter(None, said.get("notes", "").splitlines()):
-            ran.notes.setdefault(line.partition(":")[0], line)
+            # Where it is, without the instruction.
+            short = re.sub(r"(PTX line \d+): .*", r"\1", re.sub(r" \(PTX line \d+: .*", "", line))
+            ran.notes.setdefault(line.partition(":")[0], short)
 
 
 def _needed(text: str) -> str:

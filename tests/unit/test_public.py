@@ -44,11 +44,20 @@ FAILED = case("a-f32", WRONG, verdict="WRONG WRONG", findings="uninit exact")
 PASSED = case("a-f32", verdict="PASS CORRECT", findings="")
 
 
+NOTES = "&#10;".join(
+    (
+        "barrier: two places at a.cu:3 (PTX line 7: bar.sync 0)",
+        "barrier: again",
+        "race: at PTX line 9: st [a]",
+    )
+)
+
+
 def test_right_and_right_with_a_note() -> None:
-    noted = case("b-f32", verdict="PASS CORRECT", notes="barrier: two places&#10;barrier: again", findings="")
+    noted = case("b-f32", verdict="PASS CORRECT", notes=NOTES, findings="")
     assert results(PASSED, noted) == [
         Judged("a", Result.PASS),
-        Judged("b", Result.NOTE, "barrier: two places"),
+        Judged("b", Result.NOTE, "barrier: two places at a.cu:3; race: at PTX line 9"),
     ]
 
 
