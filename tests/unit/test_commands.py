@@ -84,6 +84,7 @@ def test_project_before_the_command_goes_on_to_it(
     (run,) = runs
     assert [Path(file).resolve() for file in run[:2]] == [PROJECT.root / file for file in CHECKED]
     assert run[2:] == [
+        *UNUSED,
         "--device",
         "emulated",
         *PLUGIN,
