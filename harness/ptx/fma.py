@@ -88,7 +88,8 @@ def fma64(a: Value, b: Value, c: Value) -> Value:
         r = np.asarray(v + np.where(nudge, np.nextafter(odd, np.copysign(np.inf, error)), odd))
         sizes = np.abs(np.stack([a, b, c]))
         extreme = ((sizes != 0) & ((sizes < 2.0**-400) | (sizes > 2.0**400))).any(axis=0)
-        plain = np.asarray(a * b + c)
+        # A product that overflows is still less than an infinite c.
+        plain = np.where(np.isinf(c) & np.isfinite(a) & np.isfinite(b), c, a * b + c)
         exact = (a == 0) | (b == 0) | ~np.isfinite(plain)
     r = np.where(exact, plain, r)
     for at in np.flatnonzero(extreme & np.isfinite(sizes).all(axis=0)):
