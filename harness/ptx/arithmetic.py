@@ -79,12 +79,6 @@ def directed(a: Value, b: Value, c: Value, mode: str) -> Value:
     return r
 
 
-def narrow_fma(a: Value, b: Value, c: Value, dtype: Any) -> Value:
-    """a·b + c of float16 or bfloat16 values, rounded once to that dtype."""
-    wide = (np.asarray(v).astype(F64) for v in (a, b, c))
-    return round_narrow(fma_odd(*wide), dtype)
-
-
 def round_narrow(values: Value, dtype: Any) -> Value:
     """float64 or FP32 values to float16 or bfloat16, to nearest even; NaN becomes 0x7FFF.
 
@@ -108,15 +102,18 @@ def _odd32(values: Value) -> Value:
 
 def tf32(values: Value, mode: str = "rna") -> Value:
     """FP32 to TF32 (cvt.rna.tf32.f32), 10 explicit significand bits, the rest 0: to nearest, ties away from
-    zero (rna) or to even (rn), or toward zero (rz)."""
+    zero (rna) or to even (rn), or toward zero (rz). As an H200 has it, rna cuts a NaN as if it were a number,
+    to infinity where its upper bits are 0; the others give 0x7FFFE000."""
     bits: Value = np.asarray(values, F32).view(np.uint32)
     even = (bits >> np.uint32(13) & np.uint32(1)) + np.uint32(0xFFF)
     half = {"rna": np.uint32(1 << 12), "rn": even, "rz": np.uint32(0)}[mode]
     with np.errstate(over="ignore"):
         rounded = (bits + half) & np.uint32(0xFFFFE000)
     special = (bits & np.uint32(0x7F800000)) == 0x7F800000
-    nan = special & ((bits & np.uint32(0x007FFFFF)) != 0)
-    return np.where(nan, np.uint32(0x7FFFFFFF), np.where(special, bits, rounded)).view(F32)
+    r = np.where(special, bits & np.uint32(0xFFFFE000), rounded)
+    if mode != "rna":
+        r = np.where(special & ((bits & np.uint32(0x007FFFFF)) != 0), np.uint32(0x7FFFE000), r)
+    return r.view(F32)
 
 
 def integers_to_float32(values: Value, mode: str) -> Value:
@@ -151,19 +148,33 @@ def _direct(near: Value, exact: Value, mode: str) -> Value:
         return np.where(np.asarray(exact) < 0, ceiling, floor)
 
 
+def nans_of_float64(r: Value, values: Value) -> Value:
+    """``r``, where a float64 value is NaN, its sign and the upper bits of its significand: cvt's."""
+    bits, width = values.view(np.uint64), 8 * r.dtype.itemsize
+    exponent = {"float16": 5, "bfloat16": 8, "float32": 8}[r.dtype.name]
+    unsigned = np.dtype(f"u{r.dtype.itemsize}")
+    held = width - 1 - exponent
+    kept = (bits >> np.uint64(52 - held)) & np.uint64((1 << held) - 1)
+    quiet = ((2 << exponent) - 1) << (held - 1)  # the exponent's bits and the first of the significand
+    nans = (bits >> np.uint64(63)) << np.uint64(width - 1) | np.uint64(quiet) | kept
+    return np.where(np.isnan(values), nans.astype(unsigned), r.view(unsigned)).view(r.dtype)
+
+
 _ROUND = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 
 
 def float_to_integer(values: Value, dtype: Any, mode: str) -> Value:
-    """float to an integer dtype; out of range clamps, NaN is 0 (0x80… for 64 bits); ``mode`` is rni …"""
-    limits = np.iinfo(dtype)
+    """float to an integer dtype; out of range clamps, NaN is 0, or 0x80… where either has 64 bits; ``mode``
+    is rni …"""
+    limits, wide = np.iinfo(dtype), np.asarray(values).dtype == F64
     values = _ROUND[mode](np.asarray(values).astype(F64))
     nan = np.isnan(values)
     low, high = values <= float(limits.min), values >= float(limits.max)
     with np.errstate(all="ignore"):
         r = np.where(nan | low | high, 0.0, values).astype(dtype)
     r = np.where(low, dtype(limits.min), np.where(high, dtype(limits.max), r))
-    of_nan = dtype(0) if limits.bits < 64 else dtype(1 << 63) if limits.min == 0 else dtype(limits.min)
+    top = dtype(1 << (limits.bits - 1)) if limits.min == 0 else dtype(limits.min)
+    of_nan = top if wide or limits.bits == 64 else dtype(0)
     return np.where(nan, of_nan, r)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import harness.ptx.arithmetic as arith
+from harness.ptx.directed import narrow
 
 
 def approximate(function: Any) -> Any:
@@ -36,9 +37,27 @@ def flush(values: arith.Value) -> arith.Value:
     return np.where(np.abs(values) < values.dtype.type(tiny), np.copysign(zero, values), values)
 
 
-def flushing(operation: Any) -> Any:
-    """An operation with .ftz."""
-    return lambda *operands: flush(operation(*(flush(v) for v in operands)))
+def flushing(operation: Any, exact: Any = None, mode: str = "rn") -> Any:
+    """An operation with .ftz. ``exact`` is the same of float64 values, ``mode`` how its result is rounded.
+
+    An H200 tells subnormal results after rounding, but as if the exponent had no limit: a result that rounds
+    up to the smallest normal number for want of exponents alone, such as (1 − 2⁻²⁴)·2⁻¹²⁶, is zero, too.
+    """
+
+    def run(*operands: arith.Value) -> arith.Value:
+        flushed = [flush(v) for v in operands]
+        r = flush(operation(*flushed))
+        tiny = _SMALLEST[r.dtype.name]
+        smallest = np.abs(r) == r.dtype.type(tiny)
+        if exact is None or not smallest.any():
+            return r
+        with np.errstate(all="ignore"):  # as multiples of the smallest, where no exponent is wanting
+            units = exact(*(np.asarray(v).astype(np.float64) for v in flushed)) / tiny
+            single = r.dtype == np.float32
+            rounded = arith.float64_to_float32(units, mode) if single else narrow(units, r.dtype, mode)
+        return np.where(smallest & (np.abs(rounded) < 1), np.copysign(r.dtype.type(0), r), r)
+
+    return run
 
 
 def saturating(operation: Any) -> Any:

@@ -49,9 +49,9 @@ def _tf32(source: str, modes: list[str]) -> Any:
         r = arith.tf32(v, modes[0])
         if "relu" in modes:
             r = np.where((r > 0) | np.isnan(r), r, np.float32(0))
-        if "satfinite" in modes:
-            largest = np.uint32(0x7F7FE000).view(np.float32)
-            r = np.where(np.isinf(r), np.copysign(largest, r), r)
+        if "satfinite" in modes:  # one unit less, also of a NaN: an H200 does not tell them apart
+            special = ~np.isfinite(r)
+            r = np.where(special, r.view(np.uint32) - np.uint32(0x2000), r.view(np.uint32)).view(np.float32)
         return r
 
     return convert
@@ -77,7 +77,7 @@ def conversion(target: str, source: str, modes: list[str]) -> Any:
 
 
 def _plain_conversion(target: str, source: str, rounding: str) -> Any:
-    to, of = SEEN[target], SEEN[source]
+    to = SEEN[target]
     if source not in FLOATS and target not in FLOATS:
         return lambda v: v.astype(to)
     if source in FLOATS and target not in FLOATS:
@@ -89,13 +89,15 @@ def _plain_conversion(target: str, source: str, rounding: str) -> Any:
             return lambda v: narrow(_WHOLE[rounding](v.astype(np.float64)), to, "rn")
         return lambda v: arith.canonical(_WHOLE[rounding](v)) if target == "f32" else _WHOLE[rounding](v)
     if target == "f32" and source == "f64":
-        return lambda v: arith.float64_to_float32(v, rounding)
+        return lambda v: arith.nans_of_float64(arith.float64_to_float32(v, rounding), v)
     if target == "f32" and source not in FLOATS:
         return lambda v: arith.integers_to_float32(v, rounding)
     if target == "f64" and source not in FLOATS:
         return (lambda v: v.astype(to)) if rounding == "rn" else lambda v: _integers_to_float64(v, rounding)
+    if target in ("f16", "bf16") and source == "f64":
+        return lambda v: arith.nans_of_float64(narrow(v, to, rounding), v)
     if target in ("f16", "bf16"):
-        wide = np.float64 if of.itemsize == 8 or source not in FLOATS else np.float32
+        wide = np.float64 if source not in FLOATS else np.float32
         return lambda v: narrow(_sticky(v).astype(wide), to, rounding)
     if (target, source) == ("f32", "f16"):
         return lambda v: arith.canonical(v.astype(to))
@@ -121,6 +123,8 @@ def _integers_to_float64(v: Any, rounding: str) -> Any:
 def _flushed(convert: Any, source: str, target: str) -> Any:
     def run(v: Any) -> Any:
         r = convert(modify.flush(v) if source == "f32" else v)
+        if source == target:  # without .ftz it is a move
+            r = arith.canonical(r)
         return modify.flush(r) if target == "f32" else r
 
     return run

@@ -33,7 +33,7 @@ def _arithmetic(b: Builder, i: Instruction, site: Site) -> Run:
     only(modifiers, {*MODES, "ftz", "sat"})
     operation = _SINGLE[base] if mode == "rn" else _directed(base, mode)
     if "ftz" in modifiers:
-        operation = modify.flushing(operation)
+        operation = modify.flushing(operation, _DOUBLE[base], mode)
     return simple(b, i, kind, modify.saturating(operation) if "sat" in modifiers else operation)
 
 
@@ -87,7 +87,7 @@ def _testp(b: Builder, i: Instruction, site: Site) -> Run:
         "infinite": np.isinf,
         "number": lambda v: ~np.isnan(v),
         "notanumber": np.isnan,
-        "normal": lambda v: np.isfinite(v) & (np.abs(v) >= np.finfo(v.dtype).tiny),
+        "normal": lambda v: np.isfinite(v) & ((np.abs(v) >= np.finfo(v.dtype).tiny) | (v == 0)),
         "subnormal": lambda v: (v != 0) & (np.abs(v) < np.finfo(v.dtype).tiny),
     }
     return simple(b, i, parts(i)[1], tests[how])
@@ -136,7 +136,7 @@ def _fma_of(b: Builder, i: Instruction, modifiers: list[str]) -> Run:
             return arith.canonical(fma.fma_once(x, y, z))
         return arith.directed(x, y, z, mode)
 
-    operation = modify.flushing(once) if "ftz" in modifiers else once
+    operation = modify.flushing(once, fma.fma_odd, mode) if "ftz" in modifiers else once
     return simple(b, i, "f32", modify.saturating(operation) if "sat" in modifiers else operation)
 
 

@@ -62,7 +62,9 @@ def _function(b: Builder, i: Instruction, site: Site) -> Run:
     else:
         exact = _divided if base == "div" and "approx" in modifiers else _APPROXIMATE[base]
         operation = modify.approximate(exact)
-    return simple(b, i, kind, modify.flushing(operation) if "ftz" in modifiers else operation)
+    if "ftz" in modifiers:
+        operation = modify.flushing(operation, _ROUNDED[base], mode) if mode else modify.flushing(operation)
+    return simple(b, i, kind, operation)
 
 
 def _directed(function: Any, mode: str) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import harness.ptx.arithmetic as arith
 import harness.ptx.modifiers as modify
 from harness.ptx.builder import SEEN, Builder, Run
-from harness.ptx.fma import fma_once
+from harness.ptx.fma import fma_odd, fma_once
 from harness.ptx.hazards import Site
 from harness.ptx.instructions.common import Known, only, parts, simple
 from harness.ptx.instructions.floating import MODES
@@ -88,15 +88,14 @@ def _narrow(b: Builder, i: Instruction, kind: str, modifiers: Collection[str], o
     dtype, packed = SEEN[element], kind.endswith("x2")
     put, reads = b.write(i.operands[0]), [b.read(o, "b32" if packed else element) for o in i.operands[1:]]
 
-    def once(*values: Any) -> Any:
-        if operation is None:
-            x, y, z = values
-            return arith.narrow_fma(x, y, z, dtype)
-        # float64 has more than twice their bits, so that rounding twice is as rounding once.
-        return arith.round_narrow(operation(*(v.astype(np.float64) for v in values)), dtype)
+    exact = operation or fma_odd
 
-    whole = once
-    for name, change in (("ftz", modify.flushing), ("sat", modify.saturating), ("relu", modify.not_negative)):
+    def once(*values: Any) -> Any:
+        # float64 has more than twice their bits, so that rounding twice is as rounding once.
+        return arith.round_narrow(exact(*(v.astype(np.float64) for v in values)), dtype)
+
+    whole = modify.flushing(once, exact) if "ftz" in modifiers else once
+    for name, change in (("sat", modify.saturating), ("relu", modify.not_negative)):
         if name in modifiers:
             whole = change(whole)
 

@@ -9,7 +9,7 @@ import numpy as np
 import harness.ptx.arithmetic as arith
 import harness.ptx.modifiers as modify
 from harness.ptx.builder import Builder, Run
-from harness.ptx.fma import fma_once
+from harness.ptx.fma import fma_odd, fma_once
 from harness.ptx.hazards import Site
 from harness.ptx.instructions.common import Known, only, parts
 from harness.ptx.instructions.floating import MODES
@@ -38,7 +38,8 @@ def _pair(b: Builder, i: Instruction, site: Site) -> Run:
             return arith.float64_to_float32(wide, mode)
         return once(v[0], _ONE, v[1] if base == "add" else np.negative(v[1]))
 
-    whole = modify.flushing(operation) if "ftz" in modifiers else operation
+    exact = {"fma": fma_odd, "mul": np.multiply, "add": np.add, "sub": np.subtract}[base]
+    whole = modify.flushing(operation, exact, mode) if "ftz" in modifiers else operation
     put, reads = b.write(i.operands[0]), [b.read(o, "b64") for o in i.operands[1:]]
 
     def run(mask: Mask | None) -> None:

@@ -161,7 +161,7 @@ def test_copysign_takes_the_sign_of_the_first() -> None:
         ("infinite", [0, 0, 1, 0, 0]),
         ("number", [1, 1, 1, 0, 1]),
         ("notanumber", [0, 0, 0, 1, 0]),
-        ("normal", [0, 1, 0, 0, 0]),
+        ("normal", [1, 1, 0, 0, 0]),
         ("subnormal", [0, 0, 0, 0, 1]),
     ],
 )
