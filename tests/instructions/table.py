@@ -107,6 +107,11 @@ def _floats() -> Iterator[Probe]:
     yield from _of(_each("{}.{}.f64", ("add", "sub", "mul", "div"), _MODES), "d", "d d")
     yield from _of(_each("fma.{}.f64", _MODES), "d", "d d d")
     yield from _of(_each("{}.{}.f64", ("rcp", "sqrt"), _MODES), "d", "d")
+    # (1 + m·2⁻²³)·2⁻¹²⁶ times 1 − m·2⁻²³ − d·2⁻²⁴: just below the smallest normal number.
+    below = "and.b32 %r50, {1}, 4095; or.b32 %r51, %r50, 0x800000; shl.b32 %r50, %r50, 1; "
+    below += "shr.u32 %r52, {1}, 30; add.u32 %r50, %r50, %r52; sub.u32 %r50, 0x3F800000, %r50; "
+    below += "mov.b32 %f50, %r51; mov.b32 %f51, %r50; "
+    yield from _of([below + f"mul.{mode}.ftz.f32 {{0}}, %f50, %f51;" for mode in _MODES], "f", "r")
     yield from _of(_each("{}.{}{}.f32", ("rcp", "sqrt"), _MODES, ("", ".ftz")), "f", "f")
     yield from _of(_each("div.{}{}.f32", _MODES, ("", ".ftz")), "f", "f f")
     extrema = ("", ".ftz", ".NaN", ".ftz.NaN", ".xorsign.abs", ".ftz.NaN.xorsign.abs")
@@ -201,7 +206,8 @@ def _approximate() -> Iterator[Probe]:
         yield Probe(f"div.full{ftz}.f32", ("f",), ("f", "f"), Bound(np.divide, 2**-22.0))
     yield one("tanh.approx.f32", "f", np.tanh, 2**-11.0)
     yield one("tanh.approx.f16", "h", np.tanh, 0.0, 2**-10.987)
-    yield one("tanh.approx.bf16", "b", np.tanh, 2**-8.0)
+    # Of a result in bfloat16 2⁻⁸, which the ISA says, is half a unit; an H200 is off by up to a whole one.
+    yield one("tanh.approx.bf16", "b", np.tanh, 2**-7.0)
     yield one("ex2.approx.f16", "h", np.exp2, 2**-9.9)
     yield one("ex2.approx.ftz.bf16", "b", np.exp2, 2**-7.0)
     yield one("rsqrt.approx.f64", "d", lambda v: 1 / np.sqrt(v), 2**-51.0)
