@@ -127,7 +127,7 @@ def _tensor_map(tiled: ptx.Tiled, address: int, array: Array) -> bytes:
             len(made.extents),
             address,
             [driver.cuuint64_t(n) for n in made.extents],
-            [driver.cuuint64_t(n) for n in made.strides],
+            [driver.cuuint64_t(n) for n in made.strides] or [driver.cuuint64_t(16)],  # of rank 1 none is read
             [driver.cuuint32_t(n) for n in made.box],
             [driver.cuuint32_t(n) for n in made.steps],
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
