@@ -27,9 +27,8 @@ struct Place { int x[5]; };
 extern "C" __global__ void boxes(const __grid_constant__ CUtensorMap from, Place at, const __grid_constant__ CUtensorMap to,
                                  Place there, uint32_t* raw)
 {
-    // The box alone lies at a multiple of 1024: with a static variable before it, it would reach past what is launched.
     extern __shared__ __align__(1024) unsigned char box[];
-    uint64_t& full = *reinterpret_cast<uint64_t*>(box + (BYTES + 15) / 16 * 16);
+    __shared__ uint64_t full;
     if (threadIdx.x == 0) {
         init(&full, 1);
         fence_init();
