@@ -1,7 +1,8 @@
 """pytest-xdist's workers: a worker that is killed costs its test, not the run.
 
 pytest-xdist 3.8 hands the whole group of the killed worker to another one: the test that it died of again,
-and groups without a test left, after which a worker waits for ever.
+and groups without a test left, after which a worker waits for ever. Two workers killed at a time end the run
+with an internal error, for the second one's place is given work before it has collected.
 """
 
 from __future__ import annotations
@@ -37,5 +38,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             for other in self.assigned_work:
                 self._reschedule(other)
             return died_of
+
+        def _reschedule(self, node: Any) -> None:
+            """Gives a worker its next group; one that has yet to collect gets its first when it has."""
+            if node in self.registered_collections:
+                super()._reschedule(node)
 
     return Groups(config, log)
