@@ -55,6 +55,18 @@ def files_of_tests(project: Project, *names: str, given: Sequence[str] = ()) -> 
     return [os.path.relpath(path) for path in paths]
 
 
+def share(text: str, said: str, example: str) -> float:
+    """A percentage as a share of 1: "1.5%" is 0.015. Raises ValueError, one line that begins with ``said``,
+    unless it lies between 0 and 100 %."""
+    try:
+        value = float(text.removesuffix("%")) / 100
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1:
+        raise ValueError(f"{said}: must be between 0 % and 100 %, such as {example}")
+    return value
+
+
 def end_on_sigterm() -> None:
     """SIGTERM ends the process in an orderly way, as Ctrl-C does: workers are stopped, worktrees removed."""
     signal.signal(signal.SIGTERM, _end)

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.baselines import provenance
-from harness.commands.common import busy_text, end_on_sigterm, project_of
+from harness.commands.common import busy_text, end_on_sigterm, project_of, share
 from harness.compiler.errors import ToolchainError
 from harness.devices import DeviceError, Gpu, NoDevice, open_cuda
 from harness.files import write_whole
@@ -72,13 +72,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _share(option: str, text: str) -> float:
-    try:
-        value = float(text.removesuffix("%")) / 100
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1:
-        raise ValueError(f"{option} {text}: must be between 0 % and 100 %, such as 0.5%")
-    return value
+    return share(text, f"{option} {text}", "0.5%")
 
 
 def _run(given: argparse.Namespace, rule: Rule, open_device: Callable[[float], Gpu]) -> int:

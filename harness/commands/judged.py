@@ -107,9 +107,7 @@ def test_counts(
 def _reason(what: str, finding: str) -> Reason:
     """A finding of stored metrics, without how to accept it, which is said once for all."""
     error = of_error(finding)
-    return (
-        error if "does not compile" in error.what else Reason(what, finding.partition("\nto accept it: ")[0])
-    )
+    return error if error.is_compilers else Reason(what, finding.partition("\nto accept it: ")[0])
 
 
 def _shown(entry: CounterEntry, check: CounterCheck, gemm_record: Record) -> None:

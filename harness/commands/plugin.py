@@ -18,7 +18,7 @@ from pytest_benchmark.utils import PercentageRegressionCheck
 
 from harness import baselines
 from harness.baselines import BaselineError
-from harness.commands.common import busy_text
+from harness.commands.common import busy_text, share
 from harness.commands.options import add_options
 from harness.commands.session import KEY, Session
 from harness.compiler import static
@@ -49,12 +49,9 @@ class Hooks:
 
 def _percent(text: str) -> float:
     try:
-        value = float(text.removesuffix("%")) / 100
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1:
-        raise pytest.UsageError(f"--max-slowdown {text!r}: must be between 0 % and 100 %, such as 1.5%")
-    return value
+        return share(text, f"--max-slowdown {text!r}", "1.5%")
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:

@@ -138,8 +138,9 @@ def killed(nodeid: str, kernels: Sequence[Kernel]) -> Mapping[str, Any]:
 def check_table(rows: Sequence[CheckRow], color: bool, width: int = 0) -> str:
     """The table as text; failed rows are marked with ``!``. Where ``width`` characters are not enough, it
     leaves out columns that say least; 0 for any width."""
-    shown = [i for i in range(len(HEADS)) if any(row.cells()[i] for row in rows)]
-    longest = {i: max(len(HEADS[i]), *(len(row.cells()[i]) for row in rows)) for i in shown}
+    cells = [row.cells() for row in rows]
+    shown = [i for i in range(len(HEADS)) if any(row[i] for row in cells)]
+    longest = {i: max(len(HEADS[i]), *(len(row[i]) for row in cells)) for i in shown}
     for name in _LEFT_OUT:
         if not width or sum(longest[i] + 2 for i in shown) - 2 <= width:
             break
@@ -147,9 +148,8 @@ def check_table(rows: Sequence[CheckRow], color: bool, width: int = 0) -> str:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for i in shown:
         table.add_column(HEADS[i], justify="right" if ALIGN[i] == "r" else "left", no_wrap=True)
-    for row in rows:
-        cells = row.cells()
-        table.add_row(*(cells[i] for i in shown), style="red" if row.failed else "")
+    for row, texts in zip(rows, cells, strict=True):
+        table.add_row(*(texts[i] for i in shown), style="red" if row.failed else "")
     return render(table, color)
 
 

@@ -35,6 +35,11 @@ class Reason:
         return cls(what, details)
 
     @property
+    def is_compilers(self) -> bool:
+        """Whether it is an error of the compiler."""
+        return "does not compile" in self.what
+
+    @property
     def place(self) -> tuple[str, int] | None:
         """File and line, where the reason has them."""
         found = re.search(r" at (\S+):(\d+)$", self.what) or re.search(r"(?:^|: )(\S+):(\d+): ", self.what)
