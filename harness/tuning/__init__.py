@@ -1,0 +1,1 @@
+"""Which config of a kernel is the fastest: search spaces, strategies (Kernel Tuner's), stored results."""
