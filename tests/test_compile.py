@@ -105,6 +105,6 @@ def test_a_config_without_its_macros_does_not_compile(kernel: Kernel) -> None:
 @pytest.mark.parametrize("build", [b for b in BUILDS if not b.reasons and b.capability == (8, 0)], ids=str)
 def test_the_emulated_device_knows_every_instruction(build: Build) -> None:
     """For sm_90a the check runs them all; that for sm_80 is made ready, which finds an unknown one."""
-    text = compile_ptx(build.kernel, build.config, build.dtype, build.arch)
+    text = compile_ptx(build.kernel, build.config, build.dtype, build.arch, cubin_too=True)
     machine = Machine(parse(text, build.kernel.entry), "")
     assert len(machine.entry.code) > 20

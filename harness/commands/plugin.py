@@ -27,6 +27,7 @@ from harness.compiler.nvcc import Variant
 from harness.compiler.static.store import holds_any
 from harness.counters import check as counted
 from harness.devices import DeviceError, NoDevice, PairingDevice, has_gpu, open_cuda, open_emulated
+from harness.devices.emulated.device import EmulatedDevice
 from harness.gate.against import Against
 from harness.model import Case
 from harness.project import selection as cases
@@ -311,6 +312,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuses a busy GPU, and compiles everything selected before the first test."""
     state, config = session.config.stash[KEY], session.config
+    if isinstance(state.device, EmulatedDevice):
+        state.device.cubins = any(_has(item, "figures_entry") for item in session.items)
     if state.gpu is None or config.option.collectonly:
         return
     chosen = [c for item in session.items if (c := _case_of(item))]

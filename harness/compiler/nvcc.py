@@ -114,7 +114,7 @@ def compile_cubin(
     compiler; ValueError for a library kernel.
     """
     unit = unit_of(kernel, config, dtype)
-    cubin, log = _compile(unit, ("-cubin", f"-arch={arch}", "-Xptxas=-v"), nvcc)
+    cubin, log = _compile_both(unit, arch, nvcc)
     symbol = symbol_of(unit.entry, elf.symbols(cubin), unit.what)
     found = read_ptxas(symbol, log)
     resources = Resources(
@@ -130,14 +130,21 @@ def compile_ptx(
     arch: str,
     lines: bool = False,
     nvcc: Nvcc | None = None,
+    cubin_too: bool = False,
 ) -> str:
     """The PTX of a kernel, for one architecture ("sm_90a"). Raises as ``compile_cubin`` does.
 
     With ``lines`` it names the lines of the .cu file, and can differ by a few instructions from what runs.
+    ``cubin_too``: ``compile_cubin`` is going to be asked for this variant, too: one run of nvcc makes both.
     """
-    virtual = arch.replace("sm_", "compute_")
-    mode = ("-ptx", f"-arch={virtual}", *(("-lineinfo",) if lines else ()))
     unit = unit_of(kernel, config, dtype)
+    mode = (*_ptx_mode(arch), *(("-lineinfo",) if lines else ()))
+    if cubin_too and not lines and not _entry(unit, mode, nvcc).is_file():
+        try:
+            _compile_both(unit, arch, nvcc)
+        except CompileError as error:
+            if "ptxas" not in error.log:  # which refuses what can be told from the PTX
+                raise
     ptx = readable(_compile(unit, mode, nvcc)[0].decode())
     return _numbered(ptx, unit.sources.main) if lines else ptx
 
@@ -182,23 +189,45 @@ def compile_all(
         return list(pool.map(one, variants))
 
 
-def _compile(unit: Unit, mode: tuple[str, ...], nvcc: Nvcc | None) -> tuple[bytes, str]:
-    """nvcc's output file and log, from the cache where sources, options and compiler are the same."""
+def _ptx_mode(arch: str) -> tuple[str, ...]:
+    return ("-ptx", f"-arch={arch.replace('sm_', 'compute_')}")
+
+
+def _compile_both(unit: Unit, arch: str, nvcc: Nvcc | None) -> tuple[bytes, str]:
+    """The cubin and the log. The PTX that it is made of is that of ``-ptx``, and is kept beside it."""
+    return _compile(unit, ("-cubin", f"-arch={arch}", "-Xptxas=-v"), nvcc, beside=_ptx_mode(arch))
+
+
+def _compile(
+    unit: Unit, mode: tuple[str, ...], nvcc: Nvcc | None, beside: tuple[str, ...] = ()
+) -> tuple[bytes, str]:
+    """nvcc's output file and log, from the cache where sources, options and compiler are the same.
+    ``beside``: the mode whose output is the PTX that this one leaves on its way."""
     nvcc = nvcc or tools.find_nvcc()
-    options = (*mode, *unit.options)
-    # nvcc takes options from these variables too.
-    more = [os.environ.get(f"NVCC_{end}_FLAGS", "") for end in ("PREPEND", "APPEND")]
-    entry = cache_entry([nvcc.version, more, options, unit.sources.key, instantiation(unit.entry)])
+    entry = _entry(unit, mode, nvcc)
     if cached := load_entry(entry):
         return cached
     with alone(entry):
         if (cached := load_entry(entry)) is None:
-            cached = _run_nvcc(nvcc, unit, mode)
+            out, log, ptx = _run_nvcc(nvcc, unit, (*mode, "-keep") if beside else mode)
+            cached = out, log
             store_entry(entry, *cached)
+            if ptx and not (other := _entry(unit, beside, nvcc)).is_file():
+                store_entry(other, ptx, "")
     return cached
 
 
-def _run_nvcc(nvcc: Nvcc, unit: Unit, mode: tuple[str, ...]) -> tuple[bytes, str]:
+def _entry(unit: Unit, mode: tuple[str, ...], nvcc: Nvcc | None) -> Path:
+    """Where the cache has what nvcc makes of a unit."""
+    nvcc = nvcc or tools.find_nvcc()
+    # nvcc takes options from these variables too.
+    more = [os.environ.get(f"NVCC_{end}_FLAGS", "") for end in ("PREPEND", "APPEND")]
+    options = (*mode, *unit.options)
+    return cache_entry([nvcc.version, more, options, unit.sources.key, instantiation(unit.entry)])
+
+
+def _run_nvcc(nvcc: Nvcc, unit: Unit, mode: tuple[str, ...]) -> tuple[bytes, str, bytes]:
+    """nvcc's output file, its log, and the PTX that it leaves where the mode says ``-keep``."""
     unit.sources.write()
     include = (f"-I{folder}" for folder in unit.sources.include)
     with tempfile.TemporaryDirectory(prefix="gemm-") as folder:
@@ -222,10 +251,10 @@ def _run_nvcc(nvcc: Nvcc, unit: Unit, mode: tuple[str, ...]) -> tuple[bytes, str
             raise CompileError(f"{unit.what}: nvcc was ended by {_signal(-said.returncode)}", log)
         if said.returncode:
             raise compile_error(unit.what, unit.entry, log, unit.options)
-        out = Path(folder, "out")
+        out, ptx = Path(folder, "out"), Path(folder, UNIT).with_suffix(".ptx")
         if not out.is_file() or not out.stat().st_size:
             raise CompileError(f"{unit.what}: nvcc ended without an error, and wrote nothing", log)
-        return out.read_bytes(), readable(log)
+        return out.read_bytes(), readable(log), ptx.read_bytes() if ptx.is_file() else b""
 
 
 def _signal(number: int) -> str:

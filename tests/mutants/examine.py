@@ -83,7 +83,7 @@ def open_device() -> EmulatedDevice:
     """The emulated device, of the pinned compiler where that is there. Raises NoDevice."""
     open_emulated(ARCH)
     try:
-        return EmulatedDevice(ARCH, pinned_nvcc(), by_source=False)
+        return EmulatedDevice(ARCH, pinned_nvcc(), by_source=False, cubins=True)
     except ToolchainError:
         return EmulatedDevice(ARCH, by_source=False)
 

@@ -55,6 +55,19 @@ def kept(cache: Path) -> list[Path]:
     return list(cache.glob("*.zip"))
 
 
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The runs of nvcc, each as its mode."""
+    real, found = nvcc._run_nvcc, list[Any]()
+
+    def counted(of: tools.Nvcc, unit: nvcc.Unit, mode: tuple[str, ...]) -> tuple[bytes, str, bytes]:
+        found.append(mode)
+        return real(of, unit, mode)
+
+    monkeypatch.setattr(nvcc, "_run_nvcc", counted)
+    return found
+
+
 def planted(folder: Path, source: str = SOURCE) -> Kernel:
     path = folder / "s99_planted.cu"
     path.write_text(source)
@@ -90,7 +103,8 @@ def test_a_binary_does_not_depend_on_where_the_source_lies(tmp_path: Path, cache
     for name in ("here", "there"):
         (tmp_path / name).mkdir()
         made.append(compile_cubin(planted(tmp_path / name), Config(SCALE=1), F32, "sm_80"))
-        kept(cache)[0].unlink()
+        for entry in kept(cache):
+            entry.unlink()
     assert made[0].cubin == made[1].cubin
 
 
@@ -142,7 +156,7 @@ class TestCache:
         "change", ["source", "config", "dtype", "flags", "arch", "compiler", "environment", "output"]
     )
     def test_each_thing_that_counts_compiles_again(
-        self, change: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+        self, change: str, tmp_path: Path, runs: list[Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         kernel = planted(tmp_path)
         compile_cubin(kernel, Config(SCALE=1), F32, "sm_80")
@@ -164,15 +178,45 @@ class TestCache:
                 other = replace(tools.find_nvcc(), version="13.0.89")
                 monkeypatch.setattr(tools, "find_nvcc", lambda: other)
         if change == "output":
-            compile_ptx(kernel, config, dtype, arch)
+            compile_ptx(kernel, config, dtype, arch, lines=True)
         else:
             compile_cubin(kernel, config, dtype, arch)
-        assert len(kept(cache)) == 2
+        assert len(runs) == 2
+
+    @pytest.mark.parametrize("first", ["cubin", "ptx"])
+    def test_one_run_makes_the_cubin_and_its_ptx(
+        self, first: str, tmp_path: Path, runs: list[Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        variant = (planted(tmp_path), Config(SCALE=1), F32, "sm_90a")
+        if first == "cubin":
+            cubin, ptx = compile_cubin(*variant), compile_ptx(*variant)
+        else:
+            ptx, cubin = compile_ptx(*variant, cubin_too=True), compile_cubin(*variant)
+        assert len(runs) == 1
+        monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "another"))
+        assert compile_ptx(*variant) == ptx
+        assert compile_cubin(*variant).cubin == cubin.cubin
+        assert len(runs) == 3
+
+    def test_what_ptxas_refuses_has_ptx(self, tmp_path: Path, runs: list[Any]) -> None:
+        much = "__shared__ float s[200000]; s[threadIdx.x] = c[0]; __syncthreads(); c[0] = s[7 * threadIdx.x];"
+        kernel = planted(tmp_path, f'extern "C" __global__ void gemm_planted(float* c) {{ {much} }}')
+        variant = (kernel, Config(SCALE=1), F32, "sm_90a")
+        assert "800000" in compile_ptx(*variant, cubin_too=True)
+        assert len(runs) == 2
+        with pytest.raises(CompileError, match="too much shared data"):
+            compile_cubin(*variant)
+
+    def test_what_does_not_compile_is_compiled_once(self, tmp_path: Path, runs: list[Any]) -> None:
+        kernel = planted(tmp_path, SOURCE.replace("SCALE", "lost"))
+        with pytest.raises(CompileError, match='"lost" is undefined'):
+            compile_ptx(kernel, Config(SCALE=1), F32, "sm_90a", cubin_too=True)
+        assert len(runs) == 1
 
     @pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
     def test_a_damaged_entry_compiles_again(self, damage: str, tmp_path: Path, cache: Path) -> None:
         first = compile_cubin(planted(tmp_path), Config(SCALE=1), F32, "sm_80")
-        (entry,) = kept(cache)
+        entry = max(kept(cache), key=lambda path: path.stat().st_size)  # the other is of the PTX
         whole = entry.read_bytes()
         middle = len(whole) // 3
         flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
@@ -181,12 +225,11 @@ class TestCache:
         assert entry.stat().st_size >= middle * 2
 
     def test_two_who_want_one_binary_compile_it_once(
-        self, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, runs: list[Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        run_nvcc, runs = nvcc._run_nvcc, []
+        run_nvcc = nvcc._run_nvcc
 
-        def slowly(*args: Any) -> tuple[bytes, str]:
-            runs.append(args)
+        def slowly(*args: Any) -> tuple[bytes, str, bytes]:
             time.sleep(0.3)
             return run_nvcc(*args)
 
@@ -194,7 +237,7 @@ class TestCache:
         variant = (planted(tmp_path), Config(SCALE=1), F32)
         first, second = compile_all([variant, variant], "sm_80", jobs=2)
         assert first == second
-        assert len(runs) == len(kept(cache)) == 1
+        assert len(runs) == 1
 
     def test_a_cache_that_cannot_be_written_costs_time_only(self, tmp_path: Path, cache: Path) -> None:
         cache.write_text("a file where the folder should be")

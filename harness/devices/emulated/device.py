@@ -44,6 +44,7 @@ class EmulatedDevice:
     uninit, race, barrier, hang, trap, unwritten. Without ``by_source`` they name lines of the PTX alone,
     which saves a compilation. If ``strict``, what would be a note is a violation, too.
     ``time_limit``: the seconds that the launches of a case may take before they count as hanging.
+    ``cubins``: those of what it runs are going to be needed, too, and come of the same run of nvcc.
     """
 
     name = "emulated"
@@ -55,8 +56,10 @@ class EmulatedDevice:
         by_source: bool = True,
         strict: bool = False,
         time_limit: float = math.inf,
+        cubins: bool = False,
     ) -> None:
         self._time_limit = time_limit
+        self.cubins = cubins
         self.arch, self._nvcc, self._by_source, self._strict = arch, nvcc, by_source, strict
         self._machines: OrderedDict[Any, tuple[Machine, Callable[[], Mapping[int, int]]]] = OrderedDict()
         self.lane_instructions = 0
@@ -124,7 +127,8 @@ class EmulatedDevice:
         key = (kernel, case.config, case.dtype)  # of one source and entry, flags make another
         if key not in self._machines:
             try:
-                ptx = compile_ptx(kernel, case.config, case.dtype, self.arch, nvcc=self._nvcc)
+                variant = kernel, case.config, case.dtype
+                ptx = compile_ptx(*variant, self.arch, nvcc=self._nvcc, cubin_too=self.cubins)
                 assert kernel.source is not None
                 symbol = entry_symbol(kernel, case.config, case.dtype, ptx)
                 if reason := mismatch(ptx, symbol, case.arguments):
