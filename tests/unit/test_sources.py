@@ -165,7 +165,7 @@ class TestCompiled:
         made(kernel)
         (copy,) = cache.glob("sources/*/common.cuh")
         copy.write_text("#error\n")
-        assert compile_ptx(kernel, Config(), F32, "sm_90a")
+        assert compile_ptx(kernel, Config(), F32, "sm_90a", lines=True)
         assert copy.read_text() == COMMON
 
     def test_a_file_named_by_a_macro_is_not_there(self, tmp_path: Path) -> None:
