@@ -173,6 +173,13 @@ def profile(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def select(session: nox.Session) -> None:
+    """Which kernel and config to use for a problem on a measured GPU: `-- 4096x64x4096 --why`."""
+    install(session, "test")
+    harness(session, "select")
+
+
+@nox.session(default=False)
 def doctor(session: nox.Session) -> None:
     """What this machine has for the suite, one line each, and what to do."""
     install(session, "test")

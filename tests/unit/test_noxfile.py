@@ -74,6 +74,7 @@ def test_every_command_is_there_and_says_what_it_does() -> None:
         "sanitize",
         "profile",
         "doctor",
+        "select",
     }
     assert all(len(description.split()) > 3 for description in found.values())
 

@@ -1,0 +1,60 @@
+"""A choice as text: in one line, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import sqrt
+
+from harness.reports.figures import gflops_text, percent_text
+from harness.tuning.rules import refusals
+from harness.tuning.select import Selected
+from harness.tuning.table import BEST, BITS
+
+SHOWN = 5  # variants that are compared in the text
+
+
+def selected_text(s: Selected) -> str:
+    """One line: what was asked for, the choice, and what it rests on."""
+    return f"{s.problem.id} {s.dtype} on {s.gpu}: {s.variant.stage} ({_basis(s)})"
+
+
+def _basis(s: Selected) -> str:
+    if s.found is None:
+        return "by the notes; nothing was measured"
+    if s.measured:
+        return f"{gflops_text(s.gflops)} GFLOPS, the fastest measured at this size"
+    return f"the fastest measured near it, at {s.found.rows[0].problem.id}"
+
+
+def why_text(s: Selected) -> list[str]:
+    """The reasons, one line each."""
+    return [selected_text(s), *(f"  {line}" for line in _why(s))]
+
+
+def _why(s: Selected) -> Iterator[str]:
+    yield f"options for nvcc: {' '.join(f'-D {name}={value}' for name, value in s.config.items())}"
+    if s.found is None:
+        yield f"the notes recommend {s.rule}; of the kernels that take the problem, this one comes nearest"
+        yield "`nox -s baseline` on such a GPU replaces the notes by figures"
+        return
+    if s.measured:
+        sources = ", ".join(dict.fromkeys(figure.source for figure in s.figures))
+        yield f"{len(s.figures)} variants were measured at this size ({sources}):"
+        best = s.figures[0].gflops
+        for figure in s.figures[:SHOWN]:
+            behind = percent_text(figure.gflops / best - 1) if figure.gflops < best else "the fastest"
+            yield f"  {figure.variant.stage}: {gflops_text(figure.gflops)} GFLOPS, {behind}"
+    else:
+        yield "measured sizes near it, and their weight:"
+        weights = [1 / max(1, away) for away in s.found.distances]
+        for row, away, weight in zip(s.found.rows, s.found.distances, weights, strict=True):
+            octaves = sqrt(away) / (4 << BITS)
+            yield f"  {row.problem.id}: {weight / sum(weights):.0%}, {octaves:.1f} octaves away"
+        yield f"speed of the variants measured at {s.found.rows[0].problem.id}, relative to the fastest:"
+        for variant, estimate in s.found.ranked[:SHOWN]:
+            yield f"  {variant.stage}: {estimate / BEST:.1%}"
+    if s.library_gflops and s.gflops:
+        share = s.gflops / s.library_gflops
+        yield f"the library: {gflops_text(s.library_gflops)} GFLOPS, of which this is {share:.1%}"
+    for variant in s.found.refused:
+        yield f"not considered: {variant.stage}: {refusals(variant, s.problem)[0]}"

@@ -1,0 +1,131 @@
+"""What is known of a GPU model: its compute capability, and the speeds stored under ``baselines/<gpu>/``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.baselines import Baseline, BaselineError, current, load
+from harness.model import Case, Kernel, Problem, find_problem, variant_name
+from harness.model.legality import GpuLimits
+from harness.project.loader import Project
+from harness.tuning import stored
+from harness.tuning.rules import Variant
+from harness.tuning.table import Figure
+
+_ARCH = re.compile(r"sm_(\d+)(\d)a?")
+
+
+class SelectError(ValueError):
+    """Nothing can be chosen; one line: what, and what to do."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a GPU model.
+
+    Attributes:
+        gpu: its folder, ``nvidia-h200``, or an architecture, ``sm_90``.
+        limits: of its compute capability.
+        figures: speeds of declared kernels on plain problems (tight, alpha 1, beta 0), legal or not: first
+            those of its newest baseline, then those of tuned spaces. Empty without stored measurements.
+        library: GFLOPS of the library, by dtype and problem.
+    """
+
+    gpu: str
+    limits: GpuLimits
+    figures: tuple[Figure, ...] = ()
+    library: Mapping[tuple[str, Problem], float] = field(default_factory=dict)
+
+
+def gpus(project: Project) -> list[str]:
+    """The GPU models with stored measurements, by folder."""
+    folders = sorted(project.baselines.iterdir()) if project.baselines.is_dir() else []
+    return [path.name for path in folders if _sources(project, path.name)]
+
+
+def _sources(project: Project, gpu: str) -> list[Path]:
+    newest = current(project.baselines, gpu)
+    tuned = sorted((project.baselines / gpu / stored.FOLDER).glob("*.json"))
+    return [*([newest] if newest else []), *tuned]
+
+
+def known(project: Project, gpu: str, capability: tuple[int, int] | None = None) -> Known:
+    """What is known of a GPU model, by its folder, or of an architecture such as ``sm_90``. With its
+    ``capability``, a model without measurements is known by that.
+
+    Raises SelectError for an unknown GPU or architecture, BaselineError for a file that cannot be trusted."""
+    if _sources(project, gpu):
+        return _measured(project, gpu)
+    if match := _ARCH.fullmatch(gpu):
+        capability = int(match[1]), int(match[2])
+    if capability is None:
+        there = ", ".join(gpus(project)) or "none"
+        raise SelectError(
+            f"unknown GPU {gpu!r}: measured are {there}; `nox -s baseline` measures this machine's, and "
+            "--gpu sm_90 asks for an architecture without measurements"
+        )
+    try:
+        return Known(gpu, GpuLimits.of(capability))
+    except ValueError as error:
+        raise SelectError(f"--gpu {gpu}: {error}") from None
+
+
+def _measured(project: Project, gpu: str) -> Known:
+    path = current(project.baselines, gpu)
+    baseline = load(path) if path else None
+    if baseline:
+        baseline.require_gpu(gpu, gpu)
+    tuned = stored.find(project.baselines, gpu)
+    machine = baseline.machine_info if baseline else tuned[0].machine_info
+    try:
+        major, minor = map(int, str(machine["capability"]).split("."))
+        limits = GpuLimits.of((major, minor))
+    except ValueError as error:
+        raise BaselineError(f"{path or gpu}: {error}") from None
+    named = {
+        variant_name(kernel, config, dtype): Variant(kernel, config, dtype)
+        for kernel in project.kernels
+        for dtype in kernel.dtypes
+        for config in kernel.configs
+    }
+    every = _of_baseline(baseline, named) if baseline else []
+    own = [figure for figure in every if not figure.variant.kernel.library]
+    own += [figure for one in tuned for figure in _of_tuned(one, project.kernels)]
+    return Known(
+        gpu,
+        limits,
+        tuple(own),
+        {(f.variant.dtype.name, f.problem): f.gflops for f in every if f.variant.kernel.library},
+    )
+
+
+def _of_baseline(baseline: Baseline, named: Mapping[str, Variant]) -> list[Figure]:
+    """The figures of variants that are still declared."""
+    source = baseline.path.name if baseline.path else "the baseline"
+    found = []
+    for entry in baseline.entries.values():
+        variant = named.get(str(entry.info.get("variant")))
+        if variant is None or not _plain(problem := find_problem(entry.group)):
+            continue
+        if entry.case_id == Case(variant.kernel, variant.dtype, variant.config, problem).id:
+            found.append(Figure(variant, problem, entry.gflops, source))
+    return found
+
+
+def _of_tuned(one: stored.Tuned, kernels: tuple[Kernel, ...]) -> Iterator[Figure]:
+    """The figures of a tuned space, those measured again first."""
+    kernel = next((k for k in kernels if k.name == one.kernel), None)
+    dtype = next((d for d in kernel.dtypes if d.name == one.dtype), None) if kernel else None
+    problem = find_problem(one.problem)
+    if kernel is None or dtype is None or not _plain(problem):
+        return
+    for evaluation in (*one.confirmed, *one.evaluations):
+        variant = Variant(kernel, evaluation.config, dtype)
+        yield Figure(variant, problem, evaluation.gflops, f"{stored.FOLDER}/{one.name}.json")
+
+
+def _plain(problem: Problem) -> bool:
+    return problem.tight and (problem.alpha, problem.beta) == (1, 0) and not any(problem.starts)

@@ -1,0 +1,165 @@
+"""Which kernel and config to use for C = alpha·A·B + beta·C on a GPU.
+
+>>> from harness.tuning.select import select
+>>> chosen = select("4096x64x4096", gpu="nvidia-h200")
+>>> chosen.variant.kernel.name, dict(chosen.variant.config)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from harness.model import F32, Config, DType, Kernel, Problem, find_dtype, find_problem
+from harness.model.legality import refusals as illegal
+from harness.project.loader import Project, find, load
+from harness.tuning import notes, rules
+from harness.tuning.figures import Known, SelectError, known
+from harness.tuning.rules import Variant
+from harness.tuning.table import BEST, Figure, Found, Key, Table, choose, key_of, tables
+
+__all__ = ["SelectError", "Selected", "Selector", "select"]
+
+
+@dataclass(frozen=True)
+class Selected:
+    """A choice and what it rests on.
+
+    Attributes:
+        problem, dtype, gpu: what was asked for.
+        variant: kernel, config and dtype.
+        found: the measured shapes and speeds behind it; None if there were none, and `notes` decided.
+        rule: the line of the notes that decided; empty if figures did.
+        figures: those of the same dtype on the same problem, the fastest first.
+        library_gflops: of the library on the same problem; None if it was not measured.
+    """
+
+    problem: Problem
+    dtype: DType
+    gpu: str
+    variant: Variant
+    found: Found | None = None
+    rule: str = ""
+    figures: tuple[Figure, ...] = ()
+    library_gflops: float | None = None
+
+    @property
+    def kernel(self) -> Kernel:
+        return self.variant.kernel
+
+    @property
+    def config(self) -> Config:
+        return self.variant.config
+
+    @property
+    def measured(self) -> bool:
+        """Whether it was chosen by figures of this very problem size."""
+        return self.found is not None and not self.found.distances[0]
+
+    @property
+    def gflops(self) -> float | None:
+        """The speed measured at this size, else the one that the neighbours' speeds let expect, GFLOPS; None
+        without figures."""
+        if self.found is None:
+            return None
+        return self.found.rows[0].best * self.found.ranked[0][1] / BEST
+
+
+class Selector:
+    """Chooses for one GPU, with its figures loaded once."""
+
+    def __init__(self, kernels: Sequence[Kernel], known: Known) -> None:
+        self.kernels = tuple(kernel for kernel in kernels if not kernel.library)
+        self.known = known
+
+    @classmethod
+    def of(cls, project: Project, gpu: str, capability: tuple[int, int] | None = None) -> Selector:
+        """Raises SelectError and BaselineError as `figures.known`."""
+        return cls(project.kernels, known(project, gpu, capability))
+
+    @cached_property
+    def figures(self) -> tuple[Figure, ...]:
+        """The speeds of variants that are legal on the GPU."""
+        limits = self.known.limits
+        variants = {f.variant for f in self.known.figures}
+        legal = {v for v in variants if not illegal(v.kernel, v.config, v.dtype, limits)}
+        return tuple(figure for figure in self.known.figures if figure.variant in legal)
+
+    @cached_property
+    def tables(self) -> dict[Key, Table]:
+        """Speeds by dtype, layout, and single matrices or batches."""
+        return tables(self.figures, _takes_all)
+
+    def variants(self, problem: Problem, dtype: DType) -> list[Variant]:
+        """The declared variants that are legal on the GPU and take the problem. Raises SelectError, with the
+        reason, if there is none."""
+        own = [kernel for kernel in self.kernels if kernel.operation.plain_product]
+        every = [Variant(k, config, d) for k in own for d in k.dtypes if d == dtype for config in k.configs]
+        if not every:
+            there = dict.fromkeys(d.name for kernel in own for d in kernel.dtypes)
+            raise SelectError(f"no kernel takes {dtype}; there are kernels for {', '.join(there) or 'none'}")
+        legal = [v for v in every if not illegal(v.kernel, v.config, v.dtype, self.known.limits)]
+        if not legal:
+            first = every[0]
+            reasons = illegal(first.kernel, first.config, first.dtype, self.known.limits)
+            raise SelectError(f"no {dtype} kernel can run on {self.known.gpu}: {reasons[0]}")
+        taking = [v for v in legal if not rules.refusals(v, problem)]
+        if not taking:
+            reasons = rules.refusals(legal[-1], problem)
+            raise SelectError(f"no {dtype} kernel takes {problem.id}: {legal[-1].kernel.name}: {reasons[0]}")
+        return taking
+
+    def select(self, problem: Problem, dtype: DType = F32) -> Selected:
+        """The variant for a problem: by figures, where there are any of its dtype, layout, and kind (a batch
+        or a single matrix), else by the notes. Raises SelectError if no kernel takes it."""
+        table = self.tables.get(key_of(problem, dtype.name))
+        found = choose(table, problem, lambda v: not rules.refusals(v, problem)) if table else None
+        if found is None:
+            variant, rule = notes.choose(self.variants(problem, dtype), problem)
+            return Selected(problem, dtype, self.known.gpu, variant, rule=rule)
+        size = problem.m, problem.n, problem.k, problem.batch
+        here = [
+            figure
+            for figure in self.figures
+            if figure.variant.dtype == dtype
+            and (figure.problem.m, figure.problem.n, figure.problem.k, figure.problem.batch) == size
+        ]
+        best = {f.variant: f for f in reversed(here)}.values()  # of two figures the first counts
+        return Selected(
+            problem,
+            dtype,
+            self.known.gpu,
+            found.variant,
+            found,
+            figures=tuple(sorted(best, key=lambda f: -f.gflops)),
+            library_gflops=self.known.library.get((dtype.name, Problem(*size[:3], batch=size[3]))),
+        )
+
+
+def _takes_all(variant: Variant) -> bool:
+    """Whether it takes every problem of its kind that fits a launch."""
+    of = rules.rules(variant)
+    return of is not None and all(
+        rule.kind == "at_most" and (rule.field == "batch" or rule.number >= rules.GRID[1]) for rule in of
+    )
+
+
+def select(
+    problem: Problem | str,
+    gpu: str,
+    dtype: DType | str = F32,
+    project: Project | Path | None = None,
+) -> Selected:
+    """The kernel and config to use for a problem, such as ``"4096x64x4096"``, on a GPU, such as
+    ``"nvidia-h200"`` or, without measurements, ``"sm_90"``. ``project``: loaded, or its folder; default: the
+    nearest one above the working directory.
+
+    Raises SelectError for an unknown GPU or a problem or dtype that no kernel takes, ValueError for a
+    malformed problem or unknown dtype, BaselineError for stored figures that cannot be trusted, ProjectError
+    for a project that cannot be loaded."""
+    asked = find_problem(problem) if isinstance(problem, str) else problem
+    of = find_dtype(dtype) if isinstance(dtype, str) else dtype
+    loaded = project if isinstance(project, Project) else load(find(project or Path.cwd()))
+    return Selector.of(loaded, gpu).select(asked, of)

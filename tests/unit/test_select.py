@@ -1,0 +1,333 @@
+"""The choice of a kernel and config for a problem: by figures near it, by the notes, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.baselines import write
+from harness.commands import cli
+from harness.model import F16, F32, GEMM_BATCHED, BlockShape, Config, DType, Kernel, Problem, Takes
+from harness.model.legality import GpuLimits
+from harness.tuning import stored
+from harness.tuning.figures import Known, SelectError, known
+from harness.tuning.rules import FIELDS, Variant, refusals, rules
+from harness.tuning.select import Selector, select
+from harness.tuning.table import BITS, Figure, log2_fixed, place_of
+from tests.ladder import PROJECT
+from tests.unit.synthetic import SLUG, case, five_runs, merged
+
+H100 = GpuLimits.of((9, 0))
+
+
+def kernel(name: str, *tiles: int, takes: Takes | None = None, **more: object) -> Kernel:
+    """A kernel of square tiles with 256 threads."""
+
+    def shape(config: Config, dtype: DType) -> BlockShape:
+        return BlockShape((16, 16), (config["TILE"], config["TILE"]), shared_bytes=0)
+
+    configs = tuple(Config(TILE=tile) for tile in tiles or (16,))
+    made = Kernel(name, Path(f"{name}.cu"), name, shape, configs=configs, takes=takes or Takes())
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+SMALL, LARGE = kernel("small", 16), kernel("large", 32, 128)
+EVEN = kernel("even", 64, takes=Takes({"m": 8, "lda": 4, "A": 2}, {"k": 16}, {"n": 5000}))
+BATCH = kernel("batch", 8, operation=GEMM_BATCHED)
+CUBES = {64: (1.0, 0.5), 512: (0.8, 1.0), 4096: (0.2, 1.0)}  # the share of each in the faster one's speed
+
+
+def figure(of: Kernel, problem: Problem, gflops: float, config: int = 0) -> Figure:
+    return Figure(Variant(of, of.configs[config], of.dtypes[0]), problem, gflops, "a file")
+
+
+FIGURES = [
+    figure(of, Problem(n, n, n), n * share)
+    for n, shares in CUBES.items()
+    for of, share in zip((SMALL, LARGE), shares, strict=True)
+]
+
+
+def selector(figures: Iterable[Figure] = FIGURES, *kernels: Kernel) -> Selector:
+    return Selector(kernels or (SMALL, LARGE), Known("test-gpu", H100, tuple(figures)))
+
+
+def chosen(shape: str, of: Selector | None = None, dtype: DType = F32) -> str:
+    from harness.model import find_problem
+
+    return (of or selector()).select(find_problem(shape), dtype).variant.stage
+
+
+@given(st.integers(1, 2**31 - 1))
+def test_the_fixed_point_logarithm_is_one(value: int) -> None:
+    exact = math.log2(value) * 2**BITS
+    assert exact - 1.01 < log2_fixed(value) <= exact + 1e-6
+
+
+def test_what_was_measured_at_a_size_decides_there() -> None:
+    assert [chosen(f"{n}x{n}x{n}") for n in CUBES] == ["small tile16", "large tile32", "large tile32"]
+    found = selector().select(Problem(512, 512, 512, beta=1))
+    assert (found.measured, found.gflops) == (True, 512)
+    assert [f.gflops for f in found.figures] == [512, pytest.approx(0.8 * 512)]
+
+
+def test_near_sizes_decide_by_their_distance() -> None:
+    assert chosen("70x70x70") == "small tile16"
+    assert chosen("400x400x400") == "large tile32"
+    found = selector().select(Problem(400, 400, 400))
+    assert not found.measured
+    assert [row.problem.m for row in found.found.rows] == [512, 64, 4096]  # type: ignore[union-attr]
+
+
+def test_one_shape_does_not_outvote_its_neighbours() -> None:
+    """At the nearest shape alone, small is ahead by a hair; at the two beyond it is far behind."""
+    figures = [
+        *(figure(SMALL, Problem(n, n, n), speed) for n, speed in ((512, 100.1), (600, 10), (450, 10))),
+        *(figure(LARGE, Problem(n, n, n), 100.0) for n in (512, 600, 450)),
+    ]
+    assert chosen("512x512x512", selector(figures)) == "small tile16"
+    assert chosen("520x520x520", selector(figures)) == "large tile32"
+
+
+def test_a_config_without_a_figure_at_the_nearest_shape_is_not_compared() -> None:
+    far = figure(LARGE, Problem(4096, 4096, 4096), 1e9, config=1)
+    assert chosen("500x500x500", selector([*FIGURES, far])) == "large tile32"
+    assert chosen("4000x4000x4000", selector([*FIGURES, far])) == "large tile128"
+
+
+def test_of_two_figures_the_first_counts() -> None:
+    again = figure(SMALL, Problem(512, 512, 512), 1e9)
+    assert chosen("512x512x512", selector([*FIGURES, again])) == "large tile32"
+    assert chosen("512x512x512", selector([again, *FIGURES])) == "small tile16"
+
+
+def test_a_faster_kernel_that_refuses_the_problem_is_passed_over() -> None:
+    figures = [*FIGURES, *(figure(EVEN, Problem(n, n, n), 1e6) for n in CUBES)]
+    of = selector(figures, SMALL, LARGE, EVEN)
+    assert chosen("512x512x512", of) == "even tile64"
+    for shape in ("513x512x512", "512x512x8", "512x5001x512", "512x512x512-ld513.512.512"):
+        assert chosen(shape, of) == "large tile32", shape
+    assert chosen("512x512x512-at1.0.0", of) == "large tile32"
+    refused = of.select(Problem(513, 512, 512)).found.refused  # type: ignore[union-attr]
+    assert [variant.kernel.name for variant in refused] == ["even"]
+
+
+def test_where_nothing_of_the_nearest_shape_takes_a_problem_the_next_decides() -> None:
+    figures = [figure(EVEN, Problem(512, 512, 512), 1.0), *FIGURES[:2]]
+    assert chosen("513x512x512", selector(figures, SMALL, LARGE, EVEN)) == "small tile16"
+
+
+def test_a_batch_is_chosen_by_batches_and_never_by_kernels_without() -> None:
+    figures = [*FIGURES, figure(BATCH, Problem(8, 8, 8, batch=1000), 1.0)]
+    of = selector(figures, SMALL, LARGE, BATCH)
+    assert chosen("512x512x512-batch4", of) == "batch tile8"
+    assert chosen("8x8x8", of) == "small tile16"
+    with pytest.raises(SelectError, match="no f32 kernel takes 8x8x8-batch4: large: gemm is not batched"):
+        chosen("8x8x8-batch4")
+
+
+def test_a_grid_that_no_gpu_launches_is_refused() -> None:
+    of = selector(FIGURES[:2])
+    assert chosen(f"{65535 * 16}x8x8", of) == "small tile16"
+    assert chosen(f"{65535 * 16 + 1}x8x8", of) == "large tile32"
+    assert chosen(f"{65535 * 128}x8x8", of) == "large tile128"
+    with pytest.raises(SelectError, match="needs more blocks than a launch can have"):
+        chosen(f"{65535 * 128 + 1}x8x8")
+
+
+def test_what_is_illegal_on_the_gpu_is_not_chosen() -> None:
+    huge = replace(LARGE, name="huge", min_capability=(10, 0))
+    of = selector([figure(huge, Problem(512, 512, 512), 1e9)], SMALL, huge)
+    assert chosen("512x512x512", replace_known(of, (10, 0))) == "huge tile32"
+    with pytest.raises(
+        SelectError, match="no f32 kernel can run on test-gpu: huge f32 needs compute capabil"
+    ):
+        chosen("1x1x1", Selector((huge,), Known("test-gpu", H100)))
+
+
+def replace_known(of: Selector, capability: tuple[int, int]) -> Selector:
+    return Selector(of.kernels, replace(of.known, limits=GpuLimits.of(capability)))
+
+
+@pytest.mark.parametrize(
+    ("size", "tile"), [(100, 16), (255, 16), (256, 32), (1024, 32), (1025, 64), (4096, 64), (4097, 128)]
+)
+def test_without_figures_the_notes_decide(size: int, tile: int) -> None:
+    of = selector((), kernel("any", 128, 16, 64, 32))
+    found = of.select(Problem(size, size, size))
+    assert found.variant.stage == f"any tile{tile}"
+    assert f"a tile of {tile}×{tile}" in found.rule
+    assert found.gflops is None
+
+
+def test_a_dtype_without_figures_is_the_notes_too() -> None:
+    both = replace(SMALL, dtypes=(F32, F16))
+    of = selector([figure(both, Problem(512, 512, 512), 1.0)], both)
+    assert of.select(Problem(512, 512, 512), F16).rule
+    assert not of.select(Problem(512, 512, 512), F32).rule
+
+
+@given(st.randoms(use_true_random=False))
+def test_rules_are_what_a_declaration_refuses(rng: random.Random) -> None:
+    square = kernel("square", takes=Takes(square=True))
+    for of in (SMALL, EVEN, BATCH, square):
+        variant = Variant(of, of.configs[0], F32)
+        m, n, k = (rng.choice([0, 1, 5, 8, 16, 40, 6000, 2**21]) for _ in range(3))
+        problem = Problem(
+            m,
+            n if rng.random() < 0.7 else m,
+            k if rng.random() < 0.7 else m,
+            batch=rng.choice([1, 1, 3]) if of is BATCH else 1,
+            starts=(rng.choice([0, 1, 2, 4]), rng.choice([0, 1]), 0),
+        )
+        problem = problem.with_leading({"lda": problem.lda + rng.choice([0, 1, 4])})
+        held = rules(variant)
+        assert held is not None
+        assert all(rule.field in FIELDS for rule in held)
+        assert all(rule.holds(problem) for rule in held) == (not refusals(variant, problem))
+
+
+def test_a_declaration_with_a_function_of_its_own_is_no_rules() -> None:
+    own = kernel("own", takes=Takes(unless=lambda problem, config: None))
+    assert rules(Variant(own, own.configs[0], F32)) is None
+    bare = kernel("bare", parameters="int M, int N, int K, const float* A, const float* B, float* C")
+    assert rules(Variant(bare, bare.configs[0], F32)) is None
+
+
+def test_aspect_and_k_count_less_than_the_number_of_elements() -> None:
+    base = place_of(Problem(1024, 1024, 1024))
+    moved = [Problem(2048, 1024, 1024), Problem(1024, 1024, 2048), Problem(2048, 512, 1024)]
+    away = [sum((a - b) ** 2 for a, b in zip(place_of(p), base, strict=True)) for p in moved]
+    assert away[0] > away[1] >= away[2] > 0
+
+
+# With the stored figures of an H200
+
+
+def test_the_ladder_on_an_h200() -> None:
+    found = select("4096x64x4096", "nvidia-h200", project=PROJECT)
+    assert found.measured
+    assert found.kernel in PROJECT.kernels
+    assert found.gflops == max(f.gflops for f in found.figures)
+    assert found.library_gflops
+    assert not found.kernel.library
+
+
+def test_a_tuned_config_is_known_though_nobody_declared_it(tmp_path: Path) -> None:
+    project = measured(tmp_path)
+    config = Config(TILE_SIZE=24, PADDING=0)
+    tuned = stored.Tuned(
+        gpu=SLUG,
+        machine_info=known_machine(tmp_path),
+        commit_info={"id": "0", "dirty": False},
+        datetime="2026-11-02T10:00:00",
+        kernel="tiled",
+        dtype="f32",
+        problem="4096x4096x4096",
+        flop=2 * 4096**3,
+        objective="gflops",
+        strategy="brute_force",
+        seconds=1.0,
+        axes={"TILE_SIZE": (24,), "PADDING": (0,)},
+        evaluations=(stored.Evaluation(config, 0.001, 2 * 4096**3 / 0.001 / 1e9),),
+    )
+    stored.write(tmp_path / "baselines", tuned)
+    found = select("4096x4096x4096", SLUG, project=project)
+    assert found.variant.stage == "tiled tile24-pad0"
+    assert found.figures[0].source == "tuned/tiled-f32-4096x4096x4096.json"
+
+
+def known_machine(root: Path) -> dict[str, str]:
+    from harness.baselines import stored as baselines
+
+    return dict(baselines(root / "baselines")[0].machine_info)
+
+
+def measured(root: Path) -> Path:
+    """A project with the ladder, and a baseline of two cases on a GPU that does not exist."""
+    (root / "pyproject.toml").write_text('[tool.gemm-regression]\nkernels = "kernels"\n')
+    (root / "kernels").symlink_to(PROJECT.root / "kernels")
+    write(merged(root, five_runs([case("tiled"), case("cublas")])), root / "baselines" / SLUG)
+    return root
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert cli.main(["select", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_command_answers_in_a_line_and_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = str(measured(tmp_path))
+    line = said(capsys, "4096x4096x4096", "--project", project)
+    assert line.startswith(f"4096x4096x4096 f32 on {SLUG}: tiled tile32-pad0 (13,744 GFLOPS, the fastest")
+    assert line.count("\n") == 1
+    why = said(capsys, "4096x4096x4096", "--why", "--project", project)
+    assert "-D TILE_SIZE=32 -D PADDING=0" in why
+    assert "the library: 13,744 GFLOPS, of which this is 100.0%" in why
+    near = said(capsys, "3000x3000x3000", "--why", "--gpu", SLUG, "--project", project)
+    assert "the fastest measured near it, at 4096x4096x4096" in near
+    assert "100%, 0.9 octaves away" in near
+    assert "by the notes" in said(capsys, "64x64x64", "--gpu", "sm_80", "--project", project)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        ((), 2, "name a problem, such as 4096x64x4096"),
+        (("4096x64",), 2, "unknown shape '4096x64': write it as MxNxK"),
+        (("4x4x4", "--gpu", "nvidia-x9"), 2, f"unknown GPU 'nvidia-x9': measured are {SLUG}"),
+        (("4x4x4", "--gpu", "sm_12"), 2, "--gpu sm_12: unknown compute capability 1.2; known: 7.5"),
+        (("4x4x4", "--dtype", "f99"), 2, "unknown dtype 'f99'; known: f32"),
+        (("4x4x4", "--dtype", "s8"), 2, "no kernel takes s8; there are kernels for f32"),
+        (("4x4x4-batch9", "--dtype", "f16"), 2, "no f16 kernel takes 4x4x4-batch9: "),
+        (("--header", "no/such/folder.h"), 1, "no/such/folder.h: cannot be written: No such file"),
+        (("--header", "any.h", "--gpu", "sm_90"), 2, "sm_90: no figures for a header"),
+    ],
+)
+def test_bad_input_is_told_in_one_line(
+    words: tuple[str, ...], status: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = measured(tmp_path)
+    assert cli.main(["select", *words, "--project", str(project)]) == status
+    heard = capsys.readouterr()
+    assert heard.out == ""
+    assert heard.err.startswith(f"error: {message}")
+    assert heard.err.count("\n") == 1
+
+
+def test_a_baseline_without_a_figure_of_a_declared_kernel_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = measured(tmp_path)
+    write(merged(project, five_runs([case("cublas")])), project / "baselines" / SLUG)
+    assert cli.main(["select", "4x4x4", "--gpu", SLUG, "--project", str(project)]) == 2
+    assert "no figure of a declared kernel" in capsys.readouterr().err
+
+
+def test_a_damaged_baseline_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    project = measured(tmp_path)
+    (file,) = (project / "baselines" / SLUG).glob("*.json")
+    file.write_text(file.read_text()[:1000])
+    assert cli.main(["select", "4x4x4", "--gpu", SLUG, "--project", str(project)]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_several_measured_gpus_must_be_named(tmp_path: Path) -> None:
+    from harness.project.loader import load
+
+    project = load(measured(tmp_path))
+    other = project.baselines / "other"
+    other.mkdir()
+    (other / "0001_2026-11-02.json").write_text("{}")
+    with pytest.raises(SelectError, match="unknown GPU 'x': measured are other, test-gpu-1000"):
+        known(project, "x")
+    assert cli.main(["select", "4x4x4", "--project", str(tmp_path)]) == 2
