@@ -18,7 +18,9 @@ from harness.model import (
     Problem,
     Workspace,
 )
-from harness.project.suites import SMOKE
+from harness.project.suites import ADVICE, SMOKE
+
+from .advised import ADVISED
 
 __all__ = ["KERNELS", "SUITES"]
 
@@ -202,7 +204,7 @@ def _warp(tile: tuple[int, int, int], warp: tuple[int, int], thread: tuple[int, 
     )
 
 
-KERNELS: tuple[Kernel, ...] = (
+LADDER: tuple[Kernel, ...] = (
     Kernel(
         name="strided",
         idea="one element of C per thread, uncoalesced: a bad example",
@@ -399,5 +401,7 @@ KERNELS: tuple[Kernel, ...] = (
     ),
 )
 
+KERNELS = tuple(replace(kernel, advised=ADVISED.get(kernel.name, ())) for kernel in LADDER)
+
 # The uncoalesced stage would take most of the time of a smoke run.
-SUITES = (replace(SMOKE, largest_timed={"strided": 2.0 * 1024**3}),)
+SUITES = (replace(SMOKE, largest_timed={"strided": 2.0 * 1024**3}), ADVICE)

@@ -5,6 +5,7 @@
 //             a constant offset, loads moved ahead of the arithmetic.
 // The limit   Instructions go away, loads from shared memory do not: still two for each multiply-add,
 //             before merging. A compiler that unrolls on its own finds little left to win.
+// UNROLL      Steps along K in straight line; without it all TILE_SIZE of them.
 // PADDING     As in tiled. 4 keeps the rows aligned for merged loads of four, 1 does not.
 // Next        rectangular gives a thread several elements, so that one load serves several products.
 
@@ -13,6 +14,11 @@
 #endif
 static_assert(TILE_SIZE > 0 && TILE_SIZE * TILE_SIZE <= 1024, "TILE_SIZE: a block has at most 1024 threads");
 static_assert(PADDING >= 0, "PADDING: 0 or more");
+#ifndef UNROLL
+#define UNROLL TILE_SIZE
+#endif
+static_assert(UNROLL > 0, "UNROLL: 1 or more");
+constexpr int STEPS = UNROLL;  // a pragma takes a name, but no macro
 
 extern "C" __global__ void __launch_bounds__(TILE_SIZE * TILE_SIZE)
 gemm_tiled_unrolled(int M, int N, int K, float alpha, const float* __restrict__ A, int lda,
@@ -36,7 +42,7 @@ gemm_tiled_unrolled(int M, int N, int K, float alpha, const float* __restrict__ 
         As[ty][tx] = row_inside && k0 + tx < K ? *a : 0.0f;
         Bs[ty][tx] = col_inside && k0 + ty < K ? *b : 0.0f;
         __syncthreads();  // the tiles are complete
-#pragma unroll
+#pragma unroll STEPS
         for (int k = 0; k < TILE_SIZE; ++k)
             sum += As[ty][k] * Bs[k][tx];
         __syncthreads();  // no thread still reads what the next round overwrites

@@ -279,7 +279,7 @@ def _is_chosen(name: str, variant: Variant | None, project: Project, choice: cas
     of, config, _ = variant
     if choice.configs and config.label not in choice.configs:
         return False
-    return project.suites[choice.suite].all_configs or config == of.configs[0]
+    return config in project.suites[choice.suite].configs_of(of)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

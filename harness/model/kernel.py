@@ -96,7 +96,8 @@ class Kernel:
     computes; ``parameters`` its parameters as declared in C++ (``parse_parameters``), empty for the default
     ones; ``takes`` the problems it accepts; ``workspace`` the global memory it needs. ``shape`` is what a
     block computes, constant or by config and dtype; ``configs`` are all configs to test, of which the first
-    is timed at every shape; ``grid`` the blocks of a launch if they are not one per tile with x along the
+    is timed at every shape; ``advised`` configs that others recommend or warn of, in ``configs`` or not,
+    which suites of advice run; ``grid`` the blocks of a launch if they are not one per tile with x along the
     columns of C. ``min_capability`` and ``max_capability`` bound the GPUs it is made for. ``flags`` are
     further options for nvcc. ``maps`` are the tensor maps of a config, by operand, for parameters of type
     ``CUtensorMap``. ``features`` are hardware features that cannot be emulated, such as ``wgmma`` and
@@ -113,6 +114,7 @@ class Kernel:
     idea: str = ""
     dtypes: tuple[DType, ...] = (F32,)
     configs: tuple[Config, ...] = (Config(),)
+    advised: tuple[Config, ...] = ()
     operation: Operation = GEMM
     parameters: str = ""
     takes: Takes = ANY
@@ -143,6 +145,11 @@ class Kernel:
     @property
     def library(self) -> bool:
         return self.source is None
+
+    @property
+    def declared(self) -> tuple[Config, ...]:
+        """All its configs, each once."""
+        return tuple(dict.fromkeys((*self.configs, *self.advised)))
 
     @cached_property
     def signature(self) -> tuple[Parameter, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -71,12 +71,15 @@ def refusals(kernel: Kernel, config: Config, dtype: DType, limits: GpuLimits) ->
     return tuple(reasons)
 
 
-def legal_variants(kernel: Kernel, limits: GpuLimits) -> list[tuple[Config, DType]]:
-    """The variants of a kernel that can run on such a GPU, in the order of its dtypes, then its configs."""
+def legal_variants(
+    kernel: Kernel, limits: GpuLimits, configs: Sequence[Config] | None = None
+) -> list[tuple[Config, DType]]:
+    """The variants of a kernel that can run on such a GPU, in the order of its dtypes, then its configs; with
+    these ``configs`` in their place."""
     return [
         (config, dtype)
         for dtype in kernel.dtypes
-        for config in kernel.configs
+        for config in (kernel.configs if configs is None else configs)
         if not refusals(kernel, config, dtype, limits)
     ]
 

@@ -50,7 +50,7 @@ class Commit:
         if kernel is None:
             return f"{self.label} has no kernel {case.kernel.name}"
         dtype = next((d for d in kernel.dtypes if d.name == case.dtype.name), None)
-        config = next((c for c in kernel.configs if dict(c) == dict(case.config)), None)
+        config = next((c for c in kernel.declared if dict(c) == dict(case.config)), None)
         if dtype is None or config is None:
             missing = f"dtype {case.dtype.name}" if dtype is None else f"config {case.config.label}"
             return f"{self.label} has {case.kernel.name}, but not its {missing}"

@@ -157,9 +157,11 @@ def _faults(kernel: Kernel) -> Iterator[str]:
         yield f"source is of type {type(kernel.source).__name__}, not a path"
     yield _all_are(kernel.dtypes, DType, "dtypes", "F32")
     yield _all_are(kernel.configs, Config, "configs", "Config(TILE=32)")
-    labels = [config.label for config in kernel.configs]
-    if twice := next((label for label in labels if labels.count(label) > 1), None):
-        yield f"two configs have the label {twice}"
+    yield _all_are(kernel.declared, Config, "advised", "Config(TILE=32)")
+    for configs in (kernel.configs, kernel.advised, kernel.declared):
+        labels = [config.label for config in configs]
+        if twice := next((label for label in labels if labels.count(label) > 1), None):
+            yield f"two configs have the label {twice}"
     if twice := next((d.name for d in kernel.dtypes if kernel.dtypes.count(d) > 1), None):
         yield f"dtype {twice} is listed twice"
     for name in ("include", "features", "flags"):
@@ -172,7 +174,7 @@ def _faults(kernel: Kernel) -> Iterator[str]:
     except ValueError as error:
         yield f"parameters: {error}"
     for dtype in kernel.dtypes:
-        for config in kernel.configs:
+        for config in kernel.declared:
             try:
                 if not isinstance(shape := kernel.shape_of(config, dtype), BlockShape):
                     yield f"shape returns {type(shape).__name__}, not BlockShape"

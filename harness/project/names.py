@@ -24,7 +24,7 @@ def find_kernel(kernels: Iterable[Kernel], name: str) -> Kernel:
 
 def find_config(kernel: Kernel, label: str) -> Config:
     """The declared config of a kernel with this label. Raises ValueError, which lists known labels."""
-    configs = {config.label: config for config in kernel.configs}
+    configs = {config.label: config for config in kernel.declared}
     return configs[_known(f"config of {kernel.name}", label, configs)]
 
 

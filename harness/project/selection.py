@@ -45,7 +45,12 @@ def add_options(add: _Adds, suite: str = "full") -> None:
     """Adds the options for selection, except ``-k``, which is pytest's own, and for the project. ``add``:
     add_argument or addoption."""
     add("--project", type=Path, metavar="PATH", help="the project's folder; default: the nearest one above")
-    add("--suite", default=suite, metavar="NAME", help=f"named set of cases: smoke or full (default {suite})")
+    add(
+        "--suite",
+        default=suite,
+        metavar="NAME",
+        help=f"named set of cases: smoke or full (default {suite})",
+    )
     add("--kernel", action="append", default=[], metavar="NAME", help="only this kernel; may be repeated")
     add(
         "--config", action="append", default=[], metavar="LABEL", help="only this config, such as tile32-pad0"
@@ -193,9 +198,9 @@ def _some(lines: Sequence[str]) -> str:
 def _check_config(label: str, searched: Sequence[Kernel], limits: GpuLimits) -> None:
     """Raises ValueError for a label that none of these kernels declares, or that is illegal for all of
     them."""
-    owners = [kernel for kernel in searched if any(config.label == label for config in kernel.configs)]
+    owners = [kernel for kernel in searched if any(config.label == label for config in kernel.declared)]
     if not owners:
-        raise unknown("config", label, sorted({c.label for kernel in searched for c in kernel.configs}))
+        raise unknown("config", label, sorted({c.label for kernel in searched for c in kernel.declared}))
     refused = [refusals(k, find_config(k, label), dtype, limits) for k in owners for dtype in k.dtypes]
     if all(refused):
         raise ValueError(f"config {label!r} is illegal here: {refused[0][0]}")
@@ -243,7 +248,7 @@ def illegal(kernels: Iterable[Kernel], limits: GpuLimits) -> list[tuple[str, tup
     refused = []
     for kernel in kernels:
         for dtype in kernel.dtypes:
-            for config in kernel.configs:
+            for config in kernel.declared:
                 if reasons := refusals(kernel, config, dtype, limits):
                     refused.append((Case(kernel, dtype, config, Problem(1, 1, 1)).variant, reasons))
     return refused
@@ -270,7 +275,7 @@ def find_case(project: Project, text: str, capability: tuple[int, int]) -> Case:
     kernel refuses."""
     limits = GpuLimits.of(capability)
     for kernel in project.kernels:
-        for config, dtype in legal_variants(kernel, limits):
+        for config, dtype in legal_variants(kernel, limits, kernel.declared):
             variant = Case(kernel, dtype, config, Problem(1, 1, 1)).variant
             shape = text.removeprefix(f"{variant}-")
             if shape == text or not shape[:1].isdigit():

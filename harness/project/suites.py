@@ -88,6 +88,9 @@ class Suite:
     integer ones are also verified on ``verified_integer``. ``largest_timed``, FLOP by kernel name, is the
     suite's own limit in addition to the kernel's. Each problem is restricted to what a kernel can express; if
     the kernel refuses it, a similar one is verified instead, and it is not timed.
+
+    With ``advised``, the advised configs take the place of all others, verified on ``verified`` and timed on
+    ``timed``; in the kernel's first dtype, for advice is about shapes.
     """
 
     name: str
@@ -100,11 +103,18 @@ class Suite:
     timed_batched: tuple[Problem, ...] = TIMED_BATCHED
     timed_batched_others: tuple[Problem, ...] = TIMED_BATCHED[2:4]
     verified_integer: tuple[Problem, ...] = VERIFIED_INTEGER
+    advised: bool = False
+
+    def configs_of(self, kernel: Kernel) -> tuple[Config, ...]:
+        """The configs of a kernel that the suite runs, legal or not."""
+        if self.advised:
+            return kernel.advised
+        return kernel.configs if self.all_configs else kernel.configs[:1]
 
     def variants(self, kernel: Kernel, limits: GpuLimits) -> list[tuple[Config, DType]]:
         """The variants of a kernel that the suite runs on such a GPU."""
-        every = legal_variants(kernel, limits)
-        return [(c, d) for c, d in every if self.all_configs or c == kernel.configs[0]]
+        found = legal_variants(kernel, limits, self.configs_of(kernel))
+        return [(c, d) for c, d in found if not self.advised or d == kernel.dtypes[0]]
 
     def verified_of(self, kernel: Kernel, dtype: DType) -> tuple[Problem, ...]:
         """The problems to verify a kernel on, before they are adapted to it."""
@@ -113,7 +123,7 @@ class Suite:
 
     def timed_of(self, kernel: Kernel, config: Config) -> tuple[Problem, ...]:
         """The problems to time a config on, before they are adapted to it."""
-        default = config == kernel.configs[0]
+        default = self.advised or config == kernel.configs[0]
         if kernel.operation.batched:
             return self.timed_batched if default else self.timed_batched_others
         return self.timed if default else self.timed_others
@@ -176,5 +186,13 @@ FULL = Suite(
     verified=VERIFIED,
     timed=TIMED,
     timed_others=tuple(Problem(n, n, n) for n in (1024, 4096)),
+)
+# What others recommend, or warn of: a few problems verified, all of them timed. For projects that have any.
+ADVICE = Suite(
+    name="advice",
+    verified=(WHOLE, VERIFIED_SMOKE[2], VERIFIED_SMOKE[6]),
+    timed=TIMED,
+    advised=True,
+    verified_batched=VERIFIED_BATCHED[:2],
 )
 SUITES: Mapping[str, Suite] = {suite.name: suite for suite in (SMOKE, FULL)}

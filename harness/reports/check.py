@@ -119,7 +119,7 @@ def check_rows(reports: Iterable[Any], arch: str, kernels: Sequence[Kernel] = ()
             row.changed.append(str(said["arch"]))
         if "sectors_per_request" in said:
             row.sectors_per_request, row.conflicts = str(said["sectors_per_request"]), str(said["conflicts"])
-    ladder = [variant_name(k, c, d) for k in kernels for d in k.dtypes for c in k.configs]
+    ladder = [variant_name(k, c, d) for k in kernels for d in k.dtypes for c in k.declared]
     place = {name: i for i, name in enumerate(ladder)}
     return [rows[name] for name in sorted(rows, key=lambda name: place.get(name, len(place)))]
 
@@ -130,7 +130,7 @@ def killed(nodeid: str, kernels: Sequence[Kernel]) -> Mapping[str, Any]:
     case = nodeid.partition("[")[2].removesuffix("]")
     if "::test_kernel[" not in nodeid:
         return {}
-    variants = (variant_name(k, c, d) for k in kernels for d in k.dtypes for c in k.configs)
+    variants = (variant_name(k, c, d) for k in kernels for d in k.dtypes for c in k.declared)
     found = max((name for name in variants if case.startswith(f"{name}-")), key=len, default="")
     return {"variant": found, "problem": case, "verdict": VerdictKind.CRASHED} if found else {}
 

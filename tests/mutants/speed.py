@@ -103,7 +103,7 @@ LOST = (
         _LOST,
         (
             (
-                "#pragma unroll\n        for (int k = 0; k < TILE_SIZE",
+                "#pragma unroll STEPS\n        for (int k = 0; k < TILE_SIZE",
                 "#pragma unroll 1\n        for (int k = 0; k < TILE_SIZE",
             ),
         ),

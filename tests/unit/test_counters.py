@@ -289,7 +289,7 @@ def test_naive_reads_two_elements_for_each_multiplication() -> None:
     # A warp is a row of C: of A one element at a time, of B and C 32 neighbours.
     assert made.total.loads.requests == 2 * products // 32
     assert made.total.loads.sectors == (1 + 4) * products // 32
-    assert made.total.stores == made.lines["s01_naive.cu:29"].stores
+    assert made.total.stores == made.lines["s01_naive.cu:31"].stores
     assert made.sectors_per_request("stores") == 4
     assert made.total.flop == 2 * products + 96 * 160  # and alpha
     assert made.intensity == pytest.approx(0.25, rel=0.01)
@@ -403,11 +403,11 @@ def test_the_command_shows_a_row_a_case(tmp_path: Path, capsys: pytest.CaptureFi
     ]
     # 33 rows of one warp each, two loads for each k; of 18 neighbours 2.25 sectors and more.
     assert rows[0][4] == "330"
-    assert "s01_naive.cu:25" in out
+    assert "s01_naive.cu:27" in out
     naive, wmma = json.loads(file.read_text())
     assert naive["case"] == "naive-f32-block32x32-33x18x5"
     assert naive["bytes"]["A"]["read"] == 4 * 33 * 18 * 5
-    assert naive["lines"]["s01_naive.cu:25"]["loads"]["requests"] == 330
+    assert naive["lines"]["s01_naive.cu:27"]["loads"]["requests"] == 330
     assert wmma["total"]["flop"] >= 2 * 33 * 18 * 5
     assert TF32.name in wmma["case"]
 

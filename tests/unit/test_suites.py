@@ -135,7 +135,7 @@ def test_nothing_illegal_runs(name: str) -> None:
             assert not refusals(case.kernel, case.config, case.dtype, limits)
 
 
-@pytest.mark.parametrize("name", PROJECT.suites)
+@pytest.mark.parametrize("name", ["smoke", "full"])
 def test_smoke_and_full_time_every_kernel_in_every_dtype(name: str) -> None:
     timed = {(c.kernel.name, c.dtype.name) for c in select(name).timed}
     assert timed == {(kernel.name, dtype.name) for kernel in LADDER for dtype in kernel.dtypes}
@@ -153,12 +153,30 @@ def test_timed_cases_keep_the_data_of_a_problem_and_dtype_together(name: str) ->
         assert ranks == sorted(ranks)
 
 
+def test_advised_configs_are_timed_at_every_shape_and_by_no_other_suite() -> None:
+    advice = select("advice")
+    for kernel in LADDER:
+        problems = TIMED_BATCHED if kernel.operation.batched else TIMED
+        problems = tuple(problem for problem in problems if problem.flops <= kernel.largest_timed)
+        for config, dtype in legal_variants(kernel, H200, kernel.advised):
+            timed = {
+                c.problem for c in advice.timed if (c.kernel, c.config, c.dtype) == (kernel, config, dtype)
+            }
+            assert timed == (set(problems) if dtype == kernel.dtypes[0] else set())
+            assert any(c.config == config for c in advice.verify if c.kernel == kernel)
+    ordinary = {c for name in ("smoke", "full") for c in (*select(name).timed, *select(name).verify)}
+    assert all(c.config in c.kernel.configs for c in ordinary)
+    assert any(c.config not in c.kernel.configs for c in advice.timed)
+
+
 def test_what_is_illegal_can_be_listed_with_its_reasons() -> None:
     listed = dict(illegal(LADDER, H200))
     assert "4096 threads" in listed["tiled-f32-tile64-pad0"][0]
     assert "misaligned" in listed["vectorized-f32-tile64x64x8-thread8x8-pad1"][0]
-    declared = sum(len(kernel.configs) * len(kernel.dtypes) for kernel in LADDER)
-    assert len(listed) + sum(len(legal_variants(kernel, H200)) for kernel in LADDER) == declared
+    assert "36×36" in listed["tiled-f32-tile36-pad0"][0]  # of the advised ones
+    declared = sum(len(kernel.declared) * len(kernel.dtypes) for kernel in LADDER)
+    legal = sum(len(legal_variants(kernel, H200, kernel.declared)) for kernel in LADDER)
+    assert len(listed) + legal == declared
     assert len(illegal(LADDER, GpuLimits.of((7, 5)))) > len(listed)
 
 
