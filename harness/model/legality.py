@@ -160,6 +160,18 @@ def occupancy(
     return Occupancy(blocks, blocks * warps, blocks * warps / (limits.threads_per_sm // WARP), limiter)
 
 
+def suggested_block(registers: int, shared_bytes: int, limits: GpuLimits) -> int:
+    """Threads per block that cudaOccupancyMaxPotentialBlockSize returns for a kernel with so many registers
+    per thread and bytes of shared memory per block, whatever its size: whole warps with the most resident
+    threads, and of equal ones the largest (cuda_occupancy.h). 0 if no block can run."""
+
+    def resident(threads: int) -> int:
+        return occupancy(threads, registers, shared_bytes, limits).blocks * threads
+
+    best = max(range(limits.threads_per_block, 0, -WARP), key=resident)
+    return best if resident(best) else 0
+
+
 def _blocks_by_registers(warps: int, registers: int, limits: GpuLimits) -> int:
     of_warp = _up(max(1, registers) * WARP, limits.register_unit)
     too_many = of_warp * _up(warps, limits.warp_unit) > limits.registers_per_sm
