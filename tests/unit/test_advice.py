@@ -1,0 +1,178 @@
+"""The notes' recommendations as policies: each chooses what is declared, and is ranked by stored figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.baselines import BaselineError, write
+from harness.commands import advice as command
+from harness.model import Problem, variant_name
+from harness.model.legality import GpuLimits, refusals, suggested_block
+from harness.project.suites import TIMED, TIMED_BATCHED
+from harness.reports.advice import page
+from harness.tuning.advice import POLICIES, Policy, Target, mean_share, rank
+from harness.tuning.survey import FILE, Surveyed, every, store, surveyed
+from tests.ladder import LADDER, PROJECT, select
+from tests.unit.synthetic import CUBE, SECRETS, SLUG, case, five_runs, measurement, merged, run, saved
+
+REGISTERS = {"naive-f32-block32x32": 40}
+TARGETS = [Target(GpuLimits.of(c), REGISTERS) for c in ((7, 5), (8, 0), (8, 6), (9, 0), (12, 0))]
+ADVISED = {
+    variant_name(kernel, config, dtype): (kernel, config, dtype)
+    for kernel in LADDER
+    for config in kernel.advised
+    for dtype in kernel.dtypes[:1]
+}
+
+
+def named(name: str) -> Policy:
+    return next(policy for policy in POLICIES if policy.name == name)
+
+
+def square(n: int) -> Problem:
+    return Problem(n, n, n)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+def test_a_policy_chooses_what_is_declared_legal_and_timed(policy: Policy) -> None:
+    timed = {case.id for case in select("advice").timed}
+    chosen = set()
+    for target in TARGETS:
+        for problem in (*TIMED, *TIMED_BATCHED):
+            variant = policy.choose(problem, target)
+            if variant is None:
+                continue
+            chosen.add(variant)
+            kernel, config, dtype = ADVISED[variant]
+            if target.limits.capability >= (8, 0):
+                assert not refusals(kernel, config, dtype, target.limits)
+            if kernel.operation.batched == (problem.batch > 1) and problem.flops <= kernel.largest_timed:
+                assert f"{variant}-{problem.id}" in timed
+    assert chosen
+
+
+def test_names_are_told_apart_and_each_has_a_source() -> None:
+    assert len({policy.name for policy in POLICIES}) == len(POLICIES)
+    assert all(policy.note and policy.section and policy.gist for policy in POLICIES)
+
+
+def test_classes_of_size_end_where_the_notes_say() -> None:
+    by_size, target = named("by size"), TARGETS[3]
+    tiles = [by_size.choose(square(n), target) or "" for n in (255, 256, 1024, 1025, 4096, 4097)]
+    assert [tile.split("-")[2] for tile in tiles] == [
+        *("tile16", "tile32x32x32", "tile32x32x32"),
+        *("tile64x64x8", "tile64x64x8", "tile128x128x8"),
+    ]
+    by_function = named("by a function of the size")
+    assert by_function.choose(square(511), target) == by_function.choose(Problem(4096, 64, 4096), target)
+    assert "tile32x32x32" in str(by_function.choose(square(2047), target))
+    assert "tile64x64x64" in str(by_function.choose(square(2048), target))
+    assert "tile128x64x8" in str(named("by shape").choose(Problem(4096, 64, 4096), target))
+    assert [named("by architecture").choose(CUBE, one) for one in TARGETS[:4:3]] == [
+        "register-f32-tile32x32x32-thread2x2-pad0",
+        "register-f32-tile128x128x8-thread8x8-pad0",
+    ]
+
+
+def test_the_suggested_block_has_the_most_threads_of_equal_occupancy() -> None:
+    """An SM of 1 536 threads holds one block of 1 024, or two of 768."""
+    blocks = {c: suggested_block(32, 0, GpuLimits.of(c)) for c in ((7, 5), (8, 0), (8, 6), (9, 0))}
+    assert blocks == {(7, 5): 1024, (8, 0): 1024, (8, 6): 768, (9, 0): 1024}
+    # 80 registers a thread: 6 warps for each of four sub-partitions.
+    assert suggested_block(80, 0, GpuLimits.of((9, 0))) == 768
+    assert suggested_block(256, 0, GpuLimits.of((9, 0))) == 0
+    assert suggested_block(32, 300 * 1024, GpuLimits.of((9, 0))) == 0
+    suggested = named("largest potential block")
+    assert suggested.choose(CUBE, TARGETS[2]) == "naive-f32-block32x24"
+    assert suggested.choose(CUBE, Target(TARGETS[2].limits)) is None
+
+
+def test_a_policy_is_ranked_by_the_fastest_of_its_dtype() -> None:
+    speeds = {
+        "64x64x64": {"a-f32-x": 50.0, "b-f32-x": 100.0, "c-f16-x": 900.0},
+        "32x32x32": {"a-f32-x": 30.0},
+        "16x16x16": {"b-f32-x": 10.0},
+    }
+    ranks = rank(lambda problem: "a-f32-x", speeds, [square(n) for n in (64, 32, 16, 8)])
+    assert [(one.problem, one.share, one.best) for one in ranks] == [
+        ("64x64x64", 0.5, "b-f32-x"),
+        ("32x32x32", 1.0, "a-f32-x"),
+    ]
+    assert mean_share(ranks) == pytest.approx(0.5**0.5)
+    assert mean_share([]) is None
+
+
+TILED = case("tiled")
+
+
+def test_a_survey_is_a_run_without_samples_or_secrets(tmp_path: Path) -> None:
+    (path,) = saved(tmp_path / "runs", [run(1, {TILED: measurement(0.02), case("naive"): measurement(0.04)})])
+    file = store(path, tmp_path / "baselines")
+    assert file == tmp_path / "baselines" / SLUG / FILE
+    text = file.read_text()
+    assert not any(secret in text for secret in SECRETS)
+    assert '"data"' not in text
+    found = surveyed(tmp_path / "baselines", SLUG)
+    assert found is not None
+    assert found.files == (FILE,)
+    assert found.capability == (9, 0)
+    assert found.gflops[CUBE.id][TILED.variant] == pytest.approx(CUBE.gflops(0.02), rel=1e-5)
+    assert found.library[CUBE.id][TILED.variant] == pytest.approx(CUBE.gflops(0.01), rel=1e-3)
+
+
+def test_a_survey_comes_before_the_baseline(tmp_path: Path) -> None:
+    root = tmp_path / "baselines"
+    write(merged(tmp_path, five_runs([TILED, case("naive")], 0.01)), root / SLUG)
+    store(saved(tmp_path / "more", [run(9, {TILED: measurement(0.02)})])[0], root)
+    (found,) = every(root)
+    assert found.gflops[CUBE.id][TILED.variant] == pytest.approx(CUBE.gflops(0.02), rel=1e-5)
+    assert found.gflops[CUBE.id][case("naive").variant] == pytest.approx(CUBE.gflops(0.01), rel=1e-3)
+
+
+def test_a_damaged_survey_is_refused_and_named(tmp_path: Path) -> None:
+    file = store(saved(tmp_path / "runs", [run(1, {TILED: measurement()})])[0], tmp_path)
+    document = json.loads(file.read_text())
+    document["benchmarks"][0]["extra_info"]["gflops"] *= 2
+    file.write_text(json.dumps(document))
+    with pytest.raises(BaselineError, match=rf"{FILE}.*{TILED.id}.*gflops is"):
+        every(tmp_path)
+
+
+def test_a_throttled_run_is_not_kept(tmp_path: Path) -> None:
+    (path,) = saved(tmp_path / "runs", [run(1, {TILED: measurement(throttled=True)})])
+    with pytest.raises(BaselineError, match="throttled"):
+        store(path, tmp_path)
+    assert every(tmp_path) == []
+
+
+def test_the_page_has_every_policy_every_measured_config_and_why_others_cannot_run() -> None:
+    slow, fast = "register-f32-tile128x128x8-thread8x8-pad0", "warp_tiled-f32-x"
+    found = Surveyed(
+        SLUG, "Test GPU", (9, 0), (FILE,), {CUBE.id: {slow: 20.0, fast: 80.0, "cublas-f32": 900.0}}
+    )
+    text = page([found], [TARGETS[3]], LADDER)
+    rows = [line for line in text.splitlines() if line.startswith("| as for Hopper |")]
+    assert rows == [
+        "| as for Hopper | How to choose block and tile sizes, §7.3 | 128×128×8 with 256 threads | 1 "
+        f"| 25.0 % | 25.0 % at {CUBE.id} | `{fast}` |"
+    ]
+    assert f"| `{slow}` | – | 20.00 (25.0 %) | – | – |" in text
+    assert (
+        "| as for Turing | How to choose block and tile sizes, §7.3 | 32×32×32 with 256 threads | 0 " in text
+    )
+    assert "| `tiled-f32-tile48-pad0` | 2304 threads per block (48×48), at most 1024 allowed |" in text
+
+
+def test_the_page_in_the_repository_is_what_is_stored(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = PROJECT.root / "docs" / "advice.md"
+    arguments = ["--project", str(PROJECT.root), "--check", "--markdown"]
+    assert command.main([*arguments, str(file)]) == 0
+    stale = tmp_path / "advice.md"
+    stale.write_text(file.read_text().replace("as for Hopper", "as for Blackwell"))
+    assert command.main([*arguments, str(stale)]) == 1
+    assert "is out of date" in capsys.readouterr().err
