@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from tests.hopper import cases, gpu
@@ -21,3 +24,17 @@ def test_a_gpu_leaves_the_same_bits(name: str) -> None:
     result = launch.emulate()
     assert result.clean, result.hazards
     assert launch.right(result.arrays)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("which", [1, 3], ids=["load", "store"])
+@pytest.mark.parametrize("first", [1, 2, 3, 5, -1])
+def test_a_gpu_refuses_a_box_within_16_bytes(which: int, first: int) -> None:
+    """As the emulated device does (tests/unit/emulated/test_hopper_forms.py)."""
+    arguments = list(cases.box("2d").arguments)
+    arguments[which] = np.array([first, 3, 0, 0, 0], np.int32).tobytes()
+    try:
+        with pytest.raises(RuntimeError, match="ILLEGAL_INSTRUCTION"):
+            gpu.run(replace(cases.box("2d"), arguments=arguments))
+    except LookupError as error:
+        pytest.skip(str(error))

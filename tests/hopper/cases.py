@@ -174,31 +174,32 @@ FORMS = (
 
 # Boxes: shape, box, where from, swizzle, whether outside is NaN, steps. All in the order of NumPy's axes.
 BOXES: dict[str, tuple[Any, ...]] = {
-    "1d": ((100,), (64,), (7,), 0, False, ()),
-    "2d": ((40, 64), (16, 32), (3, 5), 0, False, ()),
-    "2d-edge": ((40, 64), (16, 32), (33, 50), 0, False, ()),
-    "2d-before": ((40, 64), (16, 32), (-3, -9), 0, False, ()),
-    "2d-nan": ((40, 64), (16, 32), (33, 50), 0, True, ()),
-    "2d-128": ((40, 64), (16, 32), (3, 5), 128, False, ()),
+    "1d": ((100,), (64,), (8,), 0, False, ()),
+    "2d": ((40, 64), (16, 32), (3, 4), 0, False, ()),
+    "2d-edge": ((40, 64), (16, 32), (33, 48), 0, False, ()),
+    "2d-before": ((40, 64), (16, 32), (-3, -8), 0, False, ()),
+    "2d-nan": ((40, 64), (16, 32), (33, 48), 0, True, ()),
+    "2d-128": ((40, 64), (16, 32), (3, 4), 128, False, ()),
     "2d-64": ((40, 64), (16, 16), (3, 60), 64, False, ()),
-    "2d-32": ((40, 64), (16, 8), (35, 5), 32, False, ()),
-    "2d-steps": ((40, 64), (16, 32), (3, 5), 0, False, (3, 1)),
+    "2d-32": ((40, 64), (16, 8), (35, 4), 32, False, ()),
+    "2d-steps": ((40, 64), (16, 32), (3, 4), 0, False, (3, 1)),
     "3d": ((6, 10, 32), (4, 3, 8), (3, 8, 28), 0, False, ()),
-    "4d": ((3, 4, 5, 16), (2, 3, 2, 8), (2, 3, -1, 10), 0, False, ()),
+    "4d": ((3, 4, 5, 16), (2, 3, 2, 8), (2, 3, -1, 12), 0, False, ()),
     "5d": ((3, 2, 4, 5, 16), (2, 1, 3, 2, 8), (1, 1, 2, 4, 12), 0, False, ()),
     "5d-128": ((3, 2, 4, 5, 64), (2, 2, 3, 2, 32), (1, -1, 2, 4, 12), 128, False, (1, 1, 2, 1, 1)),
 }
 
 
 def box(name: str, dtype: Any = np.float32, *defines: str) -> Launch:
-    """A box to shared memory, as it lies there to raw, and to a place one before it in another tensor."""
+    """A box to shared memory, as it lies there to raw, and to a place one before it (16 bytes in a row) in
+    another tensor."""
     shape, size, at, swizzle, nan, steps = BOXES[name]
     random = np.random.default_rng(2)
     x, y = (random.integers(0, 100, shape).astype(dtype) for _ in range(2))
     steps = steps or (1,) * len(shape)
     counts = [-(-b // s) for b, s in zip(size, steps, strict=True)]
     taken = np.full(counts, np.array(0x7FFFFFFF, np.uint32).view(np.float32) if nan else 0, dtype)
-    want, there = y.copy(), tuple(a - 1 for a in at)
+    want, there = y.copy(), (*(a - 1 for a in at[:-1]), at[-1] - 16 // y.itemsize)
     for index in np.ndindex(*counts):
         place = tuple(a + i * s for a, i, s in zip(at, index, steps, strict=True))
         if all(0 <= p < n for p, n in zip(place, shape, strict=True)):

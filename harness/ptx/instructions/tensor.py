@@ -26,6 +26,7 @@ from harness.ptx.tensor_map import BYTES, TensorMap
 
 _ALIGNED = 128  # bytes, a box in shared memory
 _MAP_ALIGNED = 64  # bytes, a tensor map
+_ROW_ALIGNED = 16  # bytes, where in a row a box may begin: an H200 ends elsewhere with ILLEGAL_INSTRUCTION
 _REDUCED = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64", "uint32": "u32"}
 _REDUCED |= {"int32": "s32", "uint64": "u64", "int64": "s64"}
 
@@ -105,6 +106,9 @@ class _Tensor:
         if len(made.extents) != len(coordinates):
             what = f"copies a box of {len(coordinates)} dimensions of a tensor of {len(made.extents)}"
             raise Trap("bounds", what, site, lane)
+        if (byte := coordinates[0] * made.item) % _ROW_ALIGNED:
+            what = f"copies a box from coordinate {coordinates[0]} of a row on, byte {byte}"
+            raise Trap("misaligned", f"{what}: no multiple of {_ROW_ALIGNED}", site, lane)
         return made, coordinates
 
     def _parameter(self, site: Site, lane: int, address: int) -> Array:

@@ -55,6 +55,16 @@ def test_what_the_driver_refuses_of_a_tensor_map(wrong: dict[str, Any], said: st
         replace(launch, arguments=(tiled, *launch.arguments[1:])).emulate()
 
 
+@pytest.mark.parametrize("which", [1, 3])
+def test_a_box_begins_at_a_multiple_of_16_bytes(which: int) -> None:
+    launch = box("2d")
+    arguments = list(launch.arguments)
+    arguments[which] = np.array([5, 3, 0, 0, 0], np.int32).tobytes()
+    (found,) = replace(launch, arguments=arguments).emulate().hazards
+    assert found.check == "misaligned"
+    assert "from coordinate 5 of a row on, byte 20: no multiple of 16" in found.message
+
+
 def test_a_tensor_map_is_read_back() -> None:
     made = ptx.TensorMap("float16", 1 << 50, (100, 7, 5), (208, 1456), (8, 3, 2), (1, 2, 1), 32, True)
     assert ptx.TensorMap.decode(made.encode()) == made
