@@ -148,8 +148,8 @@ def _matrices_first(shape: BlockShape, problem: Problem) -> tuple[int, int, int]
 
 
 def _split_tile(config: Config, dtype: DType) -> BlockShape:
-    """A tile as in the stage register, computed by SPLIT blocks; and a word for the number of earlier
-    blocks."""
+    """A tile as in the stage prefetch, with rows of As padded by 4, computed by SPLIT blocks; and a word for
+    the number of earlier blocks."""
     m, n, k = config["TILE_M"], config["TILE_N"], config["TILE_K"]
     thread_m, thread_n = config["THREAD_TILE_M"], config["THREAD_TILE_N"]
     return BlockShape(
@@ -157,7 +157,8 @@ def _split_tile(config: Config, dtype: DType) -> BlockShape:
         tile=(m, n),
         thread_tile=(thread_m, thread_n),
         whole_warps=True,
-        shared_bytes=4 * k * (m + n) + 4,
+        shared_bytes=4 * k * (m + 4 + n) + 4,
+        vectors=(("As", m + 4, 4), ("Bs", n, 4)),
         split=config["SPLIT"],
     )
 
@@ -384,7 +385,9 @@ LADDER: tuple[Kernel, ...] = (
         dtypes=(F32,),
         configs=(
             *(Config(**_tile(64, 16, 4, 4), SPLIT=split) for split in (4, 2)),
-            Config(**_tile(32, 32, 2, 4), SPLIT=8),
+            Config(**_tile(32, 32, 4, 4), SPLIT=8),
+            Config(TILE_M=128, TILE_N=64, TILE_K=16, THREAD_TILE_M=8, THREAD_TILE_N=4, SPLIT=8),
+            Config(TILE_M=16, TILE_N=64, TILE_K=16, THREAD_TILE_M=4, THREAD_TILE_N=4, SPLIT=8),
         ),
         shape=_split_tile,
         workspace=Workspace(_counters_and_slabs, _counters),

@@ -1,7 +1,7 @@
 // split_k: SPLIT blocks share the K of a tile of C, and the last to finish adds up their partial sums.
 //
 // The idea    Where C is small and K long, one block per tile leaves most SMs idle. Here blockIdx.z
-//             takes its own part of K, as register would, and writes its sums to a slab of the workspace.
+//             takes its own part of K, as prefetch would, and writes its sums to a slab of the workspace.
 //             A counter for each tile tells which block comes last; that one adds the slabs in their order,
 //             0 … SPLIT - 1, so that the result has the same bits whoever came last.
 // The limit   Each sum goes through memory once more: 2 · SPLIT · M · N words, and the last block alone
@@ -9,7 +9,9 @@
 // WORKSPACE   Counters first, one unsigned per tile, zero at every launch and reset for the next; then the
 //             slabs, of arbitrary contents. A slab is a tile by element and thread, so that each thread reads
 //             back, with its neighbours, where it wrote: no edge to guard.
-// Next        float4 and prefetch in the loop, as before; stream-K, where the parts need not be equal.
+// Next        Stream-K, where the parts need not be equal.
+
+#include "vectors.cuh"
 
 #if !defined(TILE_M) || !defined(TILE_N) || !defined(TILE_K) || !defined(SPLIT)
 #error "split_k needs -D TILE_M, TILE_N, TILE_K and SPLIT"
@@ -17,27 +19,41 @@
 #if !defined(THREAD_TILE_M) || !defined(THREAD_TILE_N)
 #error "split_k needs -D THREAD_TILE_M and THREAD_TILE_N"
 #endif
+static_assert(THREAD_TILE_M % 4 == 0 && THREAD_TILE_N % 4 == 0, "thread tile: multiples of 4");
 static_assert(TILE_M % THREAD_TILE_M == 0, "TILE_M: a multiple of THREAD_TILE_M");
 static_assert(TILE_N % THREAD_TILE_N == 0, "TILE_N: a multiple of THREAD_TILE_N");
+static_assert(TILE_K % 4 == 0, "TILE_K: a multiple of 4");
 static_assert(SPLIT >= 1, "SPLIT: 1 or more");
+#define PADDING 4  // floats, between the rows of As: fewer bank conflicts where they are stored
 
 #define THREADS_X (TILE_N / THREAD_TILE_N)
 #define THREADS_Y (TILE_M / THREAD_TILE_M)
 #define THREADS (THREADS_X * THREADS_Y)
 static_assert(THREADS % 32 == 0 && THREADS <= 1024, "thread tile: whole warps, at most 1024 threads");
+// 512 threads on an SM, so that one block multiplies while another waits: at most 128 registers each.
+#define BLOCKS_PER_SM (THREADS < 512 ? 512 / THREADS : 1)
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+// Each thread copies A_LOADS and B_LOADS float4s, so many rows apart.
+#define A_LOADS (TILE_M * TILE_K / 4 / THREADS)
+#define B_LOADS (TILE_K * TILE_N / 4 / THREADS)
+#define A_ROW_STEP (THREADS / (TILE_K / 4))
+#define B_ROW_STEP (THREADS / (TILE_N / 4))
+static_assert(A_LOADS * A_ROW_STEP == TILE_M, "TILE_M: the threads must cover it in whole steps");
+static_assert(B_LOADS * B_ROW_STEP == TILE_K, "TILE_K: the threads must cover it in whole steps");
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 gemm_split_k(int M, int N, int K, float alpha, const float* __restrict__ A, int lda,
              const float* __restrict__ B, int ldb, float beta, float* __restrict__ C, int ldc,
              unsigned* workspace)
 {
-    __shared__ __align__(16) float As[TILE_M][TILE_K];
+    __shared__ __align__(16) float As[TILE_K][TILE_M + PADDING];  // transposed
     __shared__ __align__(16) float Bs[TILE_K][TILE_N];
     __shared__ unsigned before;  // blocks of this tile that were counted before this one
 
     const int tx = threadIdx.x, ty = threadIdx.y;
     const int thread = ty * THREADS_X + tx;
     const int block_row = blockIdx.y * TILE_M, block_col = blockIdx.x * TILE_N;
+    const bool a_aligned = rows_aligned(A, lda), b_aligned = rows_aligned(B, ldb);
 
     // Whole tiles of K to each block; the last ones may have fewer, or none.
     const int tiles = K / TILE_K + (K % TILE_K != 0);
@@ -45,32 +61,55 @@ gemm_split_k(int M, int N, int K, float alpha, const float* __restrict__ A, int 
     const int first_tile = min(tiles, (int)blockIdx.z * tiles_each);
     const int last_tile = min(tiles, first_tile + tiles_each);
 
+    // What this thread copies: 4 neighbours of row a_m of A and every A_ROW_STEP-th after it; so for B.
+    const int a_m = thread / (TILE_K / 4), a_k = thread % (TILE_K / 4) * 4;
+    const int b_k = thread / (TILE_N / 4), b_n = thread % (TILE_N / 4) * 4;
+    float4 a_next[A_LOADS], b_next[B_LOADS];
+    auto fetch = [&](int k0) {
+#pragma unroll
+        for (int i = 0; i < A_LOADS; ++i) {
+            const int row = block_row + a_m + i * A_ROW_STEP;
+            // A row past the edge has no element.
+            a_next[i] = load4(A + (size_t)row * lda, k0 + a_k, row < M ? K : 0, a_aligned);
+        }
+#pragma unroll
+        for (int i = 0; i < B_LOADS; ++i) {
+            const int k = k0 + b_k + i * B_ROW_STEP;
+            b_next[i] = load4(B + (size_t)k * ldb, block_col + b_n, k < K ? N : 0, b_aligned);
+        }
+    };
+    auto stage = [&]() {
+#pragma unroll
+        for (int i = 0; i < A_LOADS; ++i) {
+            const int m = a_m + i * A_ROW_STEP;
+            As[a_k][m] = a_next[i].x;
+            As[a_k + 1][m] = a_next[i].y;
+            As[a_k + 2][m] = a_next[i].z;
+            As[a_k + 3][m] = a_next[i].w;
+        }
+#pragma unroll
+        for (int i = 0; i < B_LOADS; ++i) {
+            *reinterpret_cast<float4*>(&Bs[b_k + i * B_ROW_STEP][b_n]) = b_next[i];
+        }
+    };
+
     float sum[THREAD_TILE_M][THREAD_TILE_N] = {};
+    if (first_tile < last_tile) fetch(first_tile * TILE_K);
     for (int tile = first_tile; tile < last_tile; ++tile) {
-        const int k0 = tile * TILE_K;
-        // Zeros past the edge add nothing, so the product below needs no guard.
-#pragma unroll
-        for (int i = thread; i < TILE_M * TILE_K; i += THREADS) {
-            const int m = i / TILE_K, k = i % TILE_K;
-            const bool inside = block_row + m < M && k0 + k < K;
-            As[m][k] = inside ? A[(size_t)(block_row + m) * lda + k0 + k] : 0.0f;
-        }
-#pragma unroll
-        for (int i = thread; i < TILE_K * TILE_N; i += THREADS) {
-            const int k = i / TILE_N, n = i % TILE_N;
-            const bool inside = k0 + k < K && block_col + n < N;
-            Bs[k][n] = inside ? B[(size_t)(k0 + k) * ldb + block_col + n] : 0.0f;
-        }
+        stage();
         __syncthreads();  // the tiles are complete
+        if (tile + 1 < last_tile) fetch((tile + 1) * TILE_K);
 #pragma unroll
         for (int k = 0; k < TILE_K; ++k) {
             float a[THREAD_TILE_M], b[THREAD_TILE_N];
 #pragma unroll
-            for (int m = 0; m < THREAD_TILE_M; ++m)
-                a[m] = As[ty + m * THREADS_Y][k];
+            for (int m = 0; m < THREAD_TILE_M; m += 4)
+                *reinterpret_cast<float4*>(&a[m]) =
+                    *reinterpret_cast<const float4*>(&As[k][m * THREADS_Y + ty * 4]);
 #pragma unroll
-            for (int n = 0; n < THREAD_TILE_N; ++n)
-                b[n] = Bs[k][tx + n * THREADS_X];
+            for (int n = 0; n < THREAD_TILE_N; n += 4)
+                *reinterpret_cast<float4*>(&b[n]) =
+                    *reinterpret_cast<const float4*>(&Bs[k][n * THREADS_X + tx * 4]);
 #pragma unroll
             for (int m = 0; m < THREAD_TILE_M; ++m)
 #pragma unroll
@@ -101,10 +140,10 @@ gemm_split_k(int M, int N, int K, float alpha, const float* __restrict__ A, int 
 
 #pragma unroll
     for (int m = 0; m < THREAD_TILE_M; ++m) {
-        const int row = block_row + ty + m * THREADS_Y;
+        const int row = block_row + m / 4 * 4 * THREADS_Y + ty * 4 + m % 4;
 #pragma unroll
         for (int n = 0; n < THREAD_TILE_N; ++n) {
-            const int col = block_col + tx + n * THREADS_X;
+            const int col = block_col + n / 4 * 4 * THREADS_X + tx * 4 + n % 4;
             float total = 0.0f;
 #pragma unroll
             for (int z = 0; z < SPLIT; ++z)
