@@ -19,11 +19,13 @@ from harness.compiler import tools
 from harness.compiler.static import store as figures
 from harness.compiler.static.store import StoreError
 from harness.files import write_whole
+from harness.model import Problem
 from harness.model.legality import GpuLimits
 from harness.project.loader import Project
 from harness.reports.advice import page
 from harness.tuning import survey
-from harness.tuning.advice import Target
+from harness.tuning.advice import Policy, Target
+from harness.tuning.select import SelectError, Selector
 from harness.tuning.survey import Surveyed
 
 
@@ -49,7 +51,8 @@ def main(arguments: Sequence[str]) -> int:
         if given.store:
             print(f"wrote {survey.store(given.store, project.baselines)}")
         found = survey.every(project.baselines)
-        text = page(found, [target(project, one) for one in found], project.kernels)
+        rivals = [_selection(project, one) for one in found]
+        text = page(found, [target(project, one) for one in found], project.kernels, rivals)
     except (BaselineError, StoreError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -70,6 +73,22 @@ def _measure(project: Project, run: Path) -> int:
     options = ("--suite", "advice", "--device", "cuda", "-m", "gpu", "--project", str(project.root))
     command = [sys.executable, "-m", "pytest", *PLUGIN, *files, *options, "--baseline-run"]
     return subprocess.run([*command, f"--benchmark-json={run}"], check=False).returncode
+
+
+def _selection(project: Project, one: Surveyed) -> list[Policy]:
+    """What `select` chooses, as a policy; none for a GPU without a baseline."""
+    try:
+        selector = Selector.of(project, one.slug)
+    except SelectError:
+        return []
+
+    def choose(problem: Problem, target: Target) -> str | None:
+        try:
+            return selector.select(problem).variant.name
+        except SelectError:
+            return None
+
+    return [Policy("`select`", "measured here", "", "the fastest at the nearest measured shapes", choose)]
 
 
 def target(project: Project, one: Surveyed) -> Target:

@@ -6,15 +6,21 @@ from collections.abc import Iterator, Sequence
 
 from harness.model import Kernel, Problem, find_problem, variant_name
 from harness.model.legality import GpuLimits, refusals
+from harness.project.suites import TIMED
 from harness.reports.figures import gflops_text
-from harness.tuning.advice import POLICIES, Policy, Rank, Speeds, Target, mean_share, rank
+from harness.tuning.advice import POLICIES, Policy, Rank, Speeds, Target, best_single, mean_share, rank
 from harness.tuning.survey import Surveyed
 
 SHOWN = ("1024x1024x1024", "4096x4096x4096", "4096x64x4096", "16x8192x8192")
 
 
-def page(found: Sequence[Surveyed], targets: Sequence[Target], kernels: Sequence[Kernel]) -> str:
-    """The whole page; a section per GPU model, with its target."""
+def page(
+    found: Sequence[Surveyed],
+    targets: Sequence[Target],
+    kernels: Sequence[Kernel],
+    rivals: Sequence[Sequence[Policy]] = (),
+) -> str:
+    """The whole page; a section per GPU model, with its target, and other policies there, if any."""
     parts = [
         "# What the notes recommend, and how far it is behind",
         "Written by `python -m harness advice --markdown docs/advice.md` from stored figures; do not edit. "
@@ -24,12 +30,14 @@ def page(found: Sequence[Surveyed], targets: Sequence[Target], kernels: Sequence
         "`python -m harness advice --measure` verifies and times the suite `advice` on a GPU, in one run, "
         "and stores the figures beside that GPU's baseline.",
     ]
-    for one, target in zip(found, targets, strict=True):
-        parts += _of_gpu(one, target, kernels)
+    for one, target, more in zip(found, targets, rivals or [()] * len(found), strict=True):
+        parts += _of_gpu(one, target, kernels, more)
     return "\n\n".join(parts) + "\n"
 
 
-def _of_gpu(one: Surveyed, target: Target, kernels: Sequence[Kernel]) -> Iterator[str]:
+def _of_gpu(
+    one: Surveyed, target: Target, kernels: Sequence[Kernel], rivals: Sequence[Policy]
+) -> Iterator[str]:
     problems = [find_problem(text) for text in one.gflops]
     libraries = {kernel.name for kernel in kernels if kernel.library}
     speeds = {
@@ -39,7 +47,9 @@ def _of_gpu(one: Surveyed, target: Target, kernels: Sequence[Kernel]) -> Iterato
     yield f"## {one.name}"
     yield f"From {', '.join(f'`baselines/{one.slug}/{name}`' for name in one.files)}."
     yield "### Policies"
-    ranked = [(policy, _ranks(policy, target, speeds, problems)) for policy in POLICIES]
+    single = best_single(speeds, [problem for problem in TIMED if problem.id in speeds])
+    policies = [*POLICIES, *rivals, *([single] if single else [])]
+    ranked = [(policy, _ranks(policy, target, speeds, problems)) for policy in policies]
     ranked.sort(key=lambda pair: -(mean_share(pair[1]) or 0))
     heads = ("policy", "source", "gist", "shapes", "mean share", "worst", "there the best is")
     yield _table(heads, [_policy(policy, ranks) for policy, ranks in ranked])

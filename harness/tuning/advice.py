@@ -48,7 +48,7 @@ class Policy:
 
     Attributes:
         name: short, unique.
-        note, section: where it is from.
+        note, section: where it is from; what is no note's has no section.
         gist: what it says, in one line.
         choose: the variant for a problem on a GPU; None where it says nothing.
     """
@@ -61,7 +61,7 @@ class Policy:
 
     @property
     def source(self) -> str:
-        return f"{self.note}, §{self.section}"
+        return f"{self.note}, §{self.section}" if self.section else self.note
 
 
 def side(problem: Problem) -> int:
@@ -209,6 +209,16 @@ def rank(choose: Callable[[Problem], str | None], speeds: Speeds, problems: Iter
         best = max(alike, key=lambda name: here[name])
         found.append(Rank(problem.id, variant, here[variant], best, here[best]))
     return found
+
+
+def best_single(speeds: Speeds, problems: Sequence[Problem], dtype: str = "f32") -> Policy | None:
+    """The variant that is fastest on average of those measured on all of the problems; None without any."""
+    here = [speeds.get(problem.id, {}) for problem in problems]
+    names = [n for n in (here[0] if here else ()) if n.split("-")[1] == dtype and all(n in of for of in here)]
+    if not names:
+        return None
+    best = max(names, key=lambda name: mean_share(rank(lambda p: name, speeds, problems)) or 0)
+    return Policy("one config for all", "measured here", "", f"`{best}`", _always(best))
 
 
 def mean_share(ranks: Sequence[Rank]) -> float | None:

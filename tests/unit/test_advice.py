@@ -13,7 +13,7 @@ from harness.model import Problem, variant_name
 from harness.model.legality import GpuLimits, refusals, suggested_block
 from harness.project.suites import TIMED, TIMED_BATCHED
 from harness.reports.advice import page
-from harness.tuning.advice import POLICIES, Policy, Target, mean_share, rank
+from harness.tuning.advice import POLICIES, Policy, Target, best_single, mean_share, rank
 from harness.tuning.survey import FILE, Surveyed, every, store, surveyed
 from tests.ladder import LADDER, PROJECT, select
 from tests.unit.synthetic import CUBE, SECRETS, SLUG, case, five_runs, measurement, merged, run, saved
@@ -103,6 +103,18 @@ def test_a_policy_is_ranked_by_the_fastest_of_its_dtype() -> None:
     ]
     assert mean_share(ranks) == pytest.approx(0.5**0.5)
     assert mean_share([]) is None
+
+
+def test_one_config_for_all_is_the_best_of_those_measured_everywhere() -> None:
+    speeds = {
+        "64x64x64": {"a-f32-x": 50.0, "b-f32-x": 90.0, "c-f16-x": 900.0, "d-f32-x": 100.0},
+        "32x32x32": {"a-f32-x": 30.0, "b-f32-x": 25.0, "c-f16-x": 900.0},
+    }
+    single = best_single(speeds, [square(64), square(32)])
+    assert single is not None
+    assert single.choose(CUBE, TARGETS[3]) == "b-f32-x"
+    assert single.source == "measured here"
+    assert best_single(speeds, [square(64), square(16)]) is None
 
 
 TILED = case("tiled")
