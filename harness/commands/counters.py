@@ -9,10 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-
-from rich.console import Console
 
 from harness.commands.common import project_of
 from harness.compiler.errors import ToolchainError
@@ -23,8 +22,7 @@ from harness.devices import DeviceError
 from harness.devices.emulated.device import EmulatedDevice
 from harness.files import write_whole
 from harness.project.selection import Choice, add_selection
-
-WIDTH = 240  # columns, if the output is not a terminal
+from harness.reports.terminal import fitted, room
 
 
 def main(args: Sequence[str]) -> int:
@@ -53,12 +51,13 @@ def main(args: Sequence[str]) -> int:
     except OSError as error:
         print(f"counters: {error.filename} cannot be written: {error.strerror}", file=sys.stderr)
         return 1
-    console = Console(width=None if sys.stdout.isatty() else WIDTH)
-    console.print(tables.table(found))
-    console.print(tables.LEGEND, highlight=False, style="dim")
+    width = room()
+    print(fitted(tables.table(found), width, names=4))
+    for line in tables.LEGEND.splitlines():
+        print(textwrap.fill(line, width or 110, subsequent_indent="  "))
     for one in found if options.lines else ():
-        console.print()
-        console.print(tables.lines_table(one))
+        print()
+        print(fitted(tables.lines_table(one), width))
     return 0
 
 

@@ -101,6 +101,8 @@ def pytest_configure(config: pytest.Config) -> None:
     _check_numbers(config)
     try:
         choice = cases.Choice.of(config.option)
+        if config.option.list_cases:  # Nothing is collected, so pytest does not apply it.
+            choice = replace(choice, expression=config.option.keyword)
         session.selection = cases.select(session.project, choice, session.capability, emulated)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None

@@ -15,6 +15,7 @@ from harness.files import write_whole
 from harness.gate.timed import Result
 from harness.model import Waiver
 from harness.project import selection as cases
+from harness.project.names import nothing_fits
 from harness.ptx.native.build import describe, library
 from harness.reports import row
 from harness.reports.check import CheckRow, check_rows, check_table, counts_text, notes_lines, waived_lines
@@ -76,6 +77,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     session = config.stash[KEY]
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and config.option.keyword:
+        terminalreporter.write_line(nothing_fits(config.option.keyword, session.project.kernels), red=True)
     if session.nothing_timed:
         terminalreporter.write_line(
             f"nothing was timed and nothing checked: no GPU: {session.no_gpu}", red=True

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_benchmark.utils import get_commit_info
-from rich.console import Console
 from rich.table import Table
 
 from harness import counters
@@ -39,6 +38,7 @@ from harness.files import write_whole
 from harness.model import F32, Case
 from harness.project.loader import Project
 from harness.project.selection import Choice, add_selection, find_case, select
+from harness.reports.terminal import fitted, room
 
 Row = dict[str, float]
 
@@ -242,7 +242,10 @@ def versions(ncu: str) -> str:
 
 def main(args: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="gemm-regression profile", description="Hardware counters of selected cases, with ncu."
+        prog="gemm-regression profile",
+        description="Hardware counters of selected cases, with ncu: of those named by id; of the timed cases "
+        "that the options below select, as for the other commands; or, without either, of every kernel's "
+        "default config at 1024x1024x1024.",
     )
     parser.add_argument(
         "cases", nargs="*", metavar="CASE_ID", help="such as naive-f32-block32x32-512x512x512"
@@ -268,15 +271,13 @@ def main(args: list[str]) -> int:
         else:
             cases = timed_cases(project, choice, capability)
         ncu = find_tool("ncu")
-        # A file or a CI log has no width; this wide table would be truncated to 80 columns there.
-        console = Console(width=None if sys.stdout.isatty() else 200)
         if not options.emulated:
-            console.print(table(cases, measure(ncu, project, cases)))
+            print(fitted(table(cases, measure(ncu, project, cases)), room()))
             return 0
         rows = beside(ncu, project, cases, options.arch)
         made_by = versions(ncu)
-        console.print(compared.table(rows))
-        console.print(f"{compared.summary(rows)}; {made_by}", highlight=False)
+        print(fitted(compared.table(rows), room()))
+        print(f"{compared.summary(rows)}; {made_by}")
         if options.json:
             write_whole(options.json, json.dumps(compared.document(rows, made_by), indent=1) + "\n")
         if options.markdown:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from harness.counters.counts import counted
 from harness.model import Case
 from harness.project.loader import Project
+from harness.project.names import nothing_fits
 from harness.project.selection import Choice, find_case, fitting, select, variants
 
 
@@ -36,5 +37,5 @@ def chosen(
     if library := next((case for case in found if case.kernel.library), None):
         raise ValueError(f"{library.id}: a library has no PTX to count")
     if not found:
-        raise ValueError(f"no case matches -k {choice.expression!r}")
+        raise ValueError(nothing_fits(choice.expression, project.kernels))
     return found

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rich.table import Table
+from rich.text import Text
 
 from harness.counters.counts import Counts
 
@@ -204,7 +205,7 @@ def table(rows: Sequence[Comparison]) -> Table:
         made.add_column(head, justify="right")
     for group, of_group in grouped(rows):
         made.add_section()
-        made.add_row(f"[bold]{group}[/]")
+        made.add_row(Text(group, style="bold"))
         for row in of_group:
             exact = group == EXACT and not row.equal
             made.add_row(row.case, *cells(row), style="red" if exact else "")

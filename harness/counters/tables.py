@@ -14,9 +14,9 @@ from harness.ptx import GlobalAccess, Tally
 LEGEND = """\
 loads, stores: requests to global memory, one per warp with an active lane; loads include cp.async
 s/r: 32-byte sectors per request; 4 if a warp accesses 128 contiguous bytes, 16 for a float4 per lane
-wavefronts: shared memory modelled as 32 banks of 4 bytes that serve 32, 16 or 8 lanes at a time for accesses
-  of up to 4, 8 and 16 bytes; conflicts: more than one per such group. PTX is counted; ptxas merges some
-  accesses
+wavefronts: shared memory modelled as 32 banks of 4 bytes that serve 32, 16 or 8 lanes at a time for \
+accesses of up to 4, 8 and 16 bytes; conflicts: more than one per such group. PTX is counted; ptxas merges \
+some accesses
 barriers: per warp; divergent: branches that split a warp
 bytes: counted per lane; ×: if other than M·K·⌈N/TILE_N⌉ of A, K·N·⌈M/TILE_M⌉ of B, M·N of C
 FLOP: executed, including those on zeros past an edge; per byte accessed, and per byte of the sectors"""

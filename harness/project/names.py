@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from harness.model import Config, Kernel
@@ -32,10 +33,29 @@ def unknown(what: str, name: str, known: Iterable[str]) -> ValueError:
     """One line: the name, the most similar known names or the first few, and how many more there are."""
     names = [each for each in dict.fromkeys(known) if each]
     near = difflib.get_close_matches(name, names, _SHOWN)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    hint = near_text(name, names)
     shown: Sequence[str] = names if len(names) <= _SHOWN else near or names[:_SHOWN]
     more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
     return ValueError(f"unknown {what} {name!r}{hint}; known: {', '.join(shown) or 'none'}{more}")
+
+
+def near_text(name: str, known: Iterable[str], end: str = "") -> str:
+    """The most similar known name, with ``end`` after it, in brackets; empty where none is similar."""
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f" (did you mean {near[0] + end!r}?)" if near else ""
+
+
+def nothing_fits(expression: str, kernels: Iterable[Kernel]) -> str:
+    """One line: that -k matches no case, and what is near those of its words that no kernel, config or dtype
+    has."""
+    names = [
+        name for k in kernels for name in (k.name, *(c.label for c in k.configs), *(d.name for d in k.dtypes))
+    ]
+    words = [word for word in re.findall(r"[\w.-]+", expression) if word not in ("and", "or", "not")]
+    strange = [word for word in words if not any(word.lower() in name.lower() for name in names)]
+    near = dict.fromkeys(m for word in strange for m in difflib.get_close_matches(word, names, 1))
+    hint = f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
+    return f"-k {expression!r} matches no case{hint}; `nox -s check -- --list-cases` lists them"
 
 
 def _known(what: str, name: str, known: Iterable[str]) -> str:

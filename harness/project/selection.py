@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from harness.model import Case, Config, DType, Kernel, Problem, find_problem, va
 from harness.model.legality import GpuLimits, legal_variants, refusals
 from harness.project.fitting import Fitted, exactly
 from harness.project.loader import Project
-from harness.project.names import find_config, find_kernel, find_suite, unknown
+from harness.project.names import find_config, find_kernel, find_suite, near_text, nothing_fits, unknown
 from harness.project.suites import SPARSE, SPARSE_BATCHED, Suite
 
 Variant = tuple[Kernel, Config, DType]
@@ -136,9 +137,7 @@ def select(
         tuple(refused.values()),
     )
     if choice.expression and not (found.verify or found.timed):
-        raise ValueError(
-            f"-k {choice.expression!r} matches no case; `nox -s check -- --list-cases` lists them"
-        )
+        raise ValueError(nothing_fits(choice.expression, kernels))
     return found
 
 
@@ -274,9 +273,11 @@ def find_case(project: Project, text: str, capability: tuple[int, int]) -> Case:
     Raises ValueError, in one line, if the id names no variant that is legal here, or a problem that its
     kernel refuses."""
     limits = GpuLimits.of(capability)
+    names = []
     for kernel in project.kernels:
         for config, dtype in legal_variants(kernel, limits, kernel.declared):
-            variant = Case(kernel, dtype, config, Problem(1, 1, 1)).variant
+            variant = variant_name(kernel, config, dtype)
+            names.append(variant)
             shape = text.removeprefix(f"{variant}-")
             if shape == text or not shape[:1].isdigit():
                 continue
@@ -284,4 +285,9 @@ def find_case(project: Project, text: str, capability: tuple[int, int]) -> Case:
             if found.reasons:
                 raise ValueError(f"{kernel.name} does not accept it: {found.refusal}")
             return found.case
-    raise ValueError(f"unknown case {text!r}: `pytest --list-cases` lists the variants; add -MxNxK")
+    shaped = re.search(r"-\d+x\d+x\d+", text)
+    variant, shape = (text[: shaped.start()], text[shaped.start() :]) if shaped else (text, "-MxNxK")
+    raise ValueError(
+        f"unknown case {text!r}{near_text(variant, names, shape)}: `pytest --list-cases` lists the "
+        "variants; add -MxNxK"
+    )

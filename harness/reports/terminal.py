@@ -1,8 +1,10 @@
-"""The ladder table at the end of a pytest run."""
+"""Tables in a terminal: the ladder at the end of a pytest run, and wide ones in few columns."""
 
 from __future__ import annotations
 
 import io
+import os
+import sys
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -14,7 +16,7 @@ from harness.model import Kernel
 from harness.reports import Row, in_order, row
 from harness.reports.figures import gflops_text, noise_text, percent_text, share_text
 
-__all__ = ["Row", "ladder_table", "row"]
+__all__ = ["Row", "fitted", "ladder_table", "room", "row"]
 
 _NARROW_CONFIG = 18
 # Wide and narrow; the message of a verdict contains all of them.
@@ -45,6 +47,32 @@ def render(table: Table, color: bool) -> str:
     with console.capture() as captured:
         console.print(table)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def room() -> int:
+    """Columns of the terminal, or of COLUMNS; 0 for a file or a log, which have no width."""
+    return Console().width if os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty() else 0
+
+
+def fitted(table: Table, width: int, names: int = 1) -> str:
+    """The table as text. Where it is wider than ``width`` columns, each row becomes a paragraph: its first
+    ``names`` cells, and below them the other columns with their heads. 0 for any width."""
+    text = render(table, color=False)
+    if not width or max(map(len, text.splitlines())) <= width:
+        return text
+    heads = [str(column.header) for column in table.columns]
+    paragraphs = []
+    for cells in zip(*(column.cells for column in table.columns), strict=True):
+        said = [f"{head} {cell}" for head, cell in zip(heads[names:], cells[names:], strict=True) if cell]
+        lines = ["-".join(str(cell) for cell in cells[:names])]
+        for each in said:
+            joined = f"{lines[-1]}, {each}"
+            if len(lines) > 1 and len(joined) < width:
+                lines[-1] = joined
+            else:
+                lines.append(f"  {each}")
+        paragraphs.append("\n".join(lines))
+    return "\n".join([*filter(None, [str(table.title or "")]), *paragraphs])
 
 
 def _console(color: bool) -> Console:

@@ -28,6 +28,11 @@ def test_unknown_case_is_refused_in_one_line(text: str) -> None:
     assert "\n" not in str(refused.value)
 
 
+def test_a_mistyped_case_is_told_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"did you mean 'tiled-f32-tile32-pad0-1x2x3-beta2'\?"):
+        find_case("tyled-f32-tile32-pad0-1x2x3-beta2", (9, 0))
+
+
 def test_problem_of_a_known_variant_must_be_one() -> None:
     with pytest.raises(ValueError, match="write it as MxNxK"):
         find_case(f"{ALL.timed[0].variant}-12x34", (9, 0))

@@ -415,7 +415,8 @@ def test_the_command_shows_a_row_a_case(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        (["-k", "nothing-like-it"], "no case matches -k 'nothing-like-it'"),
+        (["-k", "nothing-like-it"], "-k 'nothing-like-it' matches no case"),
+        (["-k", "tild and fp32"], "matches no case (did you mean 'tiled' or 'f32'?)"),
         (["-k", "tiled and"], "-k 'tiled and': expected not OR left parenthesis OR identifier"),
         (["tiled-4x4x4"], "unknown case 'tiled-4x4x4'"),
         (["cublas-f32-4x4x4"], "a library has no PTX to count"),
@@ -427,3 +428,16 @@ def test_a_mistake_is_one_line(args: list[str], why: str, capsys: pytest.Capture
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("counters: ")
     assert why in line
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_a_table_fits_the_terminal(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert __main__.main(["naive-f32-block32x32-33x18x5", "--lines"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    assert lines[0] == "naive-f32-block32x32-33x18x5"
+    assert lines[1].startswith("  loads 330, sectors ")
+    assert any(line.startswith("  instructions ") and "loads 330" in line for line in lines)

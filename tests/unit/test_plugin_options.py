@@ -194,6 +194,22 @@ def test_listing_shows_what_is_legal_and_why_the_rest_is_not(rig: Rig) -> None:
     assert all(": " in line for line in illegal)
 
 
+def test_listing_applies_an_expression(rig: Rig) -> None:
+    listed = rig.run("--list-cases", "-k", f"{SLOW}-", suite="full", outputs=False)
+    variants = [line for line in listed.text.splitlines() if line.startswith("  ") and ": " not in line]
+    assert variants
+    assert all(line.startswith(f"  {SLOW}-") for line in variants)
+    assert (
+        rig.run("--list-cases", "-k", "nothing-like-it", outputs=False).status == pytest.ExitCode.USAGE_ERROR
+    )
+
+
+def test_an_expression_that_matches_nothing_is_told_what_is_near(rig: Rig) -> None:
+    outcome = rig.run(KERNELS_FILE, "-k", f"{SLOW[:-1]}x{SLOW[-1]}", outputs=False)
+    assert outcome.status == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert f"matches no case (did you mean {SLOW!r}?)" in outcome.text
+
+
 # How strict
 
 
