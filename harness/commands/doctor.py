@@ -7,6 +7,7 @@ machine with a GPU, timing; 1 something is missing.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -19,7 +20,7 @@ from typing import NamedTuple
 from harness.compiler import tools
 from harness.compiler.errors import ToolchainError
 
-# Name, path of GitHub's API, a jq query that gives true, and what to do.
+# Name, path of GitHub's API, a jq query that gives true, and what to do: CONTRIBUTING.md lists the same.
 SETTINGS = (
     (
         "pull requests",
@@ -28,18 +29,20 @@ SETTINGS = (
         "Settings, Actions, General: allow Actions to create pull requests, for the Baseline workflow",
     ),
     (
+        "approvals",
+        "actions/permissions/fork-pr-contributor-approval",
+        '.approval_policy == "all_external_contributors"',
+        "Settings, Actions, General: require approval for all external contributors, whose workflows could "
+        "ask for your runners",
+    ),
+    (
         "environment",
         "environments/gpu",
         ".deployment_branch_policy != null",
         "Settings, Environments: one named gpu, to which main alone may deploy",
     ),
-    (
-        "runners",
-        "actions/runners",
-        '[.runners[] | select([.labels[].name] | contains(["gpu"]))] | length > 0',
-        "Settings, Actions, Runners: one with the labels gpu and that of its baselines' folder",
-    ),
 )
+_RUNNER = "[.runners[] | select([.labels[].name] | contains({labels}))] | length > 0"
 PARAMETERS = Path("/proc/driver/nvidia/params")
 
 
@@ -52,7 +55,7 @@ class Line(NamedTuple):
     do: str = ""
 
     def __str__(self) -> str:
-        return f"{self.state:<5}{self.what:<12}{self.found}" + (f"; {self.do}" if self.do else "")
+        return f"{self.state:<5}{self.what:<14}{self.found}" + (f"; {self.do}" if self.do else "")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -80,7 +83,7 @@ def examine(folder: Path) -> Iterator[Line]:
         yield interpreter()
         yield project(folder)
     yield history(folder)
-    yield from repository(folder)
+    yield from repository(folder, sorted(path.name for path in (folder / "baselines").glob("nvidia-*")))
     yield from gpu()
 
 
@@ -173,20 +176,34 @@ def history(folder: Path) -> Line:
     return Line("ok", "git", f"{_said([git, '-C', str(folder), 'rev-list', '--count', 'HEAD']) or 0} commits")
 
 
-def repository(folder: Path) -> Iterator[Line]:
-    """What the workflows need of the repository's settings on GitHub, where gh may ask."""
+def repository(folder: Path, gpus: Sequence[str] = ()) -> Iterator[Line]:
+    """What the workflows need of the repository's settings on GitHub, where gh may ask: with runners for
+    these ``gpus``."""
     gh = shutil.which("gh")
     if not gh or _said([gh, "auth", "status"]) is None:
+        said = "gh is not signed in" if gh else "gh is not installed"
+        yield Line("note", "settings", said, "CONTRIBUTING.md lists what the repository must be set to")
         return
     name = _said([gh, "repo", "view", "--json", "nameWithOwner", "--jq", ".nameWithOwner"], folder)
     if not name:
+        yield Line("note", "settings", "the repository is not on GitHub", "the workflows run there alone")
         return
-    for what, path, query, do in SETTINGS:
-        said = _said([gh, "api", f"repos/{name}/{path}", "--jq", query], folder)
-        if said is None:
+    labels = [["gpu", each] for each in gpus] or [["gpu"]]
+    runners = [
+        (
+            "runner",
+            "actions/runners",
+            _RUNNER.format(labels=json.dumps(wanted)),
+            f"Settings, Actions, Runners: one with the labels {' and '.join(wanted)}",
+        )
+        for wanted in labels
+    ]
+    for what, path, query, do in (*SETTINGS, *runners):
+        answer = _said([gh, "api", f"repos/{name}/{path}", "--jq", query], folder)
+        if answer is None:
             yield Line("note", what, "cannot be read", do)
         else:
-            yield Line("ok", what, "set") if said == "true" else Line("note", what, "not set", do)
+            yield Line("ok", what, "set") if answer == "true" else Line("note", what, "not set", do)
 
 
 def gpu() -> Iterator[Line]:
@@ -222,16 +239,20 @@ def gpu() -> Iterator[Line]:
 
 
 def headers() -> Line:
-    homes = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT")]
+    """Where the headers are that PyCUDA is built with: the places in which noxfile.py looks, too."""
     nvcc = shutil.which("nvcc")
-    homes += [str(Path(nvcc).resolve().parents[1])] if nvcc else []
-    places = [Path(home, "include") for home in homes if home]
+    homes = [str(Path(nvcc).resolve().parents[1])] if nvcc else []
+    homes += [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_ROOT", "CUDA_PATH")]
+    places = [Path(folder) for folder in os.environ.get("CPATH", "").split(os.pathsep) if folder]
+    places += [Path(home, "include") for home in homes if home]
     places += [Path("/usr/local/cuda/include"), Path("/usr/include")]
     found = next((place for place in places if (place / "cuda.h").is_file()), None)
     if found:
         return Line("ok", "headers", f"{found}")
     state = "note" if find_spec("pycuda") else "fail"
-    return Line(state, "headers", "no cuda.h", "PyCUDA is built with it: install the CUDA toolkit")
+    return Line(
+        state, "headers", "no cuda.h", "PyCUDA is built with it: install the CUDA toolkit, or set CPATH"
+    )
 
 
 def clocks(application: int | None, maximum: int | None, watts: float | None) -> Line:

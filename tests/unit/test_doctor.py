@@ -44,7 +44,7 @@ def test_a_missing_compiler_fails_and_says_what_to_do(
 
     monkeypatch.setattr(tools, "find_nvcc", missing)
     assert doctor.main(["--project", str(ROOT)]) == 1
-    assert "fail nvcc        no nvcc found: set CUDA_HOME" in capsys.readouterr().out
+    assert "fail nvcc          no nvcc found: set CUDA_HOME" in capsys.readouterr().out
 
 
 def test_it_needs_nothing_but_python() -> None:
@@ -72,13 +72,38 @@ def test_settings_of_the_repository_are_asked_of_github(
         tmp_path,
         "gh",
         'case "$*" in "auth status") ;; "repo view"*) echo me/kernels ;; *environments/gpu*) exit 1 ;;\n'
-        "*workflow*) echo false ;; *runners*) echo true ;; esac",
+        "*workflow*) echo false ;; *fork-pr*) echo true ;; *nvidia-h200*) echo true ;; *) echo false ;; esac",
     )
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    found = {line.what: line for line in doctor.repository(ROOT)}
-    assert found["runners"].state == "ok"
+    lines = list(doctor.repository(ROOT, ["nvidia-h200", "nvidia-l4"]))
+    found = {line.what: line for line in lines}
     assert (found["pull requests"].state, found["pull requests"].found) == ("note", "not set")
     assert (found["environment"].found, found["environment"].state) == ("cannot be read", "note")
+    assert found["approvals"].state == "ok"
+    assert [(line.state, line.do) for line in lines if line.what == "runner"] == [
+        ("ok", ""),
+        ("note", "Settings, Actions, Runners: one with the labels gpu and nvidia-l4"),
+    ]
+
+
+def test_settings_that_nobody_may_ask_for_are_where_they_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path, "gh", "exit 1")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    (line,) = doctor.repository(ROOT)
+    assert (line.found, line.do.split()[0]) == ("gh is not signed in", "CONTRIBUTING.md")
+    listed = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for what, *_ in doctor.SETTINGS:
+        assert f"**{what}**" in listed.lower()
+
+
+def test_headers_are_found_where_the_session_that_builds_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cuda.h").touch()
+    monkeypatch.setenv("CPATH", f"/nowhere:{tmp_path}")
+    assert (doctor.headers().state, doctor.headers().found) == ("ok", str(tmp_path))
 
 
 def test_counters_that_only_root_may_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
