@@ -32,7 +32,7 @@ from harness.baselines import (
 )
 from harness.baselines.agree import agreement, boards, summary
 from harness.baselines.history import lost, moves, of_boards
-from harness.commands.common import KERNELS, PERFORMANCE, files_of_tests, for_pytest, project_of
+from harness.commands.common import KERNELS, PERFORMANCE, SHOWN, files_of_tests, for_pytest, project_of
 from harness.commands.progress import progress, quiet
 from harness.compiler.static.files import shown
 from harness.project import selection as cases
@@ -102,7 +102,20 @@ def _measure(arguments: Sequence[str]) -> int:
     parts |= {f"run {number} of {RUNS}": part for number, part in enumerate(measuring, 1)}
     with progress("baseline", len(parts), quiet(options)) as step:
         for what, part in parts.items():
-            command = [sys.executable, "-m", "pytest", *part, "--device", "cuda", "-m", "gpu", *options]
+            step.now(what)
+            shown = (*SHOWN, what)
+            command = [
+                sys.executable,
+                "-m",
+                "pytest",
+                *part,
+                *shown,
+                "--device",
+                "cuda",
+                "-m",
+                "gpu",
+                *options,
+            ]
             if status := subprocess.run(command, check=False).returncode:
                 return status
             step(what)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from harness.commands.common import KERNELS, STATIC, files_of_tests, for_pytest
+from harness.commands.common import KERNELS, SHOWN, STATIC, files_of_tests, for_pytest
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -26,4 +26,5 @@ def main(arguments: Sequence[str]) -> int:
     alone = not files or {"-n", "--list-cases"}.intersection(options)
     spread = () if alone else ("-n", "auto", "--dist", "loadgroup")
     # Hypothesis' plugin, where there is one, takes a second for a summary of tests that are none of these.
-    return int(pytest.main([*files, "-p", "no:hypothesispytest", "--device", "emulated", *spread, *options]))
+    plain = ("-p", "no:hypothesispytest", *SHOWN, "check", "--device", "emulated")
+    return int(pytest.main([*files, *plain, *spread, *options]))

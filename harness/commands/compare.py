@@ -17,16 +17,18 @@ from pathlib import Path
 
 from harness.baselines import provenance
 from harness.commands.common import busy_text, end_on_sigterm, project_of, share
+from harness.commands.progress import progress
 from harness.compiler.errors import ToolchainError
 from harness.devices import DeviceError, Gpu, NoDevice, open_cuda
 from harness.files import write_whole
 from harness.gate import document
-from harness.gate.compare import compare
+from harness.gate.compare import CONTROLS, compare
 from harness.gate.pairs import pairs_of
 from harness.project import selection as cases
 from harness.project.commit import CommitError, Tree, checked_out, folder_of, working_tree
 from harness.project.loader import Project
 from harness.reports import paired as report
+from harness.reports.terminal import room
 from harness.timing.looks import Rule
 from harness.timing.plan import PairPlan
 
@@ -66,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         help="write everything the verdicts are based on, to judge it again",
     )
     add("--markdown", type=Path, metavar="FILE", help="write the result for a pull request")
+    add("-q", "--quiet", action="store_true", help="do not show how far it is")
     add("--allow-busy", action="store_true", help="time even while other processes use the GPU")
     add("--time-limit", type=float, default=60.0, metavar="S", help="seconds until a kernel counts as hung")
     return parser
@@ -87,17 +90,23 @@ def _run(given: argparse.Namespace, rule: Rule, open_device: Callable[[float], G
             selection = cases.select(project, cases.Choice.of(given), device.info.capability)
             if selection.refused_text:
                 print(f"refused: {selection.refused_text}")
+            if not given.quiet:
+                print(
+                    f"compiling {len(selection.timed)} cases of both sides ...", file=sys.stderr, flush=True
+                )
             pairs = pairs_of(selection.timed, commit, device.info.capability)
             timed = [(p.base, p.case) for p in pairs if p.base and p.outcome is None]
             device.prepare_pairs(timed)
             seed = secrets.randbelow(2**32) if given.seed is None else given.seed
             busy = list if given.allow_busy else device.busy
-            result = compare(device, pairs, rule, seed, PairPlan(()), busy)
+            most = rule.looks * (len(timed) + CONTROLS)
+            with progress("compare, at most", most, given.quiet) as step:
+                result = compare(device, pairs, rule, seed, PairPlan(()), busy, step)
             machine = provenance.machine_info(device.info)
         finally:
             device.close()
     print("\n".join(report.heading(result, commit, tree)))
-    print(report.table(result, sys.stdout.isatty()))
+    print(report.table(result, sys.stdout.isatty(), room()))
     if given.markdown:
         write_whole(given.markdown, report.markdown(result, commit, tree))
     if given.json:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.commands.common import project_of
+from harness.commands.progress import progress
 from harness.compiler.errors import ToolchainError
 from harness.compiler.static.compiled import ARCHES
 from harness.counters import counts, tables
@@ -34,12 +35,18 @@ def main(args: Sequence[str]) -> int:
     add_selection(parser)
     parser.add_argument("--arch", choices=ARCHES, default="sm_90a", help="architecture (default sm_90a)")
     parser.add_argument("--lines", action="store_true", help="also a table by source line for each case")
+    parser.add_argument("-q", "--quiet", action="store_true", help="do not show how far it is")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all counters")
     options = parser.parse_args(args)
     try:
         cases = chosen(project_of(options), Choice.of(options), ARCHES[options.arch], options.cases)
         device = EmulatedDevice(options.arch)
-        found = [counts.count(case, device=device) for case in cases]
+        found = []
+        with progress("counters", len(cases), options.quiet) as step:
+            for case in cases:
+                step.now(case.id)
+                found.append(counts.count(case, device=device))
+                step(case.id)
         if options.json:
             write_whole(options.json, json.dumps(tables.document(found), indent=1) + "\n")
     except (ValueError, ToolchainError) as error:

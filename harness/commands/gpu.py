@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from harness.commands.common import KERNELS, PERFORMANCE, files_of_tests, for_pytest
+from harness.commands.common import KERNELS, PERFORMANCE, SHOWN, files_of_tests, for_pytest
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -21,4 +21,4 @@ def main(arguments: Sequence[str]) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    return int(pytest.main([*files, "--device", "cuda", "-m", "gpu", *options]))
+    return int(pytest.main([*files, *SHOWN, "gpu", "--device", "cuda", "-m", "gpu", *options]))

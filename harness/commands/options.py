@@ -70,6 +70,7 @@ def add_options(add: Adds) -> None:
         "separately, never judged",
     )
     add("--allow-busy", action="store_true", help="time even while other processes use the GPU")
+    add("--progress", default="", metavar="NAME", help="a bar, or lines in a log, in place of a dot a test")
     add("--job-summary", default=None, metavar="FILE", help="write the verdicts as Markdown")
     add(
         "--verify-timed",

@@ -20,6 +20,7 @@ from harness import baselines
 from harness.baselines import BaselineError
 from harness.commands.common import busy_text, share
 from harness.commands.options import add_options
+from harness.commands.progress import progress
 from harness.commands.session import KEY, Session
 from harness.compiler import static
 from harness.compiler.errors import ToolchainError
@@ -36,7 +37,7 @@ from harness.timing.plan import Plan
 from harness.verdicts.vocabulary import CompareFail, Policy
 
 pytest_plugins = [
-    f"harness.commands.plugin_{part}" for part in ("benchmark", "failures", "summary", "workers")
+    f"harness.commands.plugin_{part}" for part in ("benchmark", "failures", "progress", "summary", "workers")
 ]
 
 
@@ -327,10 +328,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if chosen and not hasattr(config, "workerinput"):
         reporter = config.pluginmanager.get_plugin("terminalreporter")
         variants = {c.variant: c for c in chosen}
-        if reporter:
+        silent = not config.option.progress or config.option.verbose < 0
+        if reporter and silent:
             reporter.write_line(f"compiling {len(variants)} kernel variants ...")
         try:
-            state.compile_errors = state.gpu.prepare(variants.values())
+            with progress("compile", 2 * len(variants), silent) as step:  # PTX and cubin
+                state.compile_errors = state.gpu.prepare(variants.values(), step)
         except DeviceError as error:
             raise pytest.UsageError(f"the GPU cannot be used: {error.code}: {error}") from None
 

@@ -40,7 +40,9 @@ class GateFixture:
         stored = s.baseline if s.judging else None
         gpu = s.gpu
         assert gpu is not None  # without one, a timed case was skipped
-        result = run(gpu, case, stored, s.policy, s.plan, lambda: machine_info(gpu), s.against, s.busy)
+        result = run(
+            gpu, case, stored, s.policy, s.plan, lambda: machine_info(gpu), s.against, s.busy, s.says
+        )
         s.results.append(result)
         self._record(result)
         if result.verdict.failed(s.policy):

@@ -25,6 +25,7 @@ from rich.table import Table
 from harness import counters
 from harness.baselines.provenance import nvcc_version
 from harness.commands.common import project_of
+from harness.commands.progress import progress
 from harness.compiler.entry import names_it
 from harness.compiler.errors import ToolchainError
 from harness.compiler.static import ARCHES
@@ -212,7 +213,11 @@ def beside(ncu: str, project: Project, cases: Sequence[Case], arch: str) -> list
     wanted = [metric for ways in metrics.values() for metric in ways]
     # Cases that cannot be emulated are found before the GPU is used.
     device = EmulatedDevice(arch)
-    counts = [counters.count(case, device=device, by_source=False) for case in cases]
+    counts = []
+    with progress("emulate", len(cases)) as step:
+        for case in cases:
+            counts.append(counters.count(case, device=device, by_source=False))
+            step(case.id)
     launches = measure(ncu, project, cases, wanted, wanted)
     rows = each(cases, launches)
     for case, (name, _) in zip(cases, launches, strict=True):

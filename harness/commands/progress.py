@@ -1,21 +1,53 @@
-"""How far a command is that takes minutes: a bar in a terminal, lines elsewhere, nothing with -q."""
+"""How far a command is that takes longer: a bar in a terminal, lines elsewhere, nothing with -q."""
 
 from __future__ import annotations
 
+import io
+import os
 import sys
+import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
+from rich.table import Column
+
+EVERY = 10.0  # seconds between two lines, unless there are few steps
+FEW = 20
 
 
-class Step(Protocol):
+class Steps:
+    """Steps that are done, of a ``total``; call it with what is done, or say what is being done ``now``."""
+
+    def __init__(self, title: str, total: int) -> None:
+        self.title, self.total, self.done, self.what = title, total, 0, ""
+        self.changed: Callable[[], None] = lambda: None
+        self._start = time.monotonic()
+
     def __call__(self, what: str) -> None:
         """Another step is done: ``what`` it was."""
+        self.done += 1
+        self.now(what)
+
+    def now(self, what: str) -> None:
+        self.what = what
+        self.changed()
+
+    def __str__(self) -> str:
+        took = time.monotonic() - self._start
+        left = (
+            f", {took / self.done * (self.total - self.done):.0f} s left" if self.left and self.done else ""
+        )
+        of = f" of {self.total}" if self.total else ""
+        return f"{self.title}: {self.done}{of}: {self.what}, {took:.0f} s{left}"
+
+    @property
+    def left(self) -> int:
+        return max(0, self.total - self.done)
 
 
 def quiet(options: Collection[str]) -> bool:
@@ -24,30 +56,73 @@ def quiet(options: Collection[str]) -> bool:
 
 
 @contextmanager
-def progress(title: str, steps: int, silent: bool = False) -> Iterator[Step]:
-    """Shows how many of ``steps`` are done, and the time left by those. On standard error, so that what a
-    command prints stays what it was."""
-    console = Console(file=sys.stderr)
+def progress(title: str, total: int = 0, silent: bool = False) -> Iterator[Steps]:
+    """Shows how many of ``total`` steps (0: not known yet) are done, and the time left by those. On standard
+    error, so that what a command prints stays what it was."""
+    steps = Steps(title, total)
     if silent:
-        yield lambda what: None
-    elif console.is_terminal:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Bar(*columns, TextColumn("left"), TimeRemainingColumn(), console=console, transient=True) as bar:
-            task = bar.add_task(title, total=steps)
-            yield lambda what: bar.update(task, advance=1, description=f"{title}: {what}")
-    else:
-        yield _lines(title, steps)
+        yield steps
+        return
+    with _standard_error() as file:
+        console = Console(file=file)
+        with _bar(steps, console) if console.is_terminal else _lines(steps, file):
+            yield steps
 
 
-def _lines(title: str, steps: int) -> Step:
-    start, done = time.monotonic(), 0
-    print(f"{title}: {steps} steps", file=sys.stderr, flush=True)
+@contextmanager
+def _standard_error() -> Iterator[TextIO]:
+    """A copy of it, which nobody captures."""
+    try:
+        number = os.dup(sys.stderr.fileno())
+    except (OSError, io.UnsupportedOperation):  # in a test
+        yield sys.stderr
+        return
+    with os.fdopen(number, "w", encoding=sys.stderr.encoding, errors="replace") as file:
+        yield file
 
-    def step(what: str) -> None:
-        nonlocal done
-        done += 1
-        took = time.monotonic() - start
-        left = f", {took / done * (steps - done):.0f} s left" if done < steps else ""
-        print(f"{title}: {done} of {steps}: {what}, {took:.0f} s{left}", file=sys.stderr, flush=True)
 
-    return step
+@contextmanager
+def _bar(steps: Steps, console: Console) -> Iterator[None]:
+    cut = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+    what = TextColumn("{task.fields[what]}", markup=False, table_column=cut)
+    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    columns = (TextColumn(steps.title), BarColumn(20), MofNCompleteColumn(), *times, what)
+    with Bar(
+        *columns, console=console, transient=True, expand=True, redirect_stdout=False, redirect_stderr=False
+    ) as bar:
+        task = bar.add_task(steps.title, total=steps.total or None, what="")
+
+        def show() -> None:
+            bar.update(task, completed=steps.done, total=steps.total or None, what=steps.what)
+
+        steps.changed = show
+        yield
+
+
+@contextmanager
+def _lines(steps: Steps, file: TextIO) -> Iterator[None]:
+    """A line a step where there are few, otherwise one from time to time, also during a long step."""
+    ended, said, shown = threading.Event(), time.monotonic(), 0
+
+    def show() -> None:
+        nonlocal said, shown
+        said, shown = time.monotonic(), steps.done
+        print(steps, file=file, flush=True)
+
+    def changed() -> None:
+        if steps.done > shown and (steps.total and (steps.total <= FEW or not steps.left)):
+            show()
+
+    def watch() -> None:
+        while not ended.wait(0.5):
+            if time.monotonic() - said >= EVERY:
+                show()
+
+    steps.changed = changed
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

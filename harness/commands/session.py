@@ -43,6 +43,7 @@ class Session:
         results: of the timed cases.
         compile_errors: the compiler's messages, by variant.
         nothing_timed: whether cases were to be timed, there was no GPU, and nothing else was done.
+        says: is told what a long test does.
         failures, failed_reports: the failed tests of kernels, which are shown together.
     """
 
@@ -62,6 +63,7 @@ class Session:
     results: list[Result] = field(default_factory=list)
     compile_errors: dict[str, str] = field(default_factory=dict)
     nothing_timed: bool = False
+    says: Callable[[str], None] = lambda what: None
     unused_waivers: list[tuple[str, Waiver]] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     failed_reports: list[Any] = field(default_factory=list)

@@ -16,7 +16,8 @@ from typing import TypeVar
 
 import pytest
 
-from harness.commands.common import STATIC, files_of_tests, for_pytest
+from harness.commands.common import SHOWN, STATIC, files_of_tests, for_pytest
+from harness.commands.progress import progress, quiet
 from harness.compiler import tools
 from harness.compiler.errors import CompileError, ToolchainError
 from harness.compiler.static import store
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     except (CompileError, DeviceError, StoreError, ToolchainError, ValueError) as error:
         print(f"static: {error}", file=sys.stderr)
         return 1
-    return int(pytest.main(tests))
+    return int(pytest.main([*SHOWN, "static", *tests]))
 
 
 def require_stored(root: Path) -> None:
@@ -73,8 +74,13 @@ def refresh(project: Project, tests: Sequence[str]) -> int:
     # Entries that cannot be counted are found before anything is written.
     counted = [entry for entry in found if isinstance(entry, CounterEntry)]
     check = CounterCheck(project.static)
-    emulated = [entry for entry in counted if not not_emulated(entry, check)]
-    refresh_figures(project, [entry for entry in found if isinstance(entry, Entry)])
+    emulated = []
+    with progress("counters", len(counted), quiet(tests)) as step:
+        for entry in counted:
+            step.now(entry.name)
+            emulated += [] if not_emulated(entry, check) else [entry]
+            step(entry.name)
+    refresh_figures(project, [entry for entry in found if isinstance(entry, Entry)], quiet(tests))
     refresh_counts(project, emulated, check)
     return 0
 
@@ -107,11 +113,13 @@ def refresh_counts(project: Project, chosen: Sequence[CounterEntry], check: Coun
     print(f"wrote {store.shown(counts.write(before, check.version, root))}", flush=True)
 
 
-def refresh_figures(project: Project, chosen: Sequence[Entry]) -> None:
+def refresh_figures(project: Project, chosen: Sequence[Entry], silent: bool = False) -> None:
     root = project.static
     check = Check(chosen, root)
     every = entries(project.kernels, root)
     for arch in dict.fromkeys(entry.arch for entry in chosen):
+        if not silent:
+            print(f"compiling for {arch} ...", file=sys.stderr, flush=True)
         others = [e for e in every if e.arch == arch and e not in chosen]
         before = _trusted(partial(check.stored, arch), others)
         lines = list(check.changes(arch, before))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -98,13 +98,16 @@ class PairingDevice(Protocol):
     def pair(self, base: Case, case: Case, plan: PairPlan) -> PairedSamples: ...
 
 
+Step = Callable[[str], None]
+
+
 class Gpu(TimingDevice, PairingDevice, Protocol):
     """An open GPU: ``info`` is from NVML."""
 
     info: GpuInfo
 
-    def prepare(self, cases: Iterable[Case]) -> dict[str, str]:
-        """Compiles; the errors by variant."""
+    def prepare(self, cases: Iterable[Case], step: Step = ...) -> dict[str, str]:
+        """Compiles; the errors by variant. ``step`` is called with the name of each variant, twice."""
 
     def prepare_pairs(self, pairs: Iterable[tuple[Case, Case]]) -> None:
         """Compiles bases and cases."""

@@ -94,13 +94,15 @@ def compare(
     seed: int,
     plan: PairPlan,
     busy: Callable[[], list[str]] = list,
+    step: Callable[[str], None] = lambda what: None,
 ) -> Comparison:
-    """Times and judges. ``plan``: everything but the order of launches; ``busy``: lists other GPU processes.
+    """Times and judges. ``plan``: everything but the order of launches; ``busy``: lists other GPU processes;
+    ``step`` is called for each interim analysis of a case.
 
     If a control differs by more than half of delta, nothing is judged. Identical builds are cases with the
     same cubin, or if there are none, the base's own build twice.
     """
-    timing = _Timing(device, seed, plan)
+    timing = _Timing(device, seed, plan, step)
     controls = _judged(timing, _controls(pairs), control_rule(rule), "control")
     unfit = _unfit(controls)
     changed = [pair for pair in pairs if pair.outcome is None]
@@ -154,12 +156,15 @@ def _unjudged(pair: Pair, unfit: str) -> Row:
 class _Timing:
     """Times the blocks of an interim analysis."""
 
-    def __init__(self, device: PairingDevice, seed: int, plan: PairPlan) -> None:
-        self._device, self._seed, self._plan = device, seed, plan
+    def __init__(self, device: PairingDevice, seed: int, plan: PairPlan, step: Callable[[str], None]) -> None:
+        self._device, self._seed, self._plan, self._step = device, seed, plan, step
 
     def look(self, base: Case, case: Case, salt: str, first: int, blocks: int) -> PairedSamples:
         orders = stretch(self._seed, f"{salt}/{case.id}", first, blocks).orders
-        return self._device.pair(base, case, replace(self._plan, orders=orders))
+        try:
+            return self._device.pair(base, case, replace(self._plan, orders=orders))
+        finally:
+            self._step(case.id)
 
 
 def _judged(timing: _Timing, pairs: Sequence[Pair], rule: Rule, salt: str) -> list[Row]:

@@ -94,12 +94,13 @@ def run(
     now: Callable[[], Mapping[str, Any]] = dict,
     against: PairsWithBaseline | None = None,
     busy: Callable[[], Sequence[str]] = tuple,
+    says: Callable[[str], None] = lambda what: None,
 ) -> Result:
     """Times and judges one case; a failure of the device becomes a verdict, not an exception.
 
     A suspected regression is measured again in a new process, and if confirmed, ``against`` compares it with
     the baseline's commit. ``now`` returns this run's machine_info, to report what has changed; ``busy`` lists
-    other GPU processes.
+    other GPU processes; ``says`` is told what is done again.
     """
     entry = baseline.entry(case.id) if baseline else None
     reference = entry.reference if entry else None
@@ -113,6 +114,7 @@ def run(
             return Result(case, verdict, evidence, policy, m)
         # One process can be unlucky (memory layout, another process's burst); two in a row are unlikely to
         # be.
+        says(f"{case.id} again, in a new process")
         device.restart()
         m = device.time(case, plan)
         second = observation(case, m)
@@ -120,6 +122,7 @@ def run(
         evidence = replace(evidence, second=second, differences=unlike)
         verdict = confirmed(evidence, policy)
         if verdict.reason == CONFIRMED and against and verdict.threshold is not None:
+            says(f"{case.id} side by side with its baseline's commit")
             evidence = replace(evidence, paired=against(case, entry, verdict.threshold))
         evidence = replace(evidence, others=tuple(busy()))
         return Result(case, conclude(evidence, policy), evidence, policy, m)

@@ -12,7 +12,7 @@ from harness.gate.document import cycles_change
 from harness.project.commit import Commit, Tree
 from harness.reports.figures import percent_text
 from harness.reports.markdown import table_text
-from harness.reports.terminal import render
+from harness.reports.terminal import fitted
 from harness.verdicts.paired import SAME_BINARY, UNFIT
 from harness.verdicts.vocabulary import VerdictKind
 
@@ -42,8 +42,8 @@ def heading(comparison: Comparison, commit: Commit, tree: Tree) -> list[str]:
     return lines
 
 
-def table(comparison: Comparison, color: bool) -> str:
-    """Controls first, then the cases that were timed or failed; identical ones are only counted."""
+def table(comparison: Comparison, color: bool, width: int = 0) -> str:
+    """As ``fitted`` to a width: controls first, then the cases that were timed or failed; identical ones are only counted."""
     drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for head, side in zip(HEADS, ALIGN, strict=True):
         drawn.add_column(head, justify="right" if side == "r" else "left", no_wrap=True)
@@ -52,7 +52,7 @@ def table(comparison: Comparison, color: bool) -> str:
     for row in _shown(comparison):
         style = "red" if row.failed else _STYLES.get(row.outcome.kind, "")
         drawn.add_row(*_cells(row, ""), style=style)
-    lines = [render(drawn, color)] if drawn.row_count else []
+    lines = [fitted(drawn, width, color=color)] if drawn.row_count else []
     lines += [f"{row.case.id}: {row.outcome}: {row.detail}" for row in _explained(comparison)]
     return "\n".join(lines)
 

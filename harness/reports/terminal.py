@@ -54,12 +54,12 @@ def room() -> int:
     return Console().width if os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty() else 0
 
 
-def fitted(table: Table, width: int, names: int = 1) -> str:
+def fitted(table: Table, width: int, names: int = 1, color: bool = False) -> str:
     """The table as text. Where it is wider than ``width`` columns, each row becomes a paragraph: its first
     ``names`` cells, and below them the other columns with their heads. 0 for any width."""
     text = render(table, color=False)
     if not width or max(map(len, text.splitlines())) <= width:
-        return text
+        return render(table, color)
     heads = [str(column.header) for column in table.columns]
     paragraphs = []
     for cells in zip(*(column.cells for column in table.columns), strict=True):

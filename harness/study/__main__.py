@@ -19,6 +19,7 @@ from typing import Any
 
 from harness.baselines import provenance
 from harness.commands.common import busy_text, end_on_sigterm
+from harness.commands.progress import progress
 from harness.devices import DeviceError, Gpu, NoDevice, open_cuda
 from harness.project.loader import ProjectError
 from harness.study import trials
@@ -64,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         help="a new file stores five-number summaries instead of all samples: small, but other tools' "
         "rules cannot be applied",
     )
+    add("-q", "--quiet", action="store_true", help="do not show how far it is")
     add("-k", default="", metavar="TEXT", help="only cases whose id contains this")
     add("--allow-busy", action="store_true", help="time even while other processes use the GPU")
     add("--time-limit", type=float, default=60.0, metavar="S", help="seconds until a kernel counts as hung")
@@ -107,7 +109,8 @@ def _measure(given: argparse.Namespace, open_device: Callable[[float], Gpu]) -> 
 
 
 def _trials(given: argparse.Namespace, device: Gpu, ids: Sequence[str], began: float) -> int:
-    failed = device.prepare([case_of(text, device.info.capability) for text in trials.CASES])
+    with progress("compile", 2 * len(trials.CASES), given.quiet) as step:
+        failed = device.prepare([case_of(text, device.info.capability) for text in trials.CASES], step)
     if failed:
         raise StudyError("; ".join(line.splitlines()[0] for line in failed.values()))
     head, records = resume(given.file) if given.file.exists() else _begun(given, device)
@@ -134,7 +137,8 @@ def _trials(given: argparse.Namespace, device: Gpu, ids: Sequence[str], began: f
         append(given.file, [summary(r) for r in found] if head.get("summaries") else found)
         took = time.monotonic() - start
         longest = max(longest, took)
-        print(_progress(at + 1, len(lacking), found, took, time.monotonic() - began), flush=True)
+        if not given.quiet:
+            print(_progress(at + 1, len(lacking), found, took, time.monotonic() - began), flush=True)
     print(f"{given.file}: {given.trials} trials of {len(ids)} cases and {len(given.sizes)} sizes")
     return 0
 
@@ -148,7 +152,8 @@ def _begun(given: argparse.Namespace, device: Gpu) -> tuple[dict[str, Any], list
     }
     if given.summaries:
         about["summaries"] = True
-    head = trials.head(device, trials.CASES, about)
+    with progress("baseline", trials.BASELINE_RUNS * len(trials.CASES), given.quiet) as step:
+        head = trials.head(device, trials.CASES, about, step)
     append(given.file, [head])
     print(f"baseline of {trials.BASELINE_RUNS} processes in {time.monotonic() - start:.0f} s", flush=True)
     return read(given.file)

@@ -8,7 +8,7 @@ cycles only. Its true size is the cycles counted, divided by the SM clock and by
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from random import Random
@@ -105,14 +105,22 @@ def _observation(case: Case, run: Mapping[str, Any]) -> Observation:
 # On the GPU
 
 
-def head(device: Gpu, ids: Sequence[str], about: Mapping[str, Any]) -> Record:
+def head(
+    device: Gpu,
+    ids: Sequence[str],
+    about: Mapping[str, Any],
+    step: Callable[[str], None] = lambda what: None,
+) -> Record:
     """The header of a study. In place of a stored baseline: for each case the medians of five processes at
-    size 0, and the samples of the middle one."""
+    size 0, and the samples of the middle one. ``step`` is called for each case of each process."""
     found = [case_of(text, device.info.capability) for text in ids]
     runs: list[list[Measurement]] = []
     for _ in range(BASELINE_RUNS):
         device.restart()
-        runs.append([device.time(case, Plan(spin=0)) for case in found])
+        runs.append([])
+        for case in found:
+            runs[-1].append(device.time(case, Plan(spin=0)))
+            step(case.id)
     baseline = {case.id: _stored([run[i] for run in runs]) for i, case in enumerate(found)}
     return {"study": SCHEMA, **about, "baseline": baseline}
 

@@ -49,7 +49,7 @@ class ReplayDevice:
         self.attempts: dict[str, int] = {}
         self.restarts = 0
 
-    def prepare(self, cases: Iterable[Case]) -> dict[str, str]:
+    def prepare(self, cases: Iterable[Case], step: Any = None) -> dict[str, str]:
         return {}
 
     def facts(self) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class SimulatedDevice:
     def busy(self) -> list[str]:
         return self.others
 
-    def prepare(self, cases: Any) -> dict[str, str]:
+    def prepare(self, cases: Any, step: Any = None) -> dict[str, str]:
         return {}
 
     def prepare_pairs(self, pairs: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import harness
 from harness.commands import baseline, check, cli, gpu
-from harness.commands.common import PLUGIN
+from harness.commands.common import PLUGIN, SHOWN
 from tests.ladder import PROJECT
 
 CHECKED = ["tests/test_kernels.py", "tests/test_static.py"]
@@ -85,6 +85,8 @@ def test_project_before_the_command_goes_on_to_it(
     assert [Path(file).resolve() for file in run[:2]] == [PROJECT.root / file for file in CHECKED]
     assert run[2:] == [
         *UNUSED,
+        *SHOWN,
+        "check",
         "--device",
         "emulated",
         *PLUGIN,
@@ -109,12 +111,14 @@ def test_without_a_project_a_command_says_what_is_missing(
 
 def test_check_emulates_and_keeps_the_cases_of_a_variant_together(runs: list[list[str]]) -> None:
     assert check.main(["-k", "naive"]) == 3
-    assert runs == [[*CHECKED, *UNUSED, "--device", "emulated", *SPREAD, *PLUGIN, "-k", "naive"]]
+    assert runs == [
+        [*CHECKED, *UNUSED, *SHOWN, "check", "--device", "emulated", *SPREAD, *PLUGIN, "-k", "naive"]
+    ]
 
 
 def test_check_leaves_the_number_of_processes_to_its_user(runs: list[list[str]]) -> None:
     check.main(["-n", "0"])
-    assert runs == [[*CHECKED, *UNUSED, "--device", "emulated", *PLUGIN, "-n", "0"]]
+    assert runs == [[*CHECKED, *UNUSED, *SHOWN, "check", "--device", "emulated", *PLUGIN, "-n", "0"]]
 
 
 @pytest.mark.parametrize("command", [check, gpu], ids=["check", "gpu"])
@@ -129,7 +133,7 @@ def test_a_test_by_its_id_runs_alone(command: Any, runs: list[list[str]]) -> Non
 def test_gpu_asks_for_the_gpu_and_passes_the_selection_on(runs: list[list[str]]) -> None:
     assert gpu.main(["-k", "tiled and not 4096", "--junitxml=out.xml"]) == 3
     given = ["-k", "tiled and not 4096", "--junitxml=out.xml"]
-    assert runs == [[*TIMED, "--device", "cuda", "-m", "gpu", *PLUGIN, *given]]
+    assert runs == [[*TIMED, *SHOWN, "gpu", "--device", "cuda", "-m", "gpu", *PLUGIN, *given]]
 
 
 @pytest.fixture

@@ -368,7 +368,10 @@ def test_command_compares_the_working_tree_with_a_commit(command: Command) -> No
     status, out, err = command(
         "HEAD", *CHOSEN, "--seed", "3", "--json", str(files[0]), "--markdown", str(files[1])
     )
-    assert (status, err) == (0, "")
+    assert status == 0
+    compiling, *lines = err.splitlines()
+    assert compiling == "compiling 6 cases of both sides ..."
+    assert re.fullmatch(r"compare, at most: 1 of 18: \S+, \d s, \d+ s left", lines[0])
     assert "3 PASS WITHIN_MARGIN, 3 PASS SAME_BINARY" in out
     told = json.loads(files[0].read_text())
     assert told["base"] == {"name": "HEAD", "id": command.repo.git("rev-parse", "HEAD")}

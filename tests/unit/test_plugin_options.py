@@ -155,7 +155,7 @@ def test_only_what_was_chosen_is_compiled(rig: Rig) -> None:
     compiled: list[str] = []
 
     class Compiles(ReplayDevice):
-        def prepare(self, cases: Any) -> dict[str, str]:
+        def prepare(self, cases: Any, step: Any = None) -> dict[str, str]:
             compiled.extend(case.id for case in cases)
             return {}
 

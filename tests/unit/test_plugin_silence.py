@@ -220,7 +220,7 @@ def test_device_that_dies_at_the_end_loses_no_samples(rig: Rig) -> None:
 
 def test_device_that_cannot_even_compile_ends_the_run_in_one_line(rig: Rig) -> None:
     class Dead(ReplayDevice):
-        def prepare(self, cases: Any) -> dict[str, str]:
+        def prepare(self, cases: Any, step: Any = None) -> dict[str, str]:
             raise DeviceError("WORKER_DIED", "prepare: the worker process died (exit code 1)")
 
     outcome = rig.run(*OURS, device=Dead(), outputs=False)

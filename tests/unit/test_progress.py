@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import re
+import time
+from typing import Any
 
 import pytest
 
+from harness.commands import progress as module
 from harness.commands.progress import progress, quiet
+from harness.devices import DeviceError
+from harness.timing.measurement import Measurement
+from tests.unit.replay import ReplayDevice
+from tests.unit.rig import CASES, OURS, Rig
 
 
 def test_lines_say_what_how_many_and_the_time_left(capsys: pytest.CaptureFixture[str]) -> None:
@@ -14,11 +21,61 @@ def test_lines_say_what_how_many_and_the_time_left(capsys: pytest.CaptureFixture
         step("memcheck")
         step("racecheck")
     out, err = capsys.readouterr()
-    first, second, third = err.splitlines()
+    second, third = err.splitlines()
     assert out == ""
-    assert first == "sanitize: 2 steps"
     assert re.fullmatch(r"sanitize: 1 of 2: memcheck, \d+ s, \d+ s left", second)
     assert re.fullmatch(r"sanitize: 2 of 2: racecheck, \d+ s", third)
+
+
+def test_a_long_step_is_told_of_while_it_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "EVERY", 0.1)
+    with progress("sanitize", 4) as step:
+        step.now("memcheck")
+        time.sleep(1.2)
+    assert re.match(r"sanitize: 0 of 4: memcheck, \d s\n", capsys.readouterr().err)
+
+
+def test_of_many_steps_lines_are_few(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("check", 1000) as step:
+        for number in range(1000):
+            step(str(number))
+    assert re.fullmatch(r"check: 1000 of 1000: 999, \d+ s\n", capsys.readouterr().err)
+
+
+class Slow(ReplayDevice):
+    """Compiles, and takes a while for the first case, which then fails."""
+
+    def prepare(self, cases: Any, step: Any = None) -> dict[str, str]:
+        for case in cases:
+            step(case.variant)
+        return {}
+
+    def time(self, case: Any, plan: Any) -> Measurement:
+        if case.id == CASES[0]:
+            time.sleep(1.2)
+            raise DeviceError("CRASHED", f"{case.id}: an illegal address")
+        return super().time(case, plan)
+
+
+@pytest.fixture
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Rig:
+    return Rig(tmp_path_factory.mktemp("run"))
+
+
+def test_a_run_of_cases_shows_lines_in_place_of_dots(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EVERY", 0.1)
+    shown = ("-o", "console_output_style=classic", "--progress", "gpu")
+    text = rig.run(*OURS, *shown, "--allow-no-baseline", device=Slow(), outputs=False).text
+    count = len(CASES) + 1  # and that there are no orphans
+    assert f"gpu: 0 of {count}: {CASES[0]}, " in text
+    assert re.search(rf"gpu: {count} of {count}: 1 failed, .*, \d s\n", text)
+    assert re.search(r"compile: 1 of \d+: \S+, 0 s, 0 s left\n", text)
+    assert "compiling" not in text
+    assert not re.search(r"^tests/\S+ [.FE]", text, re.MULTILINE)
+    assert "1 failed" in text.splitlines()[-1]
+    assert not re.search("gpu: . of|compile: ", rig.run(*OURS, *shown, "-q", outputs=False).text)
 
 
 def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -154,14 +154,22 @@ class CudaDevice:
         with contextlib.suppress(DeviceError):  # reported when the case runs
             self._signature(case)
 
-    def prepare(self, cases: Iterable[Case]) -> dict[str, str]:
+    def prepare(
+        self, cases: Iterable[Case], step: Callable[[str], None] = lambda what: None
+    ) -> dict[str, str]:
         """Compiles what the cases need, in parallel; returns the compiler's messages for those that
-        failed."""
+        failed. ``step`` is called with the name of a variant for its PTX, and for its cubin."""
         variants = {case.variant: case for case in cases}
         builds = {name: Build.of(case, self.info.capability) for name, case in variants.items()}
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(self._looked_at, variants.values()))
-        failed: dict[str, str] = self._ask(Request("prepare", tuple(builds.values())), limit=600.0)
+            for name, _ in zip(variants, pool.map(self._looked_at, variants.values()), strict=True):
+                step(name)
+        every, failed = list(builds.items()), dict[str, str]()
+        at_once = 2 * (os.cpu_count() or 1)
+        for some in (every[i : i + at_once] for i in range(0, len(every), at_once)):
+            failed |= self._ask(Request("prepare", tuple(build for _, build in some)), limit=600.0)
+            for name, _ in some:
+                step(name)
         self._failed_builds |= failed
         return failed
 
