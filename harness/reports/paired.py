@@ -43,7 +43,8 @@ def heading(comparison: Comparison, commit: Commit, tree: Tree) -> list[str]:
 
 
 def table(comparison: Comparison, color: bool, width: int = 0) -> str:
-    """As ``fitted`` to a width: controls first, then the cases that were timed or failed; identical ones are only counted."""
+    """Controls first, then the cases that were timed or failed; identical ones are only counted. In
+    ``width`` columns as ``fitted`` has it."""
     drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for head, side in zip(HEADS, ALIGN, strict=True):
         drawn.add_column(head, justify="right" if side == "r" else "left", no_wrap=True)
