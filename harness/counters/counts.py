@@ -16,6 +16,7 @@ from harness.devices.emulated.device import EmulatedDevice
 from harness.model import Case, Problem
 from harness.project.fitting import fitted
 from harness.ptx import Counters, GlobalAccess, Tally, mnemonic
+from harness.ptx.places import Place
 
 # One problem of whole vectors and, for most stages, whole tiles; and one where every edge is odd.
 PROBLEMS = (Problem(96, 160, 64), Problem(67, 45, 33))
@@ -110,8 +111,9 @@ def _counted(case: Case, device: EmulatedDevice, counters: Counters, by_source: 
     mix: Counter[str] = Counter()
     for instruction, tally in tallies:
         mix[mnemonic(instruction.op)] += tally.instructions
-        line = named.get(instruction.line, 0)
-        lines[f"{case.kernel.source.name}:{line}" if line else f"PTX line {instruction.line}"] += tally
+        place = named.get(instruction.line, Place())
+        known = f"{case.kernel.source.name}:{place.line}" if place.line else place.header
+        lines[known or f"PTX line {instruction.line}"] += tally
     read, written = (
         {name: sum(a.bytes for (b, kind), a in counters.buffers.items() if b == name and kind in kinds)
          for name in "ABC"}

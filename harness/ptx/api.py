@@ -116,7 +116,7 @@ def run(
     wrong is in the result.
     """
     name, text, cuda = _load(source, arch, defines, flags)
-    found = parse(text, _entry_name(text, entry))
+    found = parse(text, _entry_name(text, entry), name)
     plain = entry or _plain(found.name)
     names = nvcc.parameter_names(cuda, plain) if cuda else []
     if len(names) != len(found.parameters):

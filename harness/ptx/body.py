@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from harness.ptx.carry import CARRY, with_carry
 from harness.ptx.declarations import Event, Function, split_commas, variables
+from harness.ptx.places import Place, Places
 from harness.ptx.syntax import (
     Address,
     Entry,
@@ -35,12 +36,12 @@ _LONGEST = 100_000  # instructions, of which functions that call each other may 
 class Body:
     """Fills an entry. Registers and labels of an inner scope get names of their own."""
 
-    def __init__(self, entry: Entry, functions: dict[str, Function]) -> None:
-        self._entry, self._functions = entry, functions
+    def __init__(self, entry: Entry, functions: dict[str, Function], places: Places) -> None:
+        self._entry, self._functions, self._places = entry, functions, places
         self._scopes: list[dict[str, Operand]] = [{}]
         self._own = ""  # added to labels, and to the names of a function's registers
         self._inner = 0
-        self._source = 0
+        self._source = Place()
         self._within: list[str] = []  # the functions whose body this is
         self._tables: dict[str, list[str]] = {}  # targets of brx.idx
         self._label = ""
@@ -73,7 +74,7 @@ class Body:
                     own = self._labels[-1][own]
                 self._entry.labels[own] = len(self._entry.code)
             elif kind == "line":
-                self._source = _source_line(body) or self._source
+                self._source = self._places.read(body, self._source)
             elif body.startswith("."):
                 self._directive(body, line)
             else:
@@ -299,10 +300,3 @@ def _items(operands: Sequence[Operand]) -> tuple[Operand, ...]:
 def _move(call: Instruction, base: str, kind: str, operands: tuple[Operand, ...]) -> Instruction:
     """A register to or from the variable that a call passes it by."""
     return Instruction(f"{base}.local.{kind}", operands, call.guard, call.line, call.source, call.text)
-
-
-def _source_line(directive: str) -> int:
-    """The line of the .cu file, which is file 1, that a .loc names; of what is inlined from a header, the
-    line that calls it; 0 where it names none."""
-    places = re.findall(r"(?:^\.loc|\binlined_at)\s+(\d+)\s+(\d+)", directive)
-    return next((int(line) for file, line in places if file == "1" and line != "0"), 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from harness.ptx.places import Place
 from harness.ptx.syntax import Instruction
 
 
@@ -76,11 +77,11 @@ class Site:
         if self.counters is not None:
             self.counters.touch_guard(self.instruction, mask)
 
-    def where(self, source: str, line: int = 0) -> str:
-        """PTX line, and the line of the .cu file ``source`` where it is known."""
+    def where(self, source: str, known: Place) -> str:
+        """PTX line, and the place in the .cu file ``source`` where it is known."""
         i = self.instruction
         place = f"PTX line {i.line}: {i.text}"
-        return f"{source}:{line} ({place})" if line else place
+        return f"{known.text(source)} ({place})" if known else place
 
 
 class Tell(Protocol):

@@ -24,6 +24,7 @@ from harness.ptx.launch import refuse
 from harness.ptx.liveness import Step, unset
 from harness.ptx.memory import RESERVED, GlobalMemory
 from harness.ptx.native.stretches import Native
+from harness.ptx.places import Place
 from harness.ptx.state import State
 from harness.ptx.syntax import Entry, Instruction, Name, PtxError, Register, size_of
 from harness.ptx.tracked import Later, Tracked
@@ -39,12 +40,12 @@ _HAZARDS = 10  # kept of each check and launch
 class Machine:
     """A kernel made ready to run. Raises PtxError for an instruction it does not know.
 
-    ``lines`` gives the line of the .cu file ``source`` of each PTX line, where they are asked for; without
+    ``lines`` gives the place in the .cu file ``source`` of each PTX line, where they are asked for; without
     it they are those that the PTX itself names (nvcc -lineinfo). ``static_shared``: bytes of shared memory a
     block, without the dynamic ones.
     """
 
-    def __init__(self, entry: Entry, source: str, lines: Callable[[], Mapping[int, int]] = dict) -> None:
+    def __init__(self, entry: Entry, source: str, lines: Callable[[], Mapping[int, Place]] = dict) -> None:
         self.entry, self._source, self.lines = entry, source, lines
         asynchronous = any(is_asynchronous(i.op) for i in entry.code)
         # Order between some threads of a block, or of a warp, that others have no part in.
@@ -64,11 +65,11 @@ class Machine:
         self._report = Report()
         self._told: dict[tuple[str, bool, int], set[int]] = {}  # lines, by check, level and launch
 
-    def _line(self, site: Site) -> int:
-        return self.lines().get(site.instruction.line, 0) or site.instruction.source
+    def _place(self, site: Site) -> Place:
+        return self.lines().get(site.instruction.line) or site.instruction.source
 
     def _where(self, site: Site) -> str:
-        return site.where(self._source, self._line(site))
+        return site.where(self._source, self._place(site))
 
     # Building
 
@@ -274,7 +275,7 @@ class Machine:
         where = f" at {self._where(site)}" if site else ""
         message = f"{self.state.geometry.describe(lane)} {what}{where}"
         launch = int(self.state.geometry.launch[lane])
-        return Hazard(check, launch, message, self._line(site) if site else 0)
+        return Hazard(check, launch, message, self._place(site).line if site else 0)
 
     def _keep_now(self, hazard: Hazard, note: bool) -> None:
         (self._report.notes if note else self._report.hazards).append(hazard)

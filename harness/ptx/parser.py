@@ -10,14 +10,18 @@ from collections.abc import Iterator
 
 from harness.ptx.body import Body
 from harness.ptx.declarations import Event, Function, parameters, variables
+from harness.ptx.places import Places
 from harness.ptx.syntax import Entry, PtxError, Variable
 
 _LINE_DIRECTIVES = ("version", "target", "address_size", "file", "loc")
 
 
-def parse(text: str, entry: str) -> Entry:
+def parse(text: str, entry: str, source: str = "") -> Entry:
     """The kernel of this name, with the functions that it calls in their places. Nothing else of the text is
-    looked at. Raises PtxError for text that is not PTX or has no such kernel."""
+    looked at. ``source``: name of the .cu file; without it, the first that the text names.
+
+    Raises PtxError for text that is not PTX or has no such kernel.
+    """
     outside: list[Variable] = []
     functions: dict[str, Function] = {}
     found: tuple[Entry, list[Event], int] | None = None
@@ -44,7 +48,7 @@ def parse(text: str, entry: str) -> Entry:
         raise PtxError(f"the PTX has no entry {entry}")
     kernel, body_events, line = found
     kernel.functions, kernel.target = frozenset(functions), target
-    Body(kernel, functions).read(body_events, line)
+    Body(kernel, functions, Places(text, source)).read(body_events, line)
     # nvcc puts the shared memory of all kernels of a file outside; a kernel has what it names, as ptxas says.
     words = {word for instruction in kernel.code for word in re.findall(r"[\w$]+", instruction.text)}
     kernel.variables[:0] = [v for v in outside if v.space != "shared" or v.name in words]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from harness.ptx.places import Place
+
 
 class PtxError(Exception):
     """PTX that cannot be read or executed. One line: what is wrong, and at which line."""
@@ -71,13 +73,13 @@ class Variable:
 @dataclass(frozen=True)
 class Instruction:
     """One instruction. ``guard`` is (predicate register, negated), ``line`` the line in the PTX, ``source``
-    the line in the .cu file, 0 where the compiler named none."""
+    the place in the .cu file, as far as the compiler named it."""
 
     op: str
     operands: tuple[Operand, ...]
     guard: tuple[str, bool] | None
     line: int
-    source: int
+    source: Place
     text: str
 
 

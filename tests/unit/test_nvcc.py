@@ -199,7 +199,9 @@ class TestCache:
         assert len(runs) == 3
 
     def test_what_ptxas_refuses_has_ptx(self, tmp_path: Path, runs: list[Any]) -> None:
-        much = "__shared__ float s[200000]; s[threadIdx.x] = c[0]; __syncthreads(); c[0] = s[7 * threadIdx.x];"
+        much = (
+            "__shared__ float s[200000]; s[threadIdx.x] = c[0]; __syncthreads(); c[0] = s[7 * threadIdx.x];"
+        )
         kernel = planted(tmp_path, f'extern "C" __global__ void gemm_planted(float* c) {{ {much} }}')
         variant = (kernel, Config(SCALE=1), F32, "sm_90a")
         assert "800000" in compile_ptx(*variant, cubin_too=True)

@@ -33,6 +33,7 @@ from harness.ptx import (
     TensorMap,
     parse,
 )
+from harness.ptx.places import Place
 
 _MACHINES = 4  # kept: cases come variant by variant
 
@@ -61,7 +62,7 @@ class EmulatedDevice:
         self._time_limit = time_limit
         self.cubins = cubins
         self.arch, self._nvcc, self._by_source, self._strict = arch, nvcc, by_source, strict
-        self._machines: OrderedDict[Any, tuple[Machine, Callable[[], Mapping[int, int]]]] = OrderedDict()
+        self._machines: OrderedDict[Any, tuple[Machine, Callable[[], Mapping[int, Place]]]] = OrderedDict()
         self.lane_instructions = 0
 
     def run(self, case: Case, inputs: Inputs) -> Outputs:
@@ -109,18 +110,31 @@ class EmulatedDevice:
     def close(self) -> None:
         self._machines.clear()
 
-    def lines(self, case: Case) -> Mapping[int, int]:
-        """PTX line of each instruction of a variant to its line in the .cu file, as far as that is known."""
+    def lines(self, case: Case) -> Mapping[int, Place]:
+        """PTX line of each instruction of a variant to its place in the .cu file, as far as that is known."""
         return self._machine(case).lines()
 
     def shared_bytes(self, case: Case) -> int:
         """Bytes of shared memory per block, static and dynamic."""
         return self._machine(case).static_shared + case.launch.dynamic_shared
 
-    def _lines(self, case: Case, entry: Entry) -> Mapping[int, int]:
+    def _lines(self, case: Case, entry: Entry) -> Mapping[int, Place]:
         with contextlib.suppress(CompileError, ToolchainError, PtxError):
             return source_lines(entry.code, case.kernel, case.config, case.dtype, self.arch, self._nvcc)
         return {}
+
+    def _told(self, case: Case) -> str:
+        """Why a kernel is not supported, with its line in the .cu file; empty where that is not known."""
+        kernel, variant = case.kernel, (case.kernel, case.config, case.dtype)
+        assert kernel.source is not None
+        try:
+            ptx = compile_ptx(*variant, self.arch, lines=True, nvcc=self._nvcc)
+            Machine(parse(ptx, entry_symbol(*variant, ptx), kernel.source.name), kernel.source.name)
+        except PtxError as error:
+            return str(error)
+        except (CompileError, ToolchainError):
+            pass
+        return ""
 
     def _machine(self, case: Case) -> Machine:
         kernel = case.kernel
@@ -142,7 +156,7 @@ class EmulatedDevice:
             except CompileError as error:
                 raise DeviceError("COMPILE_ERROR", str(error)) from None
             except PtxError as error:
-                raise DeviceError("UNSUPPORTED", f"{case.variant}: {error}") from None
+                raise DeviceError("UNSUPPORTED", f"{case.variant}: {self._told(case) or error}") from None
             if len(self._machines) > _MACHINES:
                 self._machines.popitem(last=False)
         self._machines.move_to_end(key)
@@ -153,7 +167,7 @@ class EmulatedDevice:
 @lru_cache(maxsize=_MACHINES)
 def _prepared(ptx: str, symbol: str, source: str) -> Machine:
     """Of all devices of a process: what checks a kernel and what counts it take turns."""
-    return Machine(parse(ptx, symbol), source)
+    return Machine(parse(ptx, symbol, source), source)
 
 
 def _result(case: Case) -> str:

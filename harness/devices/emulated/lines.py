@@ -13,6 +13,7 @@ from harness.compiler.nvcc import compile_ptx, entry_symbol
 from harness.compiler.tools import Nvcc
 from harness.model import Config, DType, Kernel
 from harness.ptx import Instruction, parse
+from harness.ptx.places import Place
 
 
 def source_lines(
@@ -22,26 +23,28 @@ def source_lines(
     dtype: DType,
     arch: str,
     nvcc: Nvcc | None = None,
-) -> dict[int, int]:
-    """PTX line of each instruction of a variant to its line in the .cu file, 0 where the compiler names none.
+) -> dict[int, Place]:
+    """PTX line of each instruction of a variant to its place in the .cu file, as far as the compiler names
+    it.
 
     Raises CompileError and ToolchainError as ``compile_ptx`` does.
     """
     ptx = compile_ptx(kernel, config, dtype, arch, lines=True, nvcc=nvcc)
-    return dict(align(code, parse(ptx, entry_symbol(kernel, config, dtype, ptx)).code))
+    symbol = entry_symbol(kernel, config, dtype, ptx)
+    return dict(align(code, parse(ptx, symbol, kernel.source.name if kernel.source else "").code))
 
 
-def align(code: Sequence[Instruction], told: Sequence[Instruction]) -> Iterator[tuple[int, int]]:
-    """(PTX line, source line) of each instruction of ``code``; those that ``told`` has not are of the line of
-    the one before."""
+def align(code: Sequence[Instruction], told: Sequence[Instruction]) -> Iterator[tuple[int, Place]]:
+    """(PTX line, place) of each instruction of ``code``; those that ``told`` has not are where
+    the one before is."""
     ops, told_ops = [i.op for i in code], [i.op for i in told]
-    lines = [0] * len(code)
+    lines = [Place()] * len(code)
     if ops == told_ops:
         lines = [i.source for i in told]
     else:
         for a, b, n in SequenceMatcher(None, ops, told_ops, autojunk=False).get_matching_blocks():
             lines[a : a + n] = [i.source for i in told[b : b + n]]
-    last = 0
+    last = Place()
     for instruction, line in zip(code, lines, strict=True):
         last = line or last
         yield instruction.line, last
