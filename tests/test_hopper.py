@@ -30,11 +30,24 @@ def test_a_gpu_leaves_the_same_bits(name: str) -> None:
 @pytest.mark.parametrize("which", [1, 3], ids=["load", "store"])
 @pytest.mark.parametrize("first", [1, 2, 3, 5, -1])
 def test_a_gpu_refuses_a_box_within_16_bytes(which: int, first: int) -> None:
-    """As the emulated device does (tests/unit/emulated/test_hopper_forms.py)."""
-    arguments = list(cases.box("2d").arguments)
-    arguments[which] = np.array([first, 3, 0, 0, 0], np.int32).tobytes()
+    _refused(which, (first, 3))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("place", [(-4, 3), (4, -1)])
+def test_a_gpu_refuses_to_store_before_the_first(place: tuple[int, int]) -> None:
+    _refused(3, place)
+
+
+def _refused(which: int, place: tuple[int, int]) -> None:
+    """The GPU does, and so does the emulated device: tests/unit/emulated/test_hopper_forms.py."""
+    launch = cases.box("2d")
+    arguments = list(launch.arguments)
+    arguments[which] = np.array([*place, 0, 0, 0], np.int32).tobytes()
+    launch = replace(launch, arguments=tuple(arguments))
+    assert not launch.emulate().clean
     try:
         with pytest.raises(RuntimeError, match="ILLEGAL_INSTRUCTION"):
-            gpu.run(replace(cases.box("2d"), arguments=arguments))
+            gpu.run(launch)
     except LookupError as error:
         pytest.skip(str(error))

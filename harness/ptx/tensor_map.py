@@ -28,10 +28,10 @@ ELEMENTS: dict[str, tuple[int, int, int | None]] = {
     "int32": (3, 4, None),
     "uint64": (4, 8, None),
     "int64": (5, 8, None),
-    "float16": (6, 2, 0x7FFF),
-    "float32": (7, 4, 0x7FFFFFFF),
-    "float64": (8, 8, 0x7FFFFFFFFFFFFFFF),
-    "bfloat16": (9, 2, 0x7FFF),
+    "float16": (6, 2, 0x7FF7),
+    "float32": (7, 4, 0x7FF77FF7),
+    "float64": (8, 8, 0x7FF77FF77FF77FF7),
+    "bfloat16": (9, 2, 0x7FF7),
 }
 _NAMES = {number: name for name, (number, _, _) in ELEMENTS.items()}
 SWIZZLES = {0: 0, 32: 1, 64: 3, 128: 7}  # bytes: which of the bits from 2⁷ of an address move those from 2⁴

@@ -189,17 +189,19 @@ BOXES: dict[str, tuple[Any, ...]] = {
     "5d-128": ((3, 2, 4, 5, 64), (2, 2, 3, 2, 32), (1, -1, 2, 4, 12), 128, False, (1, 1, 2, 1, 1)),
 }
 
+NANS = (np.float16, ml_dtypes.bfloat16, np.float64)
+
 
 def box(name: str, dtype: Any = np.float32, *defines: str) -> Launch:
-    """A box to shared memory, as it lies there to raw, and to a place one before it (16 bytes in a row) in
-    another tensor."""
+    """A box to shared memory, as it lies there to raw, and to a place one before it (16 bytes in a row), but
+    not before the first, in another tensor."""
     shape, size, at, swizzle, nan, steps = BOXES[name]
     random = np.random.default_rng(2)
     x, y = (random.integers(0, 100, shape).astype(dtype) for _ in range(2))
     steps = steps or (1,) * len(shape)
     counts = [-(-b // s) for b, s in zip(size, steps, strict=True)]
-    taken = np.full(counts, np.array(0x7FFFFFFF, np.uint32).view(np.float32) if nan else 0, dtype)
-    want, there = y.copy(), (*(a - 1 for a in at[:-1]), at[-1] - 16 // y.itemsize)
+    taken = np.full(counts, np.full(y.itemsize // 2, 0x7FF7 if nan else 0, np.uint16).view(dtype)[0], dtype)
+    want, there = y.copy(), tuple(max(0, a) for a in (*(a - 1 for a in at[:-1]), at[-1] - 16 // y.itemsize))
     for index in np.ndindex(*counts):
         place = tuple(a + i * s for a, i, s in zip(at, index, steps, strict=True))
         if all(0 <= p < n for p, n in zip(place, shape, strict=True)):
@@ -207,7 +209,7 @@ def box(name: str, dtype: Any = np.float32, *defines: str) -> Launch:
     for index in np.ndindex(*counts):
         place = tuple(a + i * s for a, i, s in zip(there, index, steps, strict=True))
         if all(0 <= p < n for p, n in zip(place, shape, strict=True)):
-            want[place] = taken[index] + (y[place] if "ADD" in defines else 0)
+            want[place] = taken[index] + y[place] if "ADD" in defines else taken[index]
     flat = taken.ravel().view(np.uint8)
     place_of = np.arange(flat.size)
     raw = np.empty_like(flat)
@@ -234,6 +236,10 @@ def everything() -> dict[str, Launch]:
         "ring": ring(),
         **{"wgmma-" + "-".join(map(str, f)): form(*f) for f in FORMS},
         **{f"box-{name}": box(name) for name in BOXES},
+        **{
+            f"box-nan-{np.dtype(d).name}": box("2d-nan", d)
+            for d in (np.float16, ml_dtypes.bfloat16, np.float64)
+        },
         **{
             f"box-add-{np.dtype(d).name}": box("2d-edge", d, "ADD") for d in (np.int32, np.float16, np.uint64)
         },

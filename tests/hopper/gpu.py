@@ -26,6 +26,7 @@ _DTYPES = {
     "float16": "FLOAT16",
     "bfloat16": "BFLOAT16",
     "float32": "FLOAT32",
+    "float64": "FLOAT64",
     "int32": "INT32",
 }
 _DTYPES |= {"uint64": "UINT64"}

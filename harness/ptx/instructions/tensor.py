@@ -45,6 +45,11 @@ def copy(b: Builder, i: Instruction, site: Site, words: list[str], reduces: bool
             here = engine(b)
             for lane in lanes_of(b, mask).tolist():
                 made, coordinates = tensor.of(site, lane)
+                if (
+                    min(coordinates) < 0
+                ):  # of loads it is allowed (CUDA programming guide, TMA); an H200 agrees
+                    what = f"stores a box from coordinates ({', '.join(map(str, coordinates))}) on"
+                    raise Trap("bounds", f"{what}: none may be negative", site, lane)
                 address = int(full(at(), state.lanes)[lane])
                 start = here.piece(site, lane, address, made.size, _ALIGNED)
                 here.bulk[lane].add(here.get(site, [np.array([lane])], here.cells(start, made.size)), 0)

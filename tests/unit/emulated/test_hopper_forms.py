@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from harness import ptx
-from tests.hopper.cases import BOXES, FORMS, Launch, box, form
+from tests.hopper.cases import BOXES, FORMS, NANS, Launch, box, form
 
 
 def check(launch: Launch) -> None:
@@ -30,6 +30,11 @@ def test_a_form_of_wgmma(given: tuple[Any, ...]) -> None:
 @pytest.mark.parametrize("name", BOXES)
 def test_a_box(name: str) -> None:
     check(box(name))
+
+
+@pytest.mark.parametrize("dtype", NANS)
+def test_a_box_is_filled_with_nan(dtype: Any) -> None:
+    check(box("2d-nan", dtype))
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.float16, np.uint64])
@@ -55,14 +60,22 @@ def test_what_the_driver_refuses_of_a_tensor_map(wrong: dict[str, Any], said: st
         replace(launch, arguments=(tiled, *launch.arguments[1:])).emulate()
 
 
-@pytest.mark.parametrize("which", [1, 3])
-def test_a_box_begins_at_a_multiple_of_16_bytes(which: int) -> None:
+@pytest.mark.parametrize(
+    ("which", "place", "check", "said"),
+    [
+        (1, (5, 3), "misaligned", "from coordinate 5 of a row on, byte 20: no multiple of 16"),
+        (3, (5, 3), "misaligned", "from coordinate 5 of a row on, byte 20: no multiple of 16"),
+        (3, (-4, 3), "bounds", r"from coordinates (-4, 3) on: none may be negative"),
+        (3, (4, -1), "bounds", r"from coordinates (4, -1) on: none may be negative"),
+    ],
+)
+def test_where_a_box_may_begin(which: int, place: tuple[int, int], check: str, said: str) -> None:
     launch = box("2d")
     arguments = list(launch.arguments)
-    arguments[which] = np.array([5, 3, 0, 0, 0], np.int32).tobytes()
-    (found,) = replace(launch, arguments=arguments).emulate().hazards
-    assert found.check == "misaligned"
-    assert "from coordinate 5 of a row on, byte 20: no multiple of 16" in found.message
+    arguments[which] = np.array([*place, 0, 0, 0], np.int32).tobytes()
+    (found,) = replace(launch, arguments=tuple(arguments)).emulate().hazards
+    assert found.check == check
+    assert said in found.message
 
 
 def test_a_tensor_map_is_read_back() -> None:
