@@ -103,7 +103,7 @@ def typing(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """The harness's own tests, including planted bugs that must be caught."""
     install(session, "tests")
-    ignored = [f"--ignore={file}" for file in CHECKED]
+    ignored = [f"--ignore={file}" for file in (*CHECKED, "tests/browser")]
     session.run("python", "-m", "pytest", "-n", "auto", "-m", "not gpu", *ignored, *session.posargs)
 
 
@@ -112,6 +112,13 @@ def check(session: nox.Session) -> None:
     """Check every kernel without a GPU: execute its PTX, compare compiler metrics with stored ones."""
     install(session, "test")
     harness(session, "check")
+
+
+@nox.session
+def browser(session: nox.Session) -> None:
+    """Open the report in headless Chromium; skipped where there is none."""
+    install(session, "browser")
+    session.run("python", "-m", "pytest", "-m", "browser", "tests/browser", *session.posargs)
 
 
 @nox.session(default=False)
@@ -177,6 +184,13 @@ def select(session: nox.Session) -> None:
     """Which kernel and config to use for a problem on a measured GPU: `-- 4096x64x4096 --why`."""
     install(session, "test")
     harness(session, "select")
+
+
+@nox.session(default=False)
+def report(session: nox.Session) -> None:
+    """One HTML file with charts, of the stored baselines and the given JSON of runs and comparisons."""
+    install(session, "report")
+    harness(session, "report")
 
 
 @nox.session(default=False)

@@ -26,5 +26,5 @@ def ranges(group: str) -> list[str]:
 
 setup(
     install_requires=ranges("run"),
-    extras_require={"compiler": pinned("compiler"), "gpu": ranges("gpu")},
+    extras_require={"compiler": pinned("compiler"), "gpu": ranges("gpu"), "report": ranges("report")},
 )

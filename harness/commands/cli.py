@@ -23,7 +23,7 @@ COMMANDS = {
     "profile": "coalescing, bank conflicts and occupancy of selected cases, with Nsight Compute",
     "sanitize": "memory errors, races, uninitialised reads and barrier errors, with compute-sanitizer",
     "select": "which kernel and config to use for a problem on a GPU, and why; --header writes it for C++",
-    "report": "update the ladder table of a README from the stored baselines",
+    "report": "an HTML page of stored baselines, runs and comparisons; the ladder of a README, its pictures",
     "evidence": "judge the cases of a stored run again",
     "doctor": "what this machine has for the suite, one line each, and what to do",
 }

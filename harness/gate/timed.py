@@ -177,6 +177,7 @@ def extra_info(result: Result) -> dict[str, Any]:
         "sm_clock_mhz": m.sm_clock_mhz,
         "power_w": m.power_w,
         "temperature_c": m.temperature_c,
+        "round_mhz": [round(mhz) if mhz == mhz else None for mhz in m.mhz],  # NaN where unknown
         "clock_event_reasons": m.clock_event_reasons,
         "discarded": m.discarded,
         "throttled": m.throttled,

@@ -48,16 +48,16 @@ def job_summary(
     red = failed or other_failures or what_failed or exit_status or not (rows or checked)
     parts = [
         f"## {'Red' if red else 'Green'}: {', '.join(said)}",
-        "\n".join(f"- {_safe(line)}" for line in header),
+        "\n".join(f"- {safe(line)}" for line in header),
     ]
     if failed or other_failures or what_failed:
         parts.append("### Failed")
     if what_failed:
-        parts.append("\n".join(f"- {_safe(line)}" for line in what_failed))
+        parts.append("\n".join(f"- {safe(line)}" for line in what_failed))
     if failed:
         parts.append(_rows(failed, kernels))
     if other_failures:
-        parts.append("\n".join(f"- {_safe(test)}" for test in other_failures))
+        parts.append("\n".join(f"- {safe(test)}" for test in other_failures))
     if rows:
         parts.append(
             f"<details><summary>All {len(rows)} cases</summary>\n\n{_rows(rows, kernels)}\n\n</details>"
@@ -140,10 +140,10 @@ def _line(kernel: Kernel, dtype: str, label: str, best: BaselineEntry) -> tuple[
 
 def table_text(heads: Sequence[str], align: str, rows: Iterable[Sequence[str]]) -> str:
     rule = ["---:" if side == "r" else "---" for side in align]
-    return "\n".join(f"| {' | '.join(map(_safe, cells))} |" for cells in (heads, rule, *rows))
+    return "\n".join(f"| {' | '.join(map(safe, cells))} |" for cells in (heads, rule, *rows))
 
 
-def _safe(text: str) -> str:
+def safe(text: str) -> str:
     """Text escaped so that it neither ends its cell nor becomes HTML."""
     return re.sub(r"\s+", " ", text).replace("|", "\\|").replace("<", "&lt;")
 

@@ -110,9 +110,14 @@ def refresh(case_id: str) -> str:
     return f'nox -s baseline -- -k "[{case_id}]"'
 
 
-def reproduce(case_id: str) -> str:
+def judge_again(case_id: str) -> str:
     """The command that judges a case again."""
-    return f'Reproduce: nox -s gpu -- -k "[{case_id}]"'
+    return f'nox -s gpu -- -k "[{case_id}]"'
+
+
+def reproduce(case_id: str) -> str:
+    """The command that judges a case again, as a sentence."""
+    return f"Reproduce: {judge_again(case_id)}"
 
 
 # By reason code

@@ -55,7 +55,13 @@ def listing() -> list[tuple[str, str, str]]:
 
 
 def test_plain_nox_needs_no_gpu() -> None:
-    assert [name for mark, name, _ in listing() if mark == "*"] == ["lint", "typing", "tests", "check"]
+    assert [name for mark, name, _ in listing() if mark == "*"] == [
+        "lint",
+        "typing",
+        "tests",
+        "check",
+        "browser",
+    ]
 
 
 def test_every_command_is_there_and_says_what_it_does() -> None:
@@ -65,6 +71,8 @@ def test_every_command_is_there_and_says_what_it_does() -> None:
         "typing",
         "tests",
         "check",
+        "browser",
+        "report",
         "judge",
         "static",
         "gpu",
@@ -84,9 +92,17 @@ def test_gpu_is_red_when_its_command_is(calls: Any) -> None:
 
 
 def test_tests_leave_the_gpu_out(calls: Any) -> None:
-    ((*command, one, other),) = calls("tests")[1]
-    assert command == ["-m", "pytest", "-n", "auto", "-m", "not gpu"]
-    assert {one, other} == {f"--ignore={file}" for file in CHECKED}
+    (command,) = calls("tests")[1]
+    assert command[:6] == ["-m", "pytest", "-n", "auto", "-m", "not gpu"]
+    assert set(command[6:]) == {f"--ignore={file}" for file in (*CHECKED, "tests/browser")}
+
+
+def test_the_browser_opens_the_report_alone(calls: Any) -> None:
+    assert calls("browser")[1] == [["-m", "pytest", "-m", "browser", "tests/browser"]]
+
+
+def test_the_report_takes_files(calls: Any) -> None:
+    assert calls("report", "run.json")[1] == [["-m", "harness", "report", "run.json"]]
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ JOBS = [(path, job) for path in FILES for job in load(path)["jobs"].values()]
 GPU_JOBS = [(path, job) for path, job in JOBS if "self-hosted" in job["runs-on"]]
 
 
-def test_the_three_workflows_are_there() -> None:
-    assert [path.stem for path in FILES] == ["baseline", "ci", "gpu"]
+def test_the_workflows_are_there() -> None:
+    assert [path.stem for path in FILES] == ["baseline", "ci", "gpu", "pages"]
     assert len(GPU_JOBS) == 2
 
 
@@ -117,7 +117,7 @@ def test_a_pull_request_is_checked_once_and_tested_on_each_python() -> None:
     runs = [step["run"] for job in jobs.values() for step in job["steps"] if ".ci/run" in step.get("run", "")]
     assert sorted(run.split(" -- ")[0] for run in runs) == [
         ".ci/run -s check",
-        ".ci/run -s lint typing tests",
+        ".ci/run -s lint typing tests browser",
     ]
     assert list(jobs["tests"]["strategy"]["matrix"]["python"]) == ["3.11", "3.12", "3.13"]
 
@@ -155,7 +155,7 @@ def test_a_baseline_from_the_gpu_machine_is_json_only(
 def test_every_nox_session_of_a_workflow_exists() -> None:
     sessions = set(re.findall(r"^def (\w+)\(session", (ROOT / "noxfile.py").read_text(), re.MULTILINE))
     asked = {name for path in FILES for name in re.findall(r"nox -s (\w+)", path.read_text())}
-    assert asked == {"gpu", "baseline"}
+    assert asked == {"gpu", "baseline", "report"}
     assert asked <= sessions
 
 

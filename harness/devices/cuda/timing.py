@@ -29,6 +29,7 @@ _BATCH = LAUNCHES // 2  # rounds queued at once, of kernel and reference
 _GATE_TIMEOUT_NS = 5_000_000_000
 _LEAST = 6  # rounds of a batch, however often the clock was throttled
 _SETTLE_SECONDS = 3.0
+_SHOWN = 60  # temperatures in a run's JSON
 
 
 @dataclass
@@ -50,6 +51,12 @@ class Rounds:
         for look in self.looks:
             bits |= look.reasons
         return bits
+
+    @property
+    def temperatures(self) -> list[float]:
+        """What NVML said of the temperature in °C, at most _SHOWN values, evenly spaced."""
+        every = -(-len(self.looks) // _SHOWN) or 1
+        return [look.temperature_c for look in self.looks[::every]]
 
     def add(self, other: Rounds) -> None:
         for name in ("kernel", "mhz", "reference", "reference_mhz", "looks"):

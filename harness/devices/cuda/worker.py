@@ -168,6 +168,7 @@ class Worker:
             extra={
                 "overhead_us": round(watch.overhead * 1e6, 3),
                 "gpu_seconds": round(kept_busy, 4),
+                "temperatures_c": clean.temperatures,
                 **sustained,
             },
         )

@@ -1,0 +1,245 @@
+"""Flat records of measured cases, which charts and tables are drawn from. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from harness.counters.counts import expected_bytes
+from harness.model import Case, Config, DType, Kernel, Problem, find_problem, variant_name
+from harness.reports.markdown import SHOWN
+from harness.reports.page.roofs import lines, roofs_of
+from harness.reports.page.sources import Measured, Source
+
+Record = dict[str, Any]
+Variants = Mapping[str, tuple[int, Kernel, Config, DType]]
+
+_PAD = re.compile(r"-?pad(\d+)")
+_PART = re.compile(r"([a-z_]+)(\d[\dx]*)")
+
+
+def variants(kernels: Sequence[Kernel]) -> Variants:
+    """The declared variants by name, each with the number of its kernel."""
+    return {
+        variant_name(kernel, config, dtype): (number, kernel, config, dtype)
+        for number, kernel in enumerate(kernels)
+        for dtype in kernel.dtypes
+        for config in kernel.configs
+    }
+
+
+def cases(sources: Iterable[Source], declared: Variants) -> list[Record]:
+    """A record for each case with samples, of every source.
+
+    ``us`` is the median; ``share``: % of cuBLAS; ``speedup``: over the best ``naive`` of the same source and
+    problem; ``best``: the fastest config of its stage and dtype; ``everywhere``: the config that is timed at
+    most problems; ``compulsory`` and ``requested``: FLOP per byte (see `_intensities`).
+    """
+    return [record for source in sources for record in _of_source(source, declared)]
+
+
+def _of_source(source: Source, declared: Variants) -> list[Record]:
+    found = [_record(source, one, declared) for one in source.cases if one.stats]
+    _order_problems(found)
+    for group in _grouped(found, "stage", "dtype", "problem"):
+        max(group, key=lambda r: float(r["gflops"]))["best"] = True
+    for group in _grouped(found, "stage", "dtype"):
+        configs = [r["config"] for r in group]
+        chosen = max(dict.fromkeys(configs), key=configs.count)
+        for r in group:
+            r["everywhere"] = r["config"] == chosen
+    for group in _grouped(found, "problem"):
+        slowest = min((r["us"] for r in group if r["stage"] == "naive"), default=None)
+        for r in group:
+            r["speedup"] = slowest and _digits(slowest / r["us"], 4)
+    return found
+
+
+def _record(source: Source, one: Measured, declared: Variants) -> Record:
+    info, stats = one.info, one.stats
+    names = names_of(one.case, info, declared)
+    median = float(info.get("median_s") or stats["median"])
+    ratio = info.get("cublas_ratio")
+    seen = {
+        "mhz": info.get("sm_clock_mhz"),
+        "watts": info.get("power_w"),
+        "celsius": info.get("temperature_c"),
+        "noise": _percent(info.get("noise_floor")),
+        "change": _percent(info.get("change")),
+        **{name: info.get(name) for name in ("registers", "shared_bytes", "launch", "verdict")},
+    }
+    return {
+        "source": source.label,
+        "case": one.case,
+        **names,
+        "us": _digits(1e6 * median),
+        "low": _digits(1e6 * stats["q1"]),
+        "high": _digits(1e6 * stats["q3"]),
+        "ms": _digits(1e3 * median, 5),
+        "gflops": _digits(float(info["gflops"]), 6),
+        "share": _percent(ratio),
+        "best": False,
+        **_intensities(one.case, names["problem"], declared, info),
+        **{name: value for name, value in seen.items() if value is not None},
+    }
+
+
+def names_of(case: str, info: Mapping[str, Any], declared: Variants) -> Record:
+    """Stage, dtype, config and problem of a case, and the order of its stage; also of one that is not
+    declared any more."""
+    variant = str(info.get("variant") or max((v for v in declared if case.startswith(f"{v}-")), default=""))
+    if not variant:  # of an older file: the problem begins with the first MxNxK
+        variant = re.split(r"-(?=\d+x\d+x\d+)", case)[0]
+    problem = case.removeprefix(f"{variant}-")
+    if variant in declared:
+        number, kernel, config, dtype = declared[variant]
+        return {
+            "stage": kernel.name,
+            "order": number,
+            "dtype": dtype.name,
+            "config": config.label,
+            "problem": problem,
+        }
+    stage, _, rest = variant.partition("-")
+    dtype_name, _, label = rest.partition("-")
+    return {"stage": stage, "order": 999, "dtype": dtype_name, "config": label, "problem": problem}
+
+
+def _intensities(case: str, problem: str, declared: Variants, info: Mapping[str, Any]) -> Record:
+    """FLOP per byte: ``compulsory`` if each operand is read once and the result written once; ``requested``
+    for the bytes that a kernel asks for which reads each element once per block (`expected_bytes`)."""
+    found = declared.get(str(info.get("variant") or case.removesuffix(f"-{problem}")))
+    if found is None:
+        return {}
+    _, kernel, config, dtype = found
+    one = Case(kernel, dtype, config, find_problem(problem))
+    made = {"compulsory": one.flop / max(1, kernel.operation.compulsory_bytes(one.problem, dtype))}
+    if not kernel.library and kernel.operation.plain_product:
+        made["requested"] = one.flop / max(1, sum(sum(b) for b in expected_bytes(one).values()))
+    return {name: _digits(value, 4) for name, value in made.items()}
+
+
+def _order_problems(found: Sequence[Record]) -> None:
+    """Gives each problem its place on an axis: squares by size, then the others in their order; and whether
+    it is ``square``, and ``ragged``: not a multiple of 32."""
+    problems = {name: find_problem(name) for name in dict.fromkeys(r["problem"] for r in found)}
+    squares = sorted((n for n in problems if _square(problems[n])), key=lambda n: problems[n].m)
+    places = {
+        name: place for place, name in enumerate([*squares, *(n for n in problems if n not in squares)])
+    }
+    for r in found:
+        problem = problems[r["problem"]]
+        r["place"] = places[r["problem"]]
+        r["square"] = _square(problem)
+        r["ragged"] = any(size % 32 for size in (problem.m, problem.n, problem.k))
+        r["size"] = str(problem.m) if r["square"] else r["problem"]
+
+
+def _square(problem: Problem) -> bool:
+    return problem.id == f"{problem.m}x{problem.m}x{problem.m}"
+
+
+def usual_problem(measured: Sequence[Record]) -> str:
+    """The problem to show first: that of the README's ladder, else the one with most stages."""
+    problems = [r["problem"] for r in measured if r["best"]]
+    return SHOWN.id if SHOWN.id in problems else max(problems, key=problems.count, default="")
+
+
+def padding(records: Iterable[Record]) -> list[Record]:
+    """The change of the GFLOPS, in %, of each padded config against the same one without padding."""
+    found = []
+    for group in _grouped(
+        [r | {"bare": _PAD.sub("", r["config"])} for r in records if _PAD.search(r["config"])],
+        *("source", "stage", "dtype", "problem", "bare"),
+    ):
+        plain = next((r for r in group if _pad(r) == 0), None)
+        for r in group:
+            if plain is not None and r is not plain:
+                kept = {k: r[k] for k in ("source", "case", "stage", "order", "dtype", "problem", "gflops")}
+                change = _percent(r["gflops"] / plain["gflops"] - 1)
+                pair = f"{r['stage']} {r['bare']}"
+                found.append(
+                    kept | {"pair": pair, "pad": f"+{_pad(r)}", "plain": plain["gflops"], "change": change}
+                )
+    return found
+
+
+def _pad(record: Record) -> int:
+    found = _PAD.search(record["config"])
+    return int(found[1]) if found else 0
+
+
+def configs(records: Iterable[Record]) -> list[Record]:
+    """Cells of a heat map for each stage with at least three configs at a problem: down the first part of
+    the config that varies, across the rest; the fastest where several fall together."""
+    found = []
+    for group in _grouped(records, "source", "stage", "dtype", "problem"):
+        if len(group) < 3:
+            continue
+        parts = [dict(_PART.findall(r["config"])) for r in group]
+        varying = [
+            n for n in dict.fromkeys(n for p in parts for n in p) if len({p.get(n) for p in parts}) > 1
+        ]
+        cells: dict[tuple[str, str], Record] = {}
+        for r, p in zip(group, parts, strict=True):
+            down, *across = (f"{name}{p[name]}" if name in p else f"no {name}" for name in varying)
+            place = (down, " ".join(across) or "GFLOPS")
+            if place not in cells or r["gflops"] > cells[place]["gflops"]:
+                cells[place] = r
+        best = max(r["gflops"] for r in group)
+        for (down, place_across), r in cells.items():
+            kept = {k: r[k] for k in ("source", "case", "stage", "dtype", "problem", "config", "gflops")}
+            found.append(
+                kept
+                | {
+                    "space": f"{r['stage']} {r['dtype']}",
+                    "down": down,
+                    "across": place_across,
+                    "of_best": _percent(r["gflops"] / best),
+                }
+            )
+    return found
+
+
+def roof_lines(sources: Iterable[Source]) -> list[Record]:
+    """The points of the roofs of each source whose GPU is known, or that measured its own."""
+    made = []
+    for source in sources:
+        if roofs := roofs_of(source.machine):
+            made += [{"source": source.label, "origin": roofs.origin, **point} for point in lines(roofs)]
+    return made
+
+
+def rounds(runs: Iterable[Source], only: Collection[tuple[str, str]] | None = None) -> Record:
+    """By source and case: microseconds of each round, with SM clock and, evenly spaced over
+    the measurement, temperatures where they are stored;
+    of all cases, or ``only`` of these, each given by source and case id."""
+    return {
+        source.label: {
+            one.case: {
+                "us": [_digits(1e6 * s, 5) for s in one.seconds],
+                "mhz": one.info.get("round_mhz", []),
+                "celsius": one.info.get("temperatures_c", []),
+            }
+            for one in source.cases
+            if one.seconds and (only is None or (source.label, one.case) in only)
+        }
+        for source in runs
+    }
+
+
+def _grouped(records: Iterable[Record], *fields: str) -> list[list[Record]]:
+    groups: defaultdict[tuple[Any, ...], list[Record]] = defaultdict(list)
+    for record in records:
+        groups[tuple(record[name] for name in fields)].append(record)
+    return list(groups.values())
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else _digits(100 * share, 4)
+
+
+def _digits(value: float, digits: int = 6) -> float:
+    return float(f"{value:.{digits}g}")

@@ -1,0 +1,166 @@
+"""The report as one HTML file that needs no network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import jinja2
+
+from harness import __version__
+from harness.model import Kernel
+from harness.reports.figures import gflops_text, percent_text
+from harness.reports.page import charts, history, records, verdicts
+from harness.reports.page.records import Record
+from harness.reports.page.sources import Compared, Content
+from harness.reports.page.verdicts import Said
+
+BUDGET = 5_000_000  # bytes
+
+
+class TooLargeError(Exception):
+    """A report would exceed its budget."""
+
+
+def html(content: Content, kernels: Sequence[Kernel]) -> str:
+    """The report. To stay within BUDGET, it leaves out the samples of cases that are not red, and says so.
+
+    Raises BaselineError for a run or comparison that cannot be judged, NoDrawingError without vl-convert,
+    TooLargeError if it is larger than BUDGET even so.
+    """
+    said = judged(content)
+    red = {(one.source, one.case) for one in said if one.red}
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("harness.reports.page"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= {"gflops": gflops_text, "percent": percent_text}
+    template = environment.get_template("page.html.jinja")
+    values = _values(content, kernels, said)
+    for every_round in (True, False):
+        wanted = None if every_round else red
+        values["data"]["rounds"] = records.rounds(content.runs, wanted)
+        page = template.render(**values, every_round=every_round)
+        if (size := len(page.encode())) <= BUDGET:
+            return page
+    raise TooLargeError(f"the report has {size:,} bytes, more than {BUDGET:,}: give it fewer files")
+
+
+def judged(content: Content) -> list[Said]:
+    """Every verdict of the runs and comparisons. Raises BaselineError."""
+    of_runs = [one for source in content.runs for one in verdicts.of_run(source)]
+    return [*of_runs, *(one for each in content.comparisons for one in verdicts.of_comparison(each))]
+
+
+def datasets(content: Content, kernels: Sequence[Kernel]) -> dict[str, list[Record]]:
+    """The records of every chart but that of single rounds, by name."""
+    declared = records.variants(kernels)
+    measured = records.cases(content.sources, declared)
+    return {
+        "cases": measured,
+        "padding": records.padding(measured),
+        "configs": records.configs(measured),
+        "roofs": records.roof_lines(content.sources),
+        "history": history.series(content.histories, declared),
+        "compared": [record for each in content.comparisons for record in _intervals(each)],
+    }
+
+
+def _intervals(compared: Compared) -> Iterable[Record]:
+    """A record for each timed pair; all in %, ``from`` and ``to`` being the margin."""
+    document = compared.document
+    margin = 100 * document["rule"]["delta"]
+    for kind in ("cases", "controls"):
+        for one in document[kind]:
+            if "change" in one:
+                low, high = (round(100 * end, 4) for end in one["interval"])
+                yield {
+                    "comparison": compared.label,
+                    "case": one["case"] if kind == "cases" else f"control {one['case']}",
+                    "verdict": one["verdict"] if kind == "cases" else "control",
+                    "change": round(100 * one["change"], 4),
+                    "blocks": one["blocks"],
+                    **{"low": low, "high": high, "from": -margin, "to": margin},
+                }
+
+
+def _values(content: Content, kernels: Sequence[Kernel], said: Sequence[Said]) -> dict[str, Any]:
+    """What the template shows."""
+    data = datasets(content, kernels)
+    measured = data["cases"]
+    problem = records.usual_problem(measured)
+    labels = [source.label for source in content.sources]
+    options = {
+        "source": labels,
+        "problem": _distinct(sorted(measured, key=lambda r: int(r["place"])), "problem"),
+        "dtype": _distinct(measured, "dtype"),
+        "stage": _distinct(sorted(measured, key=lambda r: int(r["order"])), "stage"),
+        "space": _distinct(data["configs"], "space"),
+        "padded": _distinct(data["padding"], "problem"),
+        "tuned": _distinct(data["configs"], "problem"),
+        "board": history.options(data["history"]),
+        "comparison": [each.label for each in content.comparisons],
+        "verdict": _distinct([asdict(one) for one in said], "verdict"),
+    }
+    first = {name: values[0] if values else "" for name, values in options.items()}
+    chosen = {"source": first["source"], "problem": problem}
+    specs = {
+        "ladder": charts.with_values("ladder", chosen | {"dtype": first["dtype"]}),
+        "sizes": charts.with_values("sizes", {"source": first["source"], "dtype": first["dtype"]}),
+        "roofline": charts.with_values("roofline", chosen),
+        "padding": charts.with_values("padding", chosen | {"problem": _among(problem, options["padded"])}),
+        "configs": charts.with_values(
+            "configs",
+            {
+                "source": first["source"],
+                "space": _widest(data["configs"]),
+                "problem": _among(problem, options["tuned"]),
+            },
+        ),
+        "against": charts.with_values("against", {"one": labels[-1], "other": labels[0]} if labels else {}),
+        "history": charts.with_values("history", {"board": first["board"]}),
+        "compared": charts.with_values("compared", {"comparison": first["comparison"]}),
+        "rounds": charts.specification("rounds"),
+    }
+    by_case: dict[str, dict[str, Any]] = {}
+    for one in said:
+        by_case.setdefault(one.source, {})[one.case] = asdict(one)
+    return {
+        "content": content,
+        "said": said,
+        "red": [one for one in said if one.red],
+        "counts": verdicts.counts(said),
+        "changed": history.changed(content.histories),
+        "options": options,
+        "specs": specs,
+        "bundle": charts.bundle(),
+        "version": __version__,
+        "data": {"datasets": data, "specs": specs, "verdicts": by_case},
+        "gpus": _distinct([{"gpu": source.gpu} for source in content.sources], "gpu"),
+        "to_json": _embedded,
+    }
+
+
+def _embedded(value: Any) -> str:
+    """JSON that may stand in a <script> element."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _distinct(found: Iterable[Record], name: str) -> list[str]:
+    return list(dict.fromkeys(r[name] for r in found))
+
+
+def _among(wanted: str, there: Sequence[str]) -> str:
+    return wanted if wanted in there or not there else there[0]
+
+
+def _widest(cells: Sequence[Record]) -> str:
+    """The space with most cells."""
+    spaces = [r["space"] for r in cells]
+    return max(spaces, key=spaces.count, default="")

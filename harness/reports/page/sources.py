@@ -1,0 +1,145 @@
+"""What a report shows: stored baselines, the JSON of runs, the JSON of comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from harness.baselines import Baseline, BaselineError, load
+from harness.baselines.fields import File, checked, commit_of, machine_of, read_json
+from harness.baselines.history import of_boards
+from harness.baselines.store import history
+from harness.gate.document import SCHEMA
+from harness.verdicts.evidence import UNUSABLE
+
+_REMEDY = "give a stored baseline, or what `--benchmark-json` or `compare --json` wrote"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A case as stored: its ``extra_info``, pytest-benchmark's statistics of the seconds (empty without
+    samples), and the seconds of each round (empty in a baseline)."""
+
+    info: Mapping[str, Any]
+    stats: Mapping[str, Any] = field(default_factory=dict)
+    seconds: tuple[float, ...] = ()
+
+    @property
+    def case(self) -> str:
+        return str(self.info["case"])
+
+
+@dataclass(frozen=True)
+class Source:
+    """A baseline or a run. ``label`` is unique in a report; ``judged``: a run, with verdicts."""
+
+    label: str
+    machine: Mapping[str, Any]
+    commit: str
+    when: str
+    cases: tuple[Measured, ...]
+    judged: bool = False
+
+    @property
+    def gpu(self) -> str:
+        return str(self.machine["name"])
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A comparison of two commits: the document that ``compare --json`` wrote."""
+
+    label: str
+    document: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Content:
+    """All that a report shows: the given ``runs`` and ``comparisons``; the newest baseline of each board,
+    ``baselines``; and all numbered ones, by GPU model, oldest first, ``histories``."""
+
+    runs: tuple[Source, ...] = ()
+    comparisons: tuple[Compared, ...] = ()
+    baselines: tuple[Source, ...] = ()
+    histories: Mapping[str, Sequence[Baseline]] = field(default_factory=dict)
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Everything with times: runs first, then baselines, the newest first."""
+        return (*self.runs, *self.baselines)
+
+
+def gather(root: Path, files: Iterable[Path] = ()) -> Content:
+    """The stored baselines of a folder and the given files. Raises BaselineError, in one line, for whatever
+    cannot be read."""
+    folders = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    histories = {name: found for name in folders if (found := history(root, name))}
+    newest = [
+        _of_baseline(boards[-1])
+        for found in histories.values()
+        for boards in reversed(of_boards(found).values())
+    ]
+    runs: list[Source] = []
+    comparisons: list[Compared] = []
+    for path in files:
+        read_one = read(path)
+        if isinstance(read_one, Compared):
+            comparisons.append(read_one)
+        elif read_one.judged:
+            runs.append(read_one)
+        else:
+            newest.append(read_one)
+    return Content(tuple(_named_apart(runs)), tuple(comparisons), tuple(_once(newest)), histories)
+
+
+def read(path: Path) -> Source | Compared:
+    """One file, whatever it is. Raises BaselineError."""
+    document = read_json(path, _REMEDY)
+    if "gemm_comparison" in document:
+        if document["gemm_comparison"] != SCHEMA:
+            raise BaselineError(f"{path}: comparison of another version ({SCHEMA} is read); compare again")
+        return Compared(path.name, document)
+    if "gemm_baseline" in document:
+        return _of_baseline(load(path))
+    try:
+        checked(document, File)
+    except ValueError as error:
+        raise BaselineError(f"{path}: {error}; {_REMEDY}") from None
+    cases = [Measured(b["extra_info"], b["stats"], tuple(b["stats"]["data"])) for b in document["benchmarks"]]
+    cases += [Measured(info, seconds=tuple(info.get("seconds", ()))) for info in document.get(UNUSABLE, ())]
+    if not cases or any("verdict" not in one.info or "case" not in one.info for one in cases):
+        raise BaselineError(f"{path}: contains no judged case; {_REMEDY}")
+    machine, commit = machine_of(document), commit_of(document)
+    label = f"{path.stem}: {machine['name']}, {document['datetime'][:16].replace('T', ' ')}"
+    return Source(label, machine, _commit_text(commit), document["datetime"], tuple(cases), judged=True)
+
+
+def _of_baseline(baseline: Baseline) -> Source:
+    board = f", board {baseline.board}" if baseline.board else ""
+    number = f" {baseline.path.stem}" if baseline.path else ""
+    return Source(
+        f"{baseline.machine_info['name']}{board}: baseline{number}",
+        baseline.machine_info,
+        _commit_text(baseline.commit_info),
+        baseline.datetime,
+        tuple(Measured(entry.info, entry.stats) for entry in baseline.entries.values()),
+    )
+
+
+def _commit_text(commit: Mapping[str, Any]) -> str:
+    return f"{str(commit.get('id') or 'unknown')[:12]}{' with changes' if commit.get('dirty') else ''}"
+
+
+def _once(sources: Iterable[Source]) -> list[Source]:
+    return list({source.label: source for source in sources}.values())
+
+
+def _named_apart(sources: Sequence[Source]) -> list[Source]:
+    """The same sources; labels that several have are numbered."""
+    labels = [source.label for source in sources]
+    return [
+        replace(source, label=f"{source.label} ({number})") if labels.count(source.label) > 1 else source
+        for number, source in enumerate(sources, start=1)
+    ]

@@ -1,0 +1,164 @@
+"""Every verdict of a run or a comparison: what was said, on which evidence, and how to see it again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from harness.baselines import BaselineError
+from harness.files import fault
+from harness.gate.document import verdicts as compared_again
+from harness.reports import wording
+from harness.reports.figures import gflops_text, noise_text, percent_text
+from harness.reports.page.sources import Compared, Measured, Source
+from harness.verdicts.evidence import Evidence, conclude, recall
+from harness.verdicts.vocabulary import Verdict, VerdictKind
+
+# The order of a report: what needs somebody to act comes first.
+ORDER = (
+    *(VerdictKind.WRONG, VerdictKind.CRASHED, VerdictKind.REGRESSED, VerdictKind.DRIFTED),
+    *(VerdictKind.AMBIGUOUS, VerdictKind.NO_BASELINE, VerdictKind.ORPHAN, VerdictKind.IMPROVED),
+)
+
+
+@dataclass(frozen=True)
+class Said:
+    """A verdict in words.
+
+    Attributes:
+        source: the label of the run or comparison.
+        case: the case id.
+        verdict, reason: kind and reason code.
+        red: whether it fails.
+        message: the verdict in one line.
+        evidence: what it is based on, as names and texts.
+        command: judges the case again.
+    """
+
+    source: str
+    case: str
+    verdict: str
+    reason: str
+    red: bool
+    message: str
+    evidence: tuple[tuple[str, str], ...]
+    command: str
+
+
+def of_run(source: Source) -> list[Said]:
+    """The verdicts of a run, judged again from its evidence. Raises BaselineError for a case whose evidence
+    cannot be read."""
+    return in_order(_of_case(source.label, one) for one in source.cases)
+
+
+def _of_case(label: str, one: Measured) -> Said:
+    try:
+        evidence, policy = recall(one.info, one.seconds)
+        verdict = conclude(evidence, policy)
+    except ValidationError as error:
+        raise BaselineError(f"{label}: {one.case}: {fault(error)}") from None
+    except (ValueError, KeyError) as error:
+        raise BaselineError(f"{label}: {one.case}: {error}") from None
+    recorded = f"{one.info['verdict']} {one.info.get('verdict_reason', '')}".strip()
+    found = list(_evidence(verdict, evidence, one.info))
+    if recorded != str(verdict.outcome):
+        found.append(("recorded as", recorded))
+    fresh = verdict.kind is VerdictKind.NO_BASELINE
+    return Said(
+        label,
+        one.case,
+        verdict.kind.value,
+        verdict.reason,
+        verdict.failed(policy),
+        wording.message(verdict, evidence).replace(wording.reproduce(one.case), "").strip(),
+        tuple(found),
+        wording.refresh(one.case) if fresh else wording.judge_again(one.case),
+    )
+
+
+def _evidence(v: Verdict, e: Evidence, info: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    if not e.error:
+        yield "steps", wording.path(e)
+    if v.gflops is not None:
+        yield "GFLOPS", f"{gflops_text(v.gflops)}, baseline {gflops_text(v.baseline_gflops)}"
+        yield "change", f"{percent_text(v.change, 2)}, per clock {percent_text(v.per_clock, 2)}"
+        yield (
+            "threshold",
+            f"{noise_text(v.threshold)}; noise floor {noise_text(v.noise_floor)}, "
+            f"smallest slowdown found in 95 % of runs {noise_text(v.detectable)}",
+        )
+    if v.first_change is not None:
+        yield "first measurement", percent_text(v.first_change, 2)
+    if e.paired:
+        yield "pair", wording.paired_text(e.paired)
+    if e.differences:
+        yield "changed since the baseline", ", ".join(map(wording.difference_text, e.differences))
+    if e.others:
+        yield "other processes on the GPU", "; ".join(e.others)
+    if o := e.last:
+        yield (
+            "GPU",
+            f"{o.sm_clock_mhz:.0f} MHz, {o.power_w:.0f} W, {o.temperature_c:.0f} °C, clock-event reasons: "
+            f"{wording.reasons_text(o.clock_event_reasons)}",
+        )
+        if o.launch:
+            yield "launch", o.launch
+        yield "rounds", f"{len(o.seconds)}, L2 {o.l2}; discarded {info.get('discarded', 0)}"
+        if e.reference and o.cubin_sha256:
+            same = o.cubin_sha256 == e.reference.cubin_sha256
+            yield "binary", "the baseline's" if same else "differs from the baseline's"
+
+
+def of_comparison(compared: Compared) -> list[Said]:
+    """The verdicts of a comparison, from its samples; those of the control are red only as a whole. Raises
+    BaselineError for a document that cannot be judged."""
+    document = compared.document
+    try:
+        controls, judged = compared_again(document)
+        base = document["base"]["name"]
+        made = [_of_pair(compared.label, base, record, judged) for record in document["cases"]]
+        made += [_of_pair(f"{compared.label}, control", base, r, controls) for r in document["controls"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise BaselineError(f"{compared.label}: not a comparison of this suite ({error})") from None
+    return in_order(made)
+
+
+def _of_pair(label: str, base: str, record: Mapping[str, Any], judged: Mapping[str, Any]) -> Said:
+    case = record["case"]
+    again = judged.get(case)
+    kind, reason = again or (record["verdict"], record["verdict_reason"])
+    found = []
+    message = f"{case}: {record['detail'] or reason}"
+    if "change" in record:
+        low, high = record["interval"]
+        message = (
+            f"{case}: its time changes by {percent_text(record['change'], 2)} "
+            f"({percent_text(low, 2)} … {percent_text(high, 2)}) in {record['blocks']} blocks"
+        )
+        found.append(("probability of a false verdict", f"{100 * record['miss']:.2g} %"))
+    if "base_s" in record:
+        found.append(("time", f"{1e6 * record['base_s']:.2f} µs → {1e6 * record['new_s']:.2f} µs"))
+        found.append(("change in SM cycles", percent_text(record["cycles_change"], 2)))
+        reasons = wording.reasons_text(record["clock_event_reasons"])
+        found.append(("GPU", f"clock-event reasons: {reasons}; blocks discarded: {record['discarded']}"))
+    if record["detail"]:
+        found.append(("detail", record["detail"]))
+    command = f'nox -s compare -- {base} -k "[{case}]"'
+    return Said(label, case, str(kind), reason, bool(record["red"]), message, tuple(found), command)
+
+
+def in_order(said: Iterable[Said]) -> list[Said]:
+    """Red ones first, then by the kind of verdict."""
+    ranks = {str(kind): rank for rank, kind in enumerate(ORDER)}
+    return sorted(said, key=lambda one: (not one.red, ranks.get(one.verdict, len(ranks))))
+
+
+def counts(said: Sequence[Said]) -> list[tuple[str, int, bool]]:
+    """Each kind of verdict with its number, and whether any of them is red; in the order of a report."""
+    number = Counter(one.verdict for one in in_order(said))
+    red = {one.verdict for one in said if one.red}
+    return [(kind, many, kind in red) for kind, many in number.items()]

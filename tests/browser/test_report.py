@@ -1,0 +1,240 @@
+"""The report in a real browser: charts drawn, filters and links work, nothing fails in the console.
+
+Needs Chromium or Chrome and its driver on PATH (`apt-get install chromium chromium-driver`). Screenshots of
+the whole page at two widths are written to results/, to be looked at.
+"""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.reports.page import render, sources
+from tests.ladder import LADDER, PROJECT
+from tests.unit import made_report
+from tests.unit.made_report import CRASHED, SLOWER, WRONG
+
+pytestmark = pytest.mark.browser
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium, of the group `browser`, is missing")
+DRAWN = "return document.documentElement.dataset.drawn"
+WIDE, PHONE = 1100, 390
+
+
+def program(*names: str) -> str:
+    found = next(filter(None, map(shutil.which, names)), None)
+    if not found:
+        pytest.skip(f"no {names[0]} on this machine")
+    return found
+
+
+class Browser:
+    """One page at a time, in headless Chromium."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    def open(self, path: Path, link: str = "", width: int = WIDE, dark: bool = False) -> None:
+        command = self.driver.execute_cdp_cmd
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width == PHONE}
+        command("Emulation.setDeviceMetricsOverride", size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        command("Emulation.setEmulatedMedia", {"features": [scheme]})
+        self.driver.get("about:blank")
+        self.driver.get(f"{path.as_uri()}{link}")
+        self.wait(DRAWN)
+
+    def wait(self, script: str) -> None:
+        """Until a script gives something, at most half a minute."""
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        WebDriverWait(self.driver, 30).until(lambda driver: driver.execute_script(script), script)
+
+    def run(self, script: str) -> Any:
+        return self.driver.execute_script(script)
+
+    def errors(self) -> list[str]:
+        return [line["message"] for line in self.driver.get_log("browser") if line["level"] == "SEVERE"]
+
+    def choose(self, control: str, value: str) -> None:
+        """As a user does: the value, then the event. Waits until the chart has followed."""
+        self.run(
+            f"const e = document.getElementById('{control}'); e.value = {value!r};"
+            "e.dispatchEvent(new Event('input', {bubbles: true})); e.dispatchEvent(new Event('change'));"
+        )
+
+    def rows(self, column: int = 0) -> list[str]:
+        cells = f"#cases-table tbody tr td:nth-child({column + 1})"
+        texts: list[str] = self.run(f"return [...document.querySelectorAll('{cells}')].map(e => e.innerText)")
+        return texts
+
+    def picture(self, to: Path) -> None:
+        height = self.run("return document.documentElement.scrollHeight")
+        clip = {"x": 0, "y": 0, "width": self.run("return innerWidth"), "height": height, "scale": 1}
+        command = {"format": "png", "captureBeyondViewport": True, "clip": clip}
+        shot = self.driver.execute_cdp_cmd("Page.captureScreenshot", command)
+        to.parent.mkdir(exist_ok=True)
+        to.write_bytes(base64.b64decode(shot["data"]))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = program("chromium", "chromium-browser", "google-chrome", "chrome")
+    for word in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars"):
+        options.add_argument(word)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = webdriver.ChromeService(program("chromedriver"))
+    driver = webdriver.Chrome(options=options, service=service)
+    yield Browser(driver)
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Path:
+    """The report of a run with three faults, a comparison, and a series with a regression."""
+    folder = tmp_path_factory.mktemp("planted")
+    run, compared, root = made_report.save(folder)
+    path = folder / "report.html"
+    path.write_text(render.html(sources.gather(root, [run, compared]), LADDER), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Path:
+    """The report of the baselines of this repository."""
+    path = tmp_path_factory.mktemp("stored") / "report.html"
+    path.write_text(render.html(sources.gather(PROJECT.baselines), LADDER), encoding="utf-8")
+    return path
+
+
+MARKS = """return Object.fromEntries([...document.querySelectorAll("section:not([hidden]) .chart")].map(
+    e => [e.id, e.querySelectorAll(".role-mark path, .role-mark line, .role-mark text").length]))"""
+
+
+@pytest.mark.parametrize("width", [WIDE, PHONE])
+@pytest.mark.parametrize("name", ["planted", "stored"])
+def test_charts_are_drawn_at_both_widths(
+    name: str, width: int, browser: Browser, request: pytest.FixtureRequest
+) -> None:
+    browser.open(request.getfixturevalue(name), width=width, dark=width == PHONE)
+    marks = browser.run(MARKS)
+    expected = {"ladder", "sizes", "roofline", "padding", "configs", "against", "history"}
+    if name == "planted":
+        expected.add("compared")
+    assert {chart for chart, count in marks.items() if count > 4} == {f"chart-{one}" for one in expected}
+    assert browser.run("return document.documentElement.scrollWidth") <= width
+    assert browser.run("return performance.getEntriesByType('resource').length") == 0
+    browser.picture(PROJECT.root / "results" / f"report-{name}-{width}.png")
+    assert browser.errors() == []
+
+
+def test_a_chart_that_fails_is_seen(browser: Browser, stored: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.html"
+    text = stored.read_text(encoding="utf-8")
+    assert '"calculate":"datum[metric]"' in text
+    broken.write_text(text.replace('"calculate":"datum[metric]"', '"calculate":"datum[["'), encoding="utf-8")
+    browser.driver.get(broken.as_uri())
+    browser.run("return new Promise(done => setTimeout(done, 3000))")
+    assert browser.errors() != []
+    assert not browser.run(DRAWN)
+
+
+def test_dark_and_light(browser: Browser, stored: Path) -> None:
+    color = "return getComputedStyle(document.querySelector('#chart-ladder .role-axis-label text')).fill"
+    browser.open(stored)
+    light = browser.run(color)
+    browser.run("document.getElementById('theme').click()")
+    assert browser.run(color) != light
+    browser.open(stored, dark=True)
+    assert browser.run(color) != light
+
+
+def test_faults_come_first_each_with_its_command(browser: Browser, planted: Path) -> None:
+    browser.open(planted)
+    shown = browser.run("return [...document.querySelectorAll('.verdict.red[open]')].map(e => e.innerText)")
+    for text, kind, case in zip(
+        shown, ("WRONG", "CRASHED", "REGRESSED"), (WRONG, CRASHED, SLOWER), strict=False
+    ):
+        assert text.startswith(kind)
+        assert f'nox -s gpu -- -k "[{case.id}]"' in text
+    assert browser.run("return document.title").startswith("GEMM report: 4 red")
+
+
+def test_a_regression_stands_out_in_the_history(browser: Browser, planted: Path) -> None:
+    browser.open(planted)
+    lines = browser.run(
+        "return [...document.querySelectorAll('#chart-history .mark-line path')]"
+        ".filter(e => e.getAttribute('stroke') === '#e5484d').map(e => e.getAttribute('stroke-width'))"
+    )
+    assert lines == ["3"]
+    texts = browser.run("return document.querySelector('#chart-history').textContent")
+    assert "−3.7" in texts
+
+
+def test_filters_and_order_last_over_a_reload(browser: Browser, stored: Path) -> None:
+    browser.open(stored)
+    every = len(browser.rows())
+    browser.choose("filter-text", "tiled 4096x4096x4096")
+    browser.choose("filter-dtype", "f32")
+    shown = len(browser.rows())
+    assert 0 < shown < every
+    assert set(browser.rows(1)) == {"f32"}
+    assert browser.run("return document.getElementById('filter-count').textContent") == f"{shown} of {every}"
+    browser.run("document.querySelector('th[data-field=gflops] button').click()")
+    speeds = [float(text.replace(",", "")) for text in browser.rows(4)]
+    assert speeds == sorted(speeds, reverse=True)
+    link = browser.run("return location.hash")
+    browser.open(stored, link)
+    assert [float(text.replace(",", "")) for text in browser.rows(4)] == speeds
+    browser.run("document.querySelector('th[data-field=gflops] button').click()")
+    assert [float(text.replace(",", "")) for text in browser.rows(4)] == speeds[::-1]
+    browser.choose("filter-text", "no such case")
+    assert browser.rows() == []
+    assert browser.errors() == []
+
+
+def test_controls_change_their_charts(browser: Browser, stored: Path) -> None:
+    browser.open(stored)
+    title = "return document.querySelector('#chart-ladder .role-title-text')?.textContent"
+    assert browser.run(title) == "GFLOPS, f32, 4096x4096x4096"
+    browser.choose("ladder-metric", "share")
+    browser.choose("ladder-problem", "1024x1024x1024")
+    browser.wait(f"return ({title.removeprefix('return ')}) === '% of cuBLAS, f32, 1024x1024x1024'")
+    labels = browser.run(
+        "return [...document.querySelectorAll('#chart-ladder .role-mark.mark-text text')]"
+        ".map(e => e.textContent)"
+    )
+    assert "100" in labels
+    other = browser.run("return document.getElementById('source').options[1].value")
+    browser.choose("source", other)
+    browser.wait(f"return document.querySelector('#chart-ladder').textContent.includes({other!r})")
+    assert browser.errors() == []
+
+
+def test_a_deep_link_opens_a_case_with_samples_clock_and_temperature(browser: Browser, planted: Path) -> None:
+    browser.open(planted, f"#case={SLOWER.id}")
+    text = browser.run("return document.getElementById('case').innerText")
+    assert text.startswith(SLOWER.id)
+    assert "REGRESSED SLOWER_PAIRED" in text
+    for chart in ("history", "us", "mhz", "celsius"):
+        points = f"#chart-case-{chart} .mark-symbol path"
+        assert browser.run(f"return document.querySelectorAll('{points}').length") >= 12, chart
+    browser.open(planted, f"#case={CRASHED.id}")
+    assert "CRASHED ILLEGAL_ADDRESS" in browser.run("return document.getElementById('case').innerText")
+    browser.run("document.getElementById('case-close').click()")
+    assert "case=" not in browser.run("return location.hash")
+    assert browser.errors() == []
+
+
+def test_a_tap_on_a_bar_opens_its_case(browser: Browser, stored: Path) -> None:
+    browser.open(stored)
+    bar = browser.driver.find_element("css selector", "#chart-ladder .mark-rect.role-mark path")
+    browser.run("document.getElementById('chart-ladder').scrollIntoView()")
+    bar.click()
+    browser.wait("return document.documentElement.dataset.opened")
+    assert browser.run("return document.getElementById('case-name').textContent").startswith("strided-f32")

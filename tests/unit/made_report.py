@@ -1,0 +1,182 @@
+"""Made-up files for reports: a run of the stored H200 baseline with three planted faults, a series of
+baselines in which one case becomes slower, a comparison.
+
+python -m tests.unit.made_report FOLDER   writes them, to be looked at with `python -m harness report`
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.baselines import Baseline, current, load, write
+from harness.devices import DeviceError
+from harness.gate.compare import compare
+from harness.gate.document import document
+from harness.gate.pairs import Pair
+from harness.gate.timed import extra_info
+from harness.gate.timed import run as timed
+from harness.model import Case, Resources
+from harness.project.commit import Commit, Tree
+from harness.timing.looks import Rule
+from harness.timing.measurement import Measurement
+from harness.timing.plan import PairPlan, Plan
+from harness.verdicts.evidence import UNUSABLE
+from harness.verdicts.paired import SAME_BINARY, Paired
+from harness.verdicts.vocabulary import Policy, VerdictKind
+from tests.ladder import LADDER, PROJECT
+from tests.unit import synthetic
+from tests.unit.simulated import SimulatedDevice
+
+CUBE = synthetic.CUBE
+WRONG, SLOWER, CRASHED = (synthetic.case(name) for name in ("tiled", "register", "warp_tiled"))
+ROUNDS = 60
+SINCE = 8  # the file of the series with which SLOWER becomes slower
+
+
+def stored() -> Baseline:
+    """The newest stored baseline of the H200."""
+    path = current(PROJECT.baselines, "nvidia-h200")
+    assert path is not None
+    return load(path)
+
+
+class Planted:
+    """A device that times each case as the baseline has it, but for three."""
+
+    def __init__(self, baseline: Baseline) -> None:
+        self._baseline, self._random = baseline, np.random.default_rng(1)
+
+    def time(self, case: Case, plan: Plan) -> Measurement:
+        if case == WRONG:
+            raise DeviceError("WRONG", f"{case.id}: C(3, 5) is 12.5, expected 13 (and 4095 other elements)")
+        if case == CRASHED:
+            raise DeviceError("ILLEGAL_ADDRESS", f"{case.id}: an illegal memory access was encountered")
+        entry = self._baseline.entries[case.id]
+        factor = 1.05 if case == SLOWER else 1.0
+        noise = self._random.normal(0, 0.001, ROUNDS)
+        seconds = tuple(float(s) for s in factor * entry.median_s * np.exp(noise))
+        cubin = "f" * 64 if case == SLOWER else entry.cubin_sha256
+        ratio = entry.cublas_ratio or 1.0
+        return synthetic.measurement(
+            seconds=seconds,
+            reference_seconds=tuple(s * ratio for s in seconds),
+            resources=Resources(32, 8192, 0, cubin) if cubin else None,
+            sm_clock_mhz=entry.sm_clock_mhz or 1980.0,
+            mhz=tuple(1980.0 - 3 * math.sin(n / 5) for n in range(ROUNDS)),
+            power_w=690.0,
+            temperature_c=61.0,
+            l2=entry.l2,
+            duty=entry.duty,
+            extra={"temperatures_c": [55.0 + n // 10 for n in range(ROUNDS)]},
+        )
+
+    def restart(self) -> None:
+        pass
+
+
+def run(baseline: Baseline) -> dict[str, Any]:
+    """What ``--benchmark-json`` writes of a run of every stored case, three of them with a fault."""
+    slower = Paired(
+        VerdictKind.REGRESSED,
+        "SLOWER_PAIRED",
+        "",
+        "d" * 40,
+        change=0.049,
+        interval=(0.047, 0.051),
+        delta=0.01,
+    )
+    made = synthetic.run(0, {})
+    made["machine_info"], made["commit_info"] = dict(baseline.machine_info), dict(baseline.commit_info)
+    made[UNUSABLE], device = [], Planted(baseline)
+    for case in cases(baseline):
+        result = timed(device, case, baseline, Policy(), Plan(), dict, lambda *_: slower)
+        info = extra_info(result)
+        if result.measurement is None:
+            made[UNUSABLE].append(info)
+        else:
+            made["benchmarks"].append(synthetic.record(case, result.measurement) | {"extra_info": info})
+    return made
+
+
+def cases(baseline: Baseline) -> list[Case]:
+    """The declared cases of a baseline at the sizes of the ladder."""
+    problems = [replace(CUBE, m=n, n=n, k=n, lda=0, ldb=0, ldc=0) for n in (1024, 4095, 4096, 4097)]
+    declared = (
+        Case(kernel, dtype, config, problem)
+        for problem in problems
+        for kernel in LADDER
+        for dtype in kernel.dtypes
+        for config in kernel.configs
+    )
+    return [case for case in declared if case.id in baseline.entries]
+
+
+def series(baseline: Baseline, root: Path, files: int = 12) -> None:
+    """Numbered baselines of one board, alike within their noise; one case loses 4 % with file SINCE."""
+    random = np.random.default_rng(2)
+    kept = [case.id for case in cases(baseline)]
+    for number in range(1, files + 1):
+        entries = {}
+        for case in kept:
+            entry = baseline.entries[case]
+            factor = math.exp(random.normal(0, min(0.001, entry.noise_floor / 3)))
+            factor *= 1.04 if case == SLOWER.id and number >= SINCE else 1.0
+            scaled = {n: entry.info[n] * factor for n in ("median_s",)} | {
+                "gflops": entry.info["gflops"] / factor,
+                "run_medians": [m * factor for m in entry.info["run_medians"]],
+                "commit": f"{number:x}" * 40,
+            }
+            stats = {
+                name: value / factor
+                if name == "ops"
+                else value * factor
+                if name not in ("rounds", "iterations", "outliers")
+                else value
+                for name, value in entry.stats.items()
+            }
+            entries[case] = replace(entry, info={**entry.info, **scaled}, stats=stats)
+        when = f"2026-{number:02}-01T10:00:00+00:00"
+        write(replace(baseline, entries=entries, datetime=when), root / baseline.slug)
+
+
+def comparison() -> dict[str, Any]:
+    """What ``compare --json`` writes of a comparison in which one kernel is 2 % slower."""
+
+    def seconds(of: Case) -> float:
+        slower = of.kernel.idea != "base" and of.kernel.name == "tiled"
+        return 1e-12 * of.problem.flops * (1.02 if slower else 1.0)
+
+    def pair(name: str, size: int, same: bool) -> Pair:
+        case = synthetic.case(name, problem=replace(CUBE, m=size, n=size, k=size, lda=0, ldb=0, ldc=0))
+        base = replace(case, kernel=replace(case.kernel, idea="base"))
+        return Pair(case, base, SAME_BINARY if same else None, "same cubin, same launch" if same else "")
+
+    pairs = [pair("naive", size, True) for size in (512, 1024, 2048, 4096)]
+    pairs += [pair(name, 1024, False) for name in ("tiled", "register")]
+    device = SimulatedDevice(seconds)
+    result = compare(device, pairs, Rule(), 7, PairPlan(()), device.busy)
+    commit, tree = Commit("main", "1a2b3c4d5e6f" + "0" * 28, ()), Tree("f" * 40, True)
+    return document(result, commit, tree, {"name": synthetic.GPU}, "2026-11-21T00:00:00+00:00")
+
+
+def save(folder: Path) -> tuple[Path, Path, Path]:
+    """Writes all three; the run, the comparison, and the folder of baselines."""
+    folder.mkdir(parents=True, exist_ok=True)
+    baseline = stored()
+    files = folder / "run.json", folder / "compare.json", folder / "baselines"
+    files[0].write_text(json.dumps(run(baseline), allow_nan=False))
+    files[1].write_text(json.dumps(comparison(), allow_nan=False))
+    series(baseline, files[2])
+    return files
+
+
+if __name__ == "__main__":
+    for path in save(Path(sys.argv[1])):
+        print(path)

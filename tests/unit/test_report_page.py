@@ -1,0 +1,292 @@
+"""The report: what it reads, the records that charts are drawn from, the page as a file, its pictures."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.baselines import BaselineError
+from harness.commands.report import main
+from harness.reports.page import charts, history, records, render, roofs, sources, verdicts
+from harness.reports.page.sources import Content, Measured, Source
+from tests.ladder import LADDER, PROJECT
+from tests.unit import made_report, synthetic
+from tests.unit.made_report import CRASHED, SLOWER, WRONG
+
+pytest.importorskip("vl_convert", reason="the group `report` is not installed")
+DECLARED = records.variants(LADDER)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    return made_report.save(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture(scope="module")
+def content(files: tuple[Path, Path, Path]) -> Content:
+    return sources.gather(files[2], files[:2])
+
+
+@pytest.fixture(scope="module")
+def measured(content: Content) -> list[dict[str, Any]]:
+    return records.cases(content.baselines[:1], DECLARED)
+
+
+def source(label: str, **gflops: float) -> Source:
+    """Cases of ``tiled`` by their config, at 4096³."""
+    cases = []
+    for config, value in gflops.items():
+        case = f"tiled-f32-{config.replace('_', '-')}-{synthetic.CUBE.id}"
+        seconds = synthetic.CUBE.flops / value / 1e9
+        info = {"case": case, "variant": case.removesuffix(f"-{synthetic.CUBE.id}"), "gflops": value}
+        cases.append(Measured(info | {"median_s": seconds}, synthetic.stats([seconds] * 5)))
+    return Source(label, {"name": "NVIDIA H200"}, "c" * 12, "2026-11-21T00:00:00+00:00", tuple(cases))
+
+
+# What it reads
+
+
+def test_it_takes_runs_comparisons_and_baselines(files: tuple[Path, Path, Path], content: Content) -> None:
+    assert [one.judged for one in content.sources] == [True, False]
+    assert [one.label for one in content.comparisons] == ["compare.json"]
+    assert [len(found) for found in content.histories.values()] == [12]
+    (newest,) = sorted(files[2].glob("*/0012_*"))
+    again = sources.gather(files[2], [newest])
+    assert [one.label for one in again.baselines] == [one.label for one in content.baselines]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "truncated"),
+        ("[]", "no JSON object"),
+        ("{}", "give a stored baseline"),
+        ('{"gemm_comparison": 1}', "another version"),
+        (json.dumps(synthetic.run(1, {})), "contains no judged case"),
+    ],
+)
+def test_a_file_that_is_something_else_is_refused_in_one_line(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.json").write_text(text)
+    out = tmp_path / "report.html"
+    assert main([str(tmp_path / "x.json"), "--root", str(tmp_path), "--output", str(out)]) == 1
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not out.exists()
+
+
+def test_a_run_without_evidence_is_refused(tmp_path: Path) -> None:
+    case = synthetic.case()
+    run = synthetic.run(1, {case: synthetic.measurement()})
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    with pytest.raises(BaselineError, match=re.escape(f"{case.id}: evidence")):
+        render.judged(sources.gather(tmp_path, [tmp_path / "run.json"]))
+
+
+# Records
+
+
+def test_the_fastest_config_of_a_stage_is_its_best_and_speed_is_over_naive(
+    measured: list[dict[str, Any]],
+) -> None:
+    shown = {r["stage"]: r for r in measured if r["best"] and (r["size"], r["dtype"]) == ("4096", "f32")}
+    assert shown["register"]["config"] == "tile128x128x8-thread8x8-pad1"
+    assert shown["naive"]["speedup"] == 1.0
+    assert shown["cublas"]["share"] == 100.0
+    expected = shown["prefetch"]["gflops"] / shown["naive"]["gflops"]
+    assert shown["prefetch"]["speedup"] == pytest.approx(expected, rel=1e-3)
+    assert 6 < expected < 8
+
+
+def test_ragged_neighbours_have_places_of_their_own(measured: list[dict[str, Any]]) -> None:
+    places = {r["size"]: (r["place"], r["ragged"]) for r in measured if r["square"]}
+    assert places == {"1024": (0, False), "4095": (1, True), "4096": (2, False), "4097": (3, True)}
+
+
+def test_intensity_is_flop_over_compulsory_and_requested_bytes(measured: list[dict[str, Any]]) -> None:
+    tiled = next(r for r in measured if r["case"].startswith("tiled-f32-tile32-pad0-4096"))
+    assert tiled["compulsory"] == pytest.approx(2 * 4096**3 / (3 * 4096**2 * 4), rel=1e-3)
+    requested = 2 * 4096**3 / (4 * (2 * 4096**3 / 32 + 4096**2))
+    assert tiled["requested"] == pytest.approx(requested, rel=1e-3)
+
+
+def test_padding_is_against_the_same_config_without() -> None:
+    made = source("x", tile32_pad0=1000.0, tile32_pad1=800.0, tile16_pad1=500.0)
+    (pair,) = records.padding(records.cases([made], DECLARED))
+    assert (pair["pair"], pair["pad"], pair["change"]) == ("tiled tile32", "+1", pytest.approx(-20))
+
+
+def test_a_heat_map_shows_the_fastest_of_what_falls_together() -> None:
+    made = source("x", tile32_pad0=1000.0, tile32_pad1=800.0, tile16_pad0=500.0, tile16_pad1=400.0)
+    cells = records.configs(records.cases([made], DECLARED))
+    assert {(c["down"], c["across"]): c["of_best"] for c in cells} == {
+        ("tile32", "pad0"): 100.0,
+        ("tile32", "pad1"): 80.0,
+        ("tile16", "pad0"): 50.0,
+        ("tile16", "pad1"): 40.0,
+    }
+    assert records.configs(records.cases([source("x", tile32_pad0=1.0)], DECLARED)) == []
+
+
+def test_a_case_that_is_not_declared_any_more_is_shown() -> None:
+    info = {"case": "old-f32-tile8-64x64x64", "variant": "old-f32-tile8", "gflops": 5.0, "median_s": 1e-4}
+    gone = replace(source("x"), cases=(Measured(info, synthetic.stats([1e-4] * 5)),))
+    (record,) = records.cases([gone], DECLARED)
+    assert (record["stage"], record["dtype"], record["config"]) == ("old", "f32", "tile8")
+    assert "compulsory" not in record
+
+
+def test_roofs_are_those_measured_else_the_datasheets() -> None:
+    sheet = roofs.roofs_of({"name": "NVIDIA H200"})
+    assert sheet is not None
+    assert (sheet.origin, sheet.bandwidths) == ("datasheet", {"DRAM": 4800.0})
+    own = roofs.roofs_of({"name": "NVIDIA H200", "roofs": {"f32": 60_000.0, "dram": 4000.0, "l2": 8000.0}})
+    assert own is not None
+    assert (own.origin, own.peaks, sorted(own.bandwidths)) == ("measured", {"f32": 60_000.0}, ["DRAM", "L2"])
+    assert roofs.roofs_of({"name": "Test GPU 1000"}) is None
+    ridge = max(p["x"] for p in roofs.lines(own) if p["roof"].startswith("DRAM"))
+    assert ridge == pytest.approx(60_000 / 4000)
+
+
+def test_the_regression_of_a_series_is_found_at_its_file(content: Content) -> None:
+    ((_, move, slower),) = history.changed(content.histories)
+    assert (move.case, move.file[:4], slower) == (SLOWER.id, f"{made_report.SINCE:04}", True)
+    of_case = next(r for r in history.series(content.histories, DECLARED) if r["case"] == SLOWER.id)
+    assert of_case["trend"] == "slower"
+    assert [n for n, moved in enumerate(of_case["moved"], start=1) if moved] == [made_report.SINCE]
+
+
+# Verdicts
+
+
+def test_every_verdict_has_its_evidence_and_command_the_red_ones_first(content: Content) -> None:
+    said = verdicts.of_run(content.runs[0])
+    red = [(one.verdict, one.case) for one in said if one.red]
+    assert red == [("WRONG", WRONG.id), ("CRASHED", CRASHED.id), ("REGRESSED", SLOWER.id)]
+    assert [one.red for one in said[:4]] == [True, True, True, False]
+    assert len(said) == len(made_report.cases(made_report.stored()))
+    slower = said[2]
+    assert slower.command == f'nox -s gpu -- -k "[{SLOWER.id}]"'
+    assert "Reproduce" not in slower.message
+    assert dict(slower.evidence)["binary"] == "differs from the baseline's"
+    assert "paired with dddddddddddd" in dict(slower.evidence)["pair"]
+
+
+def test_a_comparison_is_judged_again_from_its_samples(content: Content) -> None:
+    said = verdicts.of_comparison(content.comparisons[0])
+    assert [(one.verdict, one.red) for one in said[:2]] == [("REGRESSED", True), ("PASS", False)]
+    assert said[0].command.startswith('nox -s compare -- main -k "[tiled-f32')
+    assert sum(one.source.endswith("control") for one in said) == 3
+
+
+# The page
+
+
+@pytest.fixture(scope="module")
+def page(content: Content) -> str:
+    return render.html(content, LADDER)
+
+
+def test_the_page_needs_no_network_and_keeps_its_budget(page: str) -> None:
+    assert len(page.encode()) < render.BUDGET
+    assert "default-src 'none'" in page
+    own = re.sub(r'<script type="module">const n=.*?</script>', "", page, flags=re.DOTALL)
+    assert len(own) < len(page) - 500_000
+    assert not re.findall(r'(?:src|href)="(?!#|data:)', own)
+
+
+def test_what_files_say_is_escaped(content: Content) -> None:
+    evil = "</script><script>alert(1)</script>"
+    run = replace(content.runs[0], label=evil, cases=content.runs[0].cases[:3])
+    made = render.html(replace(content, runs=(run,)), LADDER)
+    assert evil not in made
+    assert "&lt;/script&gt;&lt;script&gt;alert(1)" in made
+
+
+def test_beyond_the_budget_samples_of_passed_cases_go_first(
+    content: Content, page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(render, "BUDGET", len(page.encode()) - 1000)
+    smaller = render.html(content, LADDER)
+    assert "samples of cases that are not red are left out" in smaller
+    data = json.loads(re.findall(r'id="data">(.*?)</script>', smaller, re.DOTALL)[0])
+    assert list(*(of_run for of_run in data["rounds"].values())) == [SLOWER.id]
+    monkeypatch.setattr(render, "BUDGET", 1000)
+    with pytest.raises(render.TooLargeError, match="give it fewer files"):
+        render.html(content, LADDER)
+
+
+def test_the_page_of_nothing_says_what_to_do(tmp_path: Path) -> None:
+    assert main(["--root", str(tmp_path), "--output", str(tmp_path / "report.html")]) == 0
+    assert "nox -s baseline" in (tmp_path / "report.html").read_text()
+
+
+def test_the_summary_has_the_failures_the_ladder_and_the_history(
+    files: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    out, summary = tmp_path / "new" / "report.html", tmp_path / "summary.md"
+    summary.write_text("before\n")
+    run, compared, root = map(str, files)
+    assert main([run, compared, "--root", root, "--output", str(out), "--markdown", str(summary)]) == 0
+    text = summary.read_text()
+    assert text.startswith("before\n## Red: run: NVIDIA H200")
+    for part in (
+        "1 WRONG, 1 CRASHED, 1 REGRESSED",
+        f'`nox -s gpu -- -k "[{CRASHED.id}]"`',
+        "| prefetch | f32 | tile128x128x8-thread8x8-pad4 | 45,",
+        "1 change points, 1 of cases that are slower now",
+        f"**slower** {SLOWER.id}",
+    ):
+        assert part in text
+
+
+# Pictures
+
+
+def pictures(*arguments: object) -> int:
+    return main(["pictures", *map(str, arguments)])
+
+
+def test_pictures_are_stale_once_a_baseline_changes(
+    files: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pictures("--folder", tmp_path, "--root", files[2], "--check") == 1
+    assert pictures("--folder", tmp_path, "--root", files[2]) == 0
+    assert pictures("--folder", tmp_path, "--root", files[2], "--check") == 0
+    drawn = (tmp_path / "ladder-nvidia-h200.svg").read_text()
+    assert drawn.count("prefetch") >= 1
+    capsys.readouterr()
+    assert pictures("--folder", tmp_path, "--check") == 1  # other baselines: those of this repository
+    assert "out of date" in capsys.readouterr().err
+
+
+def test_the_pictures_of_this_repository_are_up_to_date() -> None:
+    assert pictures("--folder", PROJECT.root / "docs", "--check") == 0
+
+
+@pytest.mark.parametrize("name", charts.NAMES)
+def test_every_chart_can_be_drawn(name: str, content: Content) -> None:
+    """vl-convert refuses a specification that is wrong."""
+    spec = charts.picture(name, {}, render.datasets(content, LADDER) | {"rounds": []}, 400)
+    assert charts.svg(spec).startswith("<svg")
+
+
+def test_a_parameter_that_a_chart_lacks_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        charts.with_values("ladder", {"nothing": 1})
+
+
+def test_configs_without_a_common_part_have_a_place() -> None:
+    cells = records.configs(
+        records.cases([source("x", tile8_pad0=1.0, tile16_pad0=2.0, tile32=3.0)], DECLARED)
+    )
+    assert {(c["down"], c["across"]) for c in cells} == {
+        ("tile8", "pad0"), ("tile16", "pad0"), ("tile32", "no pad"),
+    }  # fmt: skip
