@@ -42,6 +42,7 @@ ADVISED: Mapping[str, tuple[Config, ...]] = {
         _tile(64, 64, 64, 8, 8, PADDING=0),  # 64
         _tile(128, 64, 8, 8, 4, PADDING=0),  # 256
         _tile(128, 128, 8, 8, 8, PADDING=0),  # 256
+        *(_tile(128, 128, 8, 4, n, PADDING=0) for n in (8, 16)),  # 512 and 256
         # 48 and 96: 36, 64 or 144 threads and 256 or 576; square tiles of 96 and 128 exceed 48 KiB.
         *(_tile(48, 48, 48, t, t, PADDING=0) for t in (6, 4, 8)),
         *(_tile(96, 96, 16, t, t, PADDING=0) for t in (6, 4, 8)),

@@ -65,10 +65,13 @@ def refusals(kernel: Kernel, config: Config, dtype: DType, limits: GpuLimits) ->
     """Why this variant cannot run on such a GPU, one line per reason; empty if it can."""
     reasons = list(_capability_refusals(kernel, dtype, limits))
     if not kernel.library:
-        shape = kernel.shape_of(config, dtype)
-        reasons += _block_refusals(shape, limits)
-        reasons += _tile_refusals(shape, limits)
+        reasons += shape_refusals(kernel.shape_of(config, dtype), limits)
     return tuple(reasons)
+
+
+def shape_refusals(shape: BlockShape, limits: GpuLimits) -> tuple[str, ...]:
+    """Why such a block cannot run, or does not make its tile, one line per reason."""
+    return (*_block_refusals(shape, limits), *_tile_refusals(shape, limits))
 
 
 def legal_variants(
