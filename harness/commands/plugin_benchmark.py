@@ -105,7 +105,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_benchmark_generate_machine_info(config: pytest.Config) -> dict[str, Any]:
     """The GPU instead of the host: no host name, no user name."""
     gpu = config.stash[KEY].gpu
-    return {"gpu": None} if gpu is None else machine_info(gpu)
+    if gpu is None:
+        return {"gpu": None}
+    found = machine_info(gpu)
+    with contextlib.suppress(DeviceError):  # what it can do at most: nothing is judged by it
+        found["roofs"] = gpu.roofs()
+    return found
 
 
 def machine_info(gpu: Gpu) -> dict[str, Any]:

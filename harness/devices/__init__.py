@@ -115,6 +115,9 @@ class Gpu(TimingDevice, PairingDevice, Protocol):
     def facts(self) -> dict[str, Any]:
         """What the worker knows of libraries, as ``machine_info`` tells it."""
 
+    def roofs(self) -> dict[str, Any]:
+        """What it can do at most: GFLOPS by dtype, GB/s by memory, and latencies in cycles."""
+
     def busy(self) -> list[str]:
         """Other processes that use it, as text."""
 

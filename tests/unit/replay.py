@@ -55,6 +55,9 @@ class ReplayDevice:
     def facts(self) -> dict[str, Any]:
         return {}
 
+    def roofs(self) -> dict[str, Any]:
+        return {"f32": {"gflops": 66000.0, "mhz": 1980.0}}
+
     def busy(self) -> list[str]:
         return self._busy
 

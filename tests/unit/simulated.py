@@ -71,6 +71,9 @@ class SimulatedDevice:
     def facts(self) -> dict[str, Any]:
         return {}
 
+    def roofs(self) -> dict[str, Any]:
+        return {}
+
     def ready(self) -> None:
         pass
 

@@ -54,6 +54,7 @@ class CudaDevice:
         self._pipe: Any = None
         self._failed_builds: dict[str, str] = {}
         self._signatures: dict[Any, str | None] = {}
+        self._roofs: dict[str, Any] = {}
 
     # The worker
 
@@ -226,6 +227,12 @@ class CudaDevice:
         """Versions that only the worker knows: {"cublas": "13.0.2"}."""
         facts: dict[str, Any] = self._ask(Request("facts"))
         return facts
+
+    def roofs(self) -> dict[str, Any]:
+        """What this GPU can do at most, measured once: harness/devices/cuda/roofs.py."""
+        if not self._roofs:
+            self._roofs = self._ask(Request("roofs"))
+        return self._roofs
 
     def busy(self) -> list[str]:
         """Other processes that compute on this GPU."""

@@ -139,10 +139,8 @@ def load(build: Build) -> Loaded:
     return Loaded(build)
 
 
-def load_probe(arch: str) -> Any:
-    """The harness's own device code (probe.cu) as a module."""
-    source = Path(__file__).with_name("probe.cu")
-    build = Build(
-        "probe", "", source.read_text(encoding="utf-8"), "gate", ("-std=c++17", "-O3"), arch, source.name
-    )
-    return _source_module(build)
+def load_probe(arch: str, file: str = "probe.cu", entry: str = "gate") -> Any:
+    """The harness's own device code as a module: probe.cu, or another file beside it."""
+    source = Path(__file__).with_name(file)
+    text = source.read_text(encoding="utf-8")
+    return _source_module(Build(file.removesuffix(".cu"), "", text, entry, ("-std=c++17", "-O3"), arch, file))

@@ -18,7 +18,7 @@ import pycuda.driver as cuda
 
 from harness.compiler.tools import arch
 from harness.devices import DeviceError, Inputs, Outputs
-from harness.devices.cuda import library
+from harness.devices.cuda import library, roofs
 from harness.devices.cuda.checks import Checks
 from harness.devices.cuda.environment import Gpu
 from harness.devices.cuda.guards import EXACT, violations
@@ -79,6 +79,8 @@ class Worker:
             return compile_all(request.builds)
         if request.what == "facts":
             return {"cublas": library.version()}
+        if request.what == "roofs":
+            return roofs.measure(self._watch, load_probe(self._arch, "roofs.cu", "fma_f32"))
         if request.what == "pair":
             return self._pair(request)
         (build,) = request.builds
