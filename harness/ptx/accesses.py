@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.ptx.lanes import WARP, Array, Mask
+from harness.ptx.native.build import library
 
 SECTOR = 32  # bytes
 BANKS = 32
@@ -110,20 +111,26 @@ def _distinct(rows: Array) -> Array:
 def shared_access(
     offset: Array, lane: Array, width: int, kind: str = "store", read: tuple[Array, Array] | None = None
 ) -> SharedAccess:
-    """Of offsets (n,) in bytes from the start of shared memory, ``width`` bytes each, of the lanes (n,);
-    ``read`` the global addresses that a cp.async copies, and their lanes."""
+    """Of offsets (n,) in bytes from the start of shared memory, ``width`` bytes each, of the ascending lanes
+    (n,); ``read`` the global addresses that a cp.async copies, and their lanes."""
     group = lane // _served(width)
     if kind == "load" and width > 4:
         group = np.where(_alike(offset, lane, 2 * _served(width)), group & ~1, group)
+    if kind != "copy" and (native := library()) is not None:
+        found = np.zeros(3, np.int64)
+        given = (np.ascontiguousarray(each, np.int64) for each in (offset, lane, group))
+        if not native.wavefronts(*given, max(1, width // 4), found):
+            requests, wavefronts, ideal = found.tolist()
+            return SharedAccess(requests, wavefronts, ideal, len(offset) * width)
     banks = _banks(offset, group, width)
-    wavefronts = banks.max(axis=1)
+    worst = banks.max(axis=1)
     if read is not None and len(read[0]):
         at, by = read
         other = _banks(at - at.min() // _ROW * _ROW, by // _served(width), width).max(axis=1)
-        wavefronts[: len(other)] = np.maximum(wavefronts[: len(other)], other[: len(wavefronts)])
+        worst[: len(other)] = np.maximum(worst[: len(other)], other[: len(worst)])
     return SharedAccess(
         requests=len(np.unique(lane // WARP)),
-        wavefronts=int(wavefronts.sum()),
+        wavefronts=int(worst.sum()),
         ideal=int(banks.any(axis=1).sum()),
         bytes=len(offset) * width,
     )

@@ -23,9 +23,9 @@ from harness.ptx.lanes import WARP, Geometry, Mask
 from harness.ptx.launch import refuse
 from harness.ptx.liveness import Step, unset
 from harness.ptx.memory import RESERVED, GlobalMemory
-from harness.ptx.native.stretches import Native
 from harness.ptx.places import Place
 from harness.ptx.state import State
+from harness.ptx.straight.stretches import Native
 from harness.ptx.syntax import Entry, Instruction, Name, PtxError, Register, size_of
 from harness.ptx.tracked import Later, Tracked
 from harness.ptx.undefined import Undefined

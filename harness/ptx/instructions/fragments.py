@@ -1,21 +1,28 @@
 """Fragments of tensor-core instructions: registers of a warp as matrices, and back.
 
-Products are exact and sums are made in float64, then rounded to the accumulator's type: integers come out
-as on the hardware, real numbers within its error bounds.
+Products are exact, sums are made in float64 in the order of k, the accumulator's term last, then rounded to
+the accumulator's type: integers come out as on the hardware, real numbers within its error bounds. Where a C
+compiler is, native/matrices.c does the same, to the bit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 
-from harness.ptx.arithmetic import round_narrow
+from harness.ptx.arithmetic import canonical, round_narrow
 from harness.ptx.builder import SEEN, Builder
 from harness.ptx.hazards import Site, Trap
 from harness.ptx.lanes import WARP, Array, Mask, full
+from harness.ptx.native.build import library
+from harness.ptx.native.matrices import MULTIPLIED, SUMS, Multiply
 from harness.ptx.syntax import Operand, PtxError, Vector
 
 _EIGHTS = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
+_ROUNDED = ("f16", "bf16", "tf32", *_EIGHTS)  # whose sums may be, in float64
 _BITS = {"s4": 4, "u4": 4, "b1": 1, "tf32": 32, **dict.fromkeys(_EIGHTS, 8)}
 
 
@@ -50,21 +57,27 @@ def registers(values: Array, kind: str, saturates: bool = False) -> Array:
     with np.errstate(all="ignore"):
         if kind == "f16":
             return np.ascontiguousarray(round_narrow(values, np.float16)).view(np.uint32)
-        if kind in ("f32", "f64"):
-            return np.ascontiguousarray(values.astype(SEEN[kind])).view(SEEN[f"u{kind[1:]}"])
+        if kind == "f32":
+            return np.ascontiguousarray(canonical(values.astype(np.float32))).view(np.uint32)
+        if kind == "f64":
+            return np.ascontiguousarray(values).view(np.uint64)
     whole = values.astype(np.int64)
     if saturates:
         whole = np.clip(whole, -(1 << 31), (1 << 31) - 1)
     return np.ascontiguousarray(whole.astype(np.uint32))
 
 
-def product(a: Array, b: Array, c: Array, operation: str = "") -> Array:
+def product(a: Array, b: Array, c: Array, kind: str, operation: str = "") -> Array:
     """a·b + c of matrices (warps, rows, columns); of bits with xor or and in place of products."""
-    both = a @ b
+    if kind in _ROUNDED:
+        total = np.zeros(c.shape)
+        for k in range(a.shape[2]):
+            total += a[:, :, k, None] * b[:, k, None, :]
+        return np.asarray(total + c)
+    both = a @ b  # whole numbers, exact in any order
     if operation == "xor":
         both = a.sum(axis=2, keepdims=True) + b.sum(axis=1, keepdims=True) - 2 * both
-    total: Array = both + c
-    return total
+    return np.asarray(both + c)
 
 
 def _items(operand: Operand) -> tuple[Operand, ...]:
@@ -92,10 +105,88 @@ class Words:
         self._puts = [b.write(item) for item in items]
         self.count = len(items)
 
+    def held(self, count: int) -> list[Any]:
+        """The first registers, each an array over the lanes or a scalar."""
+        return [read() for read in self._reads[:count]]
+
     def get(self) -> Array:
-        return np.stack([full(read(), self._state.lanes) for read in self._reads], axis=1)
+        return np.stack([full(each, self._state.lanes) for each in self.held(self.count)], axis=1)
 
     def set(self, words: Array, mask: Mask | None) -> None:
-        columns = np.ascontiguousarray(words.T)
-        for put, column in zip(self._puts, columns, strict=True):
-            put(column, mask)
+        self.put(np.ascontiguousarray(words.T), mask)
+
+    def put(self, columns: Array, mask: Mask | None) -> None:
+        """(registers, lanes); of fewer registers than there are the first ones again."""
+        for i, put in enumerate(self._puts):
+            put(columns[i % len(columns)], mask)
+
+
+class Matrix:
+    """A matrix of a warp, or several one below the other: ``places`` are row and column of each lane's
+    elements, (32, elements), in the order of the registers; more of them repeat the first."""
+
+    def __init__(self, rows: int, columns: int, kind: str, places: tuple[Array, Array]) -> None:
+        self.rows, self.columns, self.kind = rows, columns, kind
+        self.place = places[0] * columns + places[1]
+        self.words = -(-self.place.shape[1] * bits_of(kind) // (64 if kind == "f64" else 32))
+        self._order = np.argsort(self.place.ravel())  # each element is held once
+
+    def decode(self, words: Array) -> Array:
+        """(lanes, registers) to (warps, rows, columns) in float64."""
+        values = elements(words[:, : self.words], self.kind).reshape(-1, self.place.size)
+        return values.take(self._order, axis=1).reshape(-1, self.rows, self.columns)
+
+    def encode(self, values: Array, saturates: bool = False) -> Array:
+        """Matrices to the registers that hold them, (lanes, words)."""
+        held = values.reshape(-1, self.place.size).take(self.place.ravel(), axis=1)
+        return registers(held.reshape(-1, self.place.shape[1]), self.kind, saturates)
+
+
+class Product:
+    """D = A·B + C of matrices in registers; ``copies`` of each lie one below the other."""
+
+    def __init__(
+        self,
+        b: Builder,
+        operands: Sequence[Operand],
+        matrices: Sequence[Matrix],
+        operation: str,
+        saturates: bool,
+        copies: int = 1,
+    ) -> None:
+        self._state, self._operation, self._saturates = b.state, operation, saturates
+        self._out, *self._sources = (Words(b, o, 64 if m.kind == "f64" else 32) for o, m in zip(
+            operands, (matrices[3], *matrices[:3]), strict=True))  # fmt: skip
+        *self._given, self._made = matrices
+        self._copies = copies
+        self._native: Multiply | None = None
+        held = [*self._sources, self._out]
+        if any(w.count % m.words for w, m in zip(held, matrices, strict=True)):
+            raise PtxError("another number of registers than its shape has")
+        kinds = [m.kind for m in matrices]
+        known = not operation and {*kinds[:2]} <= {*MULTIPLIED} and {*kinds[2:]} <= {*SUMS}
+        if known and (found := library()) is not None:
+            one, other = matrices[0], matrices[1]
+            sizes = (copies, one.rows // copies, other.columns, one.columns)
+            eights = {
+                kind: np.arange(256, dtype=np.uint8).view(_EIGHTS[kind]) for kind in {*kinds} & {*_EIGHTS}
+            }
+            places = [m.place for m in matrices]
+            self._native = Multiply(
+                found, sizes, kinds, [m.words for m in matrices], places, eights, saturates
+            )
+
+    def run(self, mask: Mask | None) -> None:
+        if self._native is not None:
+            given = [w for s, m in zip(self._sources, self._given, strict=True) for w in s.held(m.words)]
+            made = self._native.run(given, self._state.lanes, mask)
+        else:
+            with np.errstate(all="ignore"):
+                a, b, c = (
+                    m.decode(s.get()).reshape(-1, m.rows // self._copies, m.columns)
+                    for s, m in zip(self._sources, self._given, strict=True)
+                )
+                made = self._made.encode(
+                    product(a, b, c, self._given[0].kind, self._operation), self._saturates
+                ).T
+        self._out.put(np.ascontiguousarray(made), mask)

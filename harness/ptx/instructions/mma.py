@@ -14,9 +14,9 @@ import numpy as np
 from harness.ptx.builder import Builder, Run
 from harness.ptx.hazards import Site
 from harness.ptx.instructions.common import Known
-from harness.ptx.instructions.fragments import Words, bits_of, elements, product, registers, whole_warps
+from harness.ptx.instructions.fragments import Matrix, Product, bits_of, whole_warps
 from harness.ptx.lanes import WARP, Array, Mask
-from harness.ptx.syntax import Instruction, PtxError
+from harness.ptx.syntax import Instruction, PtxError, Vector
 
 _REALS, _BYTES, _NIBBLES = ("f32", "f16"), ("s8", "u8"), ("s4", "u4")
 # Multiplicands, and for each shape the sums that they have.
@@ -119,40 +119,27 @@ def _quad_places(which: str, layout: str, kind: str) -> Places:
 def _mma(b: Builder, i: Instruction, site: Site) -> Run:
     form = _Form.of(i.op)
     d_kind, a_kind, b_kind, c_kind = form.kinds
-    of = {"a": a_kind, "b": b_kind, "c": c_kind, "d": d_kind}
-    sizes = form.sizes
     quads = form.shape == "m8n8k4" and a_kind == "f16"
-    if quads:
-        places = {
-            which: _quad_places(which, layout, kind)
-            for which, layout, kind in zip("abc", (*form.layouts, ""), (a_kind, b_kind, c_kind), strict=True)
-        }
-        into = _quad_places("c", "", d_kind)
-    else:
-        places = {which: fragment_places(which, *size, bits_of(of[which])) for which, size in sizes.items()}
-        into = places["c"]
     copies = 4 if quads else 1
-    bits = 64 if a_kind == "f64" else 32
-    out, *sources = (Words(b, operand, bits) for operand in i.operands)
-    counts = [s.count * bits // bits_of(of[w]) for w, s in zip("abc", sources, strict=True)]
-    if counts != [places[w][0].shape[1] for w in "abc"]:
-        raise PtxError("another number of registers than its shape has")
-
-    def matrix(which: str, words: Array) -> Array:
-        rows, columns = sizes[which]
-        values = elements(words, of[which]).reshape(-1, WARP, places[which][0].shape[1])
-        result = np.zeros((len(values), copies * rows, columns))
-        result[:, places[which][0], places[which][1]] = values
-        return result.reshape(-1, rows, columns)
+    matrices = []
+    for which, kind, layout in zip(
+        "abcc", (a_kind, b_kind, c_kind, d_kind), (*form.layouts, "", ""), strict=True
+    ):
+        rows, columns = form.sizes[which]
+        places = (
+            _quad_places(which, layout, kind)
+            if quads
+            else fragment_places(which, rows, columns, bits_of(kind))
+        )
+        matrices.append(Matrix(copies * rows, columns, kind, places))
+    for operand, matrix in zip(i.operands, (matrices[3], *matrices[:3]), strict=True):
+        if not isinstance(operand, Vector) or len(operand.items) != matrix.words:
+            raise PtxError("another number of registers than its shape has")
+    multiply = Product(b, i.operands, matrices, form.operation, form.saturates, copies)
 
     def run(mask: Mask | None) -> None:
         whole_warps(mask, site)
-        x, y, z = (matrix(which, source.get()) for which, source in zip("abc", sources, strict=True))
-        with np.errstate(all="ignore"):
-            total = product(x, y, z, form.operation)
-        total = total.reshape(-1, copies * total.shape[1], total.shape[2])
-        held = total[:, into[0], into[1]].reshape(-1, into[0].shape[1])
-        out.set(registers(held, d_kind, form.saturates), mask)
+        multiply.run(mask)
 
     return run
 

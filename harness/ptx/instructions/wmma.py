@@ -7,6 +7,7 @@ eight rows, as ldmatrix reads them.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from harness.ptx.builder import Builder, Run
 from harness.ptx.hazards import Site, Tell, Trap
 from harness.ptx.instructions.common import Known
-from harness.ptx.instructions.fragments import Words, bits_of, elements, product, registers, whole_warps
+from harness.ptx.instructions.fragments import Matrix, Product, Words, bits_of, whole_warps
 from harness.ptx.instructions.memory import accessors
 from harness.ptx.lanes import WARP, Array, Mask, full
 from harness.ptx.syntax import Instruction, Number, PtxError
@@ -55,27 +56,13 @@ class _Fragment:
         self.row, self.column = number % self.rows, number // self.rows * self.per
         self.word = 8 if kind == "f64" else 4  # bytes of a register
 
-    @property
-    def words(self) -> int:
-        """Registers that it needs; those that it has more repeat them."""
-        return self.segments * self.width // self.word
-
-    def decode(self, words: Array) -> Array:
-        """(lanes, registers) to matrices (warps, rows, columns) in float64."""
-        of_lanes = words[:, : self.words].reshape(-1, WARP, self.segments, self.width // self.word)
-        of_rows = of_lanes.transpose(0, 2, 1, 3).reshape(len(of_lanes), -1, self.rows, of_lanes.shape[3])
-        used = np.ascontiguousarray(of_rows.transpose(0, 2, 1, 3))
-        values = elements(used, self.kind).reshape(-1, self.rows, self.columns)
-        return values.transpose(0, 2, 1) if self.transposed else values
-
-    def encode(self, values: Array, saturates: bool = False) -> Array:
-        """Matrices to the registers that it needs, (lanes, words)."""
+    @cached_property
+    def matrix(self) -> Matrix:
+        row = np.repeat(self.row, self.per, axis=1)
+        column = (self.column[:, :, None] + np.arange(self.per)).reshape(WARP, -1)
         if self.transposed:
-            values = values.transpose(0, 2, 1)
-        flat = registers(values, self.kind, saturates)
-        of_rows = flat.reshape(len(values), self.rows, -1, self.width // self.word).transpose(0, 2, 1, 3)
-        of_lanes = of_rows.reshape(-1, self.segments, WARP, self.width // self.word).transpose(0, 2, 1, 3)
-        return np.ascontiguousarray(of_lanes).reshape(-1, self.words)
+            return Matrix(self.columns, self.rows, self.kind, (column, row))
+        return Matrix(self.rows, self.columns, self.kind, (row, column))
 
 
 def _offsets(fragment: _Fragment, stride: Any, lanes: int) -> list[Array]:
@@ -114,9 +101,9 @@ def _wmma_load(b: Builder, i: Instruction, site: Site) -> Run:
         held = np.ascontiguousarray(np.concatenate(found, axis=1)).view(f"u{fragment.word}")
         if words[2] == "c" and fragment.transposed:
             # An accumulator is held by rows, however it lies in memory.
-            held = _Fragment("c", "row", words[6], words[-1]).encode(fragment.decode(held))
+            held = _Fragment("c", "row", words[6], words[-1]).matrix.encode(fragment.matrix.decode(held))
         # Half-precision fragments have twice the registers they need, or more: the others repeat the first.
-        into.set(np.tile(held, (1, into.count // held.shape[1])), mask)
+        into.set(held, mask)
 
     return run
 
@@ -136,7 +123,7 @@ def _wmma_store(b: Builder, i: Instruction, site: Site) -> Run:
         _check_start(start, mask, site, source.count * fragment.word, state.tell)
         if fragment.transposed:
             plain = _Fragment("d", "row", words[6], words[-1])
-            held = fragment.encode(plain.decode(held))
+            held = fragment.matrix.encode(plain.matrix.decode(held))
         segments = np.ascontiguousarray(held).view(np.uint32)
         for s, offset in enumerate(_offsets(fragment, stride(), state.lanes)):
             at[0] = start + offset
@@ -175,14 +162,11 @@ def _wmma_mma(b: Builder, i: Instruction, site: Site) -> Run:
         for which, layout, kind in zip("ab", layouts, multiplicands, strict=True)
     )
     c, d = _Fragment("c", "row", shape, kinds[-1]), _Fragment("d", "row", shape, kinds[0])
-    out, one, two, three = (Words(b, operand, 8 * c.word) for operand in i.operands)
+    multiply = Product(b, i.operands, [f.matrix for f in (a, bb, c, d)], operation, saturates)
 
     def run(mask: Mask | None) -> None:
         whole_warps(mask, site)
-        with np.errstate(all="ignore"):
-            total = product(a.decode(one.get()), bb.decode(two.get()), c.decode(three.get()), operation)
-        held = d.encode(total, saturates)
-        out.set(np.tile(held, (1, out.count // held.shape[1])), mask)
+        multiply.run(mask)
 
     return run
 

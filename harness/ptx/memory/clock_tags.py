@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.ptx.lanes import WARP, Array, Geometry
+from harness.ptx.lanes import WARP, Array
 from harness.ptx.memory.clocks import Clocks
 from harness.ptx.memory.pattern import Pattern
 
@@ -55,7 +55,7 @@ class ClockTags:
         self.copied = np.zeros(cells, bool)  # by cp.async
         self.reads, self.atomics = _Planes(cells, clocks), _Planes(cells, clocks)
 
-    def set(self, write: bool, pattern: Pattern, epoch_of: Any, time: Any, geometry: Geometry) -> None:
+    def set(self, write: bool, pattern: Pattern, epoch: Any, time: Any) -> None:
         if pattern.atomic:
             self.atomics.put(pattern, time)
         elif write:
@@ -66,7 +66,7 @@ class ClockTags:
             self.reads.put(pattern, time)
 
     def clash(
-        self, pattern: Pattern, writes: bool, epoch_of: Any, time: Any, geometry: Geometry
+        self, pattern: Pattern, writes: bool, epoch: Any, time: Any
     ) -> tuple[int, int, int, bool] | None:
         """(cell, lane, other lane, whether that one wrote) of the first race, or None."""
         cell, lane = pattern.cells

@@ -13,6 +13,7 @@ import numpy as np
 from harness.ptx.hazards import Site, Trap
 from harness.ptx.lanes import Array, Geometry
 from harness.ptx.memory.spaces import RANK, SLOT, readable
+from harness.ptx.native.build import Library
 from harness.ptx.syntax import Variable
 
 
@@ -27,12 +28,28 @@ class Layout:
         self._starts, self._sizes = layout(variables, dynamic)
         # Where a variable starts within its slot of the address space.
         self._bias = self._starts if packed else np.zeros_like(self._starts)
+        self._slots = np.stack([self._starts, self._sizes, self._bias], axis=1)[: len(variables)].copy()
         end = int((self._starts + self._sizes).max())
         self.row_size = -(-max(end, 16) // 16) * 16
 
-    def resolve(self, site: Site, active: Array, width: int, lane: Array) -> tuple[Array, Array]:
-        """Of addresses (n,) of these lanes: elements of ``width`` bytes in the storage of all blocks, and
-        offsets in that of one. Traps where one is out of bounds or not aligned."""
+    def places(
+        self, site: Site, address: Array, width: int, lane: Array, native: Library | None
+    ) -> tuple[Array, Array, Array]:
+        """Of addresses (lanes,) where these lanes (n,) access ``width`` bytes: elements in the storage of all
+        blocks, offsets in that of one, (n,) both, and the elements over all lanes, (lanes,) int32. Traps
+        where one is out of bounds or not aligned."""
+        index = np.zeros(len(address), np.int32)
+        if native is not None:
+            element, offset = np.empty_like(lane), np.empty_like(lane)
+            geometry, item = self._geometry, address.dtype.itemsize
+            numbers = (SLOT, self._reserved, self.row_size, geometry.threads, width)
+            if not native.shared_places(address, item, lane, self._slots, *numbers, element, offset, index):
+                return element, offset, index
+        element, offset = self._resolve(site, address[lane], width, lane)
+        index[lane] = element
+        return element, offset, index
+
+    def _resolve(self, site: Site, active: Array, width: int, lane: Array) -> tuple[Array, Array]:
         active = active.astype(np.int64) & 0xFFFFFFFF
         row, active = self._peers(lane, active)
         active = active - self._reserved

@@ -28,6 +28,7 @@ from harness.ptx.memory.shadow import Shadow
 from harness.ptx.memory.shared_layout import Layout
 from harness.ptx.memory.spaces import Change, gather, scatter, update
 from harness.ptx.memory.tags import Tags
+from harness.ptx.native.build import library
 from harness.ptx.syntax import Variable
 
 _PATTERNS = 32  # kept an instruction
@@ -54,6 +55,9 @@ class SharedMemory:
         self._pending = np.zeros(cells, np.int32)  # thread + 1 of a copy in flight
         self._epoch = np.zeros(geometry.count, np.int32)
         self._warp_step = np.zeros(geometry.lanes // WARP, np.int32)
+        # C does what is simplest: no clusters, and no order of a part of a block.
+        self._native = library() if clocks is None and geometry.cluster_size == 1 else None
+        self._last: Array | None = None
         self._tags: Tags | ClockTags | None = None
         self.proxy: AsyncProxy | None = None
         if clocks is not None:
@@ -142,7 +146,7 @@ class SharedMemory:
             self.proxy.check_generic(site, pattern, writes=True)
         self._note(True, pattern)
         self._writes |= pattern.bits
-        self._written[pattern.cells[0]] = True
+        pattern.set_in(self._written)
 
     def copy(self, site: Site, address: Any, width: int, values: Array, mask: Mask | None) -> None:
         """cp.async: the bytes arrive at some time between now and the wait."""
@@ -224,18 +228,15 @@ class SharedMemory:
     def apply(self) -> None:
         """Bring the tags up to the end of the log, in its order."""
         if self._tags is None:
-            self._tags = Tags(len(self._written))
+            self._tags = Tags(len(self._written), self._geometry, self._native)
         for write, pattern, step in self._log[self._applied :]:
-            self._tags.set(write, pattern, self._epoch_of, step, self._geometry)
+            self._tags.set(write, pattern, self._epoch, step)
         self._applied = len(self._log)
-
-    def _epoch_of(self, cell: Array) -> Array:
-        return np.asarray(self._epoch[cell // (self.layout.row_size // self.granule)])
 
     def _compare(self, site: Site, pattern: Pattern, writes: bool) -> None:
         self.apply()
         assert self._tags is not None
-        clash = self._tags.clash(pattern, writes, self._epoch_of, self._warp_step, self._geometry)
+        clash = self._tags.clash(pattern, writes, self._epoch, self._warp_step)
         if clash is None:
             return
         cell, lane, other, was_write = clash
@@ -247,12 +248,12 @@ class SharedMemory:
         self.report("race", f"{verb} {place}, which {who} {before} with no barrier between", site, lane)
 
     def _check_known(self, site: Site, pattern: Pattern) -> None:
-        cell, lane = pattern.cells
-        known = self._written[cell]
-        if known.all():
+        if pattern.all_of(self._written):
             pattern.known = True
             self._sure.append(pattern)
             return
+        cell, lane = pattern.cells
+        known = self._written[cell]
         unknown = np.flatnonzero(~known)
         place = int(cell[unknown[0]]) * self.granule
         why = self.layout.alignment(self.layout.variable(place))
@@ -272,12 +273,17 @@ class SharedMemory:
 
     def _check_clash(self, site: Site, pattern: Pattern) -> None:
         """Two threads that write one byte with one instruction."""
+        if self._last is None:
+            self._last = np.zeros(len(self._written), np.int32)
+        if pattern.clash is None and pattern.alone(self._last):
+            pattern.clash = (-1, -1)
         if pattern.clash is None:
             cell, lane = pattern.cells
-            last = np.empty(len(self._written), np.int64)
-            last[cell] = lane
-            bad = last[cell] != lane
-            pattern.clash = (int(np.argmax(bad)), int(last[cell[np.argmax(bad)]])) if bad.any() else (-1, -1)
+            self._last[cell] = lane
+            bad = self._last[cell] != lane
+            pattern.clash = (
+                (int(np.argmax(bad)), int(self._last[cell[np.argmax(bad)]])) if bad.any() else (-1, -1)
+            )
         i, other = pattern.clash
         if i >= 0:
             cell, lane = pattern.cells
@@ -303,21 +309,16 @@ class SharedMemory:
             ):
                 pattern.address, pattern.mask = address, mask
                 return self._remember(site, pattern)
-        if mask is None:
-            active, lane = address, np.arange(self._geometry.lanes)
-        else:
-            active, lane = address[mask.index], mask.index
-        return self._remember(site, self._build(site, address, mask, width, active, lane))
+        return self._remember(site, self._build(site, address, mask, width))
 
     @staticmethod
     def _remember(site: Site, pattern: Pattern) -> Pattern:
         site.patterns[:] = [pattern, *(p for p in site.patterns if p is not pattern)][:_PATTERNS]
         return pattern
 
-    def _build(
-        self, site: Site, address: Any, mask: Mask | None, width: int, active: Array, lane: Array
-    ) -> Pattern:
-        element, offset = self.layout.resolve(site, active, width, lane)
+    def _build(self, site: Site, address: Array, mask: Mask | None, width: int) -> Pattern:
+        lane = self._geometry.every if mask is None else mask.index
+        element, offset, index = self.layout.places(site, address, width, lane, self._native)
         return Pattern(
             address=address,
             mask=mask,
@@ -325,6 +326,8 @@ class SharedMemory:
             element=element,
             lane=lane,
             offset=offset,
+            index=index,
+            native=self._native,
             granule=self.granule,
             threads=self._geometry.threads,
             site=site,

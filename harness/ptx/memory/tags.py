@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from harness.ptx.lanes import WARP, Array, Geometry
 from harness.ptx.memory.pattern import SEVERAL, SEVERAL_IN_WARP, Pattern
+from harness.ptx.native.build import Library
 
 
 class _Marks:
@@ -15,25 +14,12 @@ class _Marks:
     last one and its step."""
 
     def __init__(self, cells: int) -> None:
-        self.epoch, self.who = np.full(cells, -1, np.int32), np.zeros(cells, np.int32)
-        self.warp, self.step = np.zeros(cells, np.int32), np.zeros(cells, np.int32)
+        self.all = np.zeros((4, cells), np.int32)
+        self.epoch, self.who, self.warp, self.step = self.all
+        self.epoch[:] = -1
 
     def put(self, cell: Array, epoch: Array, who: Array, warp: Array, step: Array) -> None:
         self.epoch[cell], self.who[cell], self.warp[cell], self.step[cell] = epoch, who, warp, step
-
-    def add(self, pattern: Pattern, epoch_of: Any, step: Array, geometry: Geometry) -> tuple[Array, Array]:
-        """More of a kind that may be several. The cells, and for which this is not the first of the epoch."""
-        cell, who, warp = pattern.readers
-        epoch = epoch_of(cell)
-        again = self.epoch[cell] == epoch
-        old, old_warp = self.who[cell], self.warp[cell]
-        same = (old == who) & (who >= 0)
-        in_warp = (old != SEVERAL) & (who != SEVERAL) & (old_warp == warp)
-        merged = np.where(same, who, np.where(in_warp, SEVERAL_IN_WARP, SEVERAL))
-        rows = cell // (len(self.who) // geometry.count)
-        steps = step[rows * (geometry.threads // WARP) + warp]
-        self.put(cell, epoch, np.where(again, merged, who), warp, steps)
-        return cell, again
 
     def unordered(self, cell: Array, epoch: Array, thread: Array, now: Array) -> Array:
         """Where another thread was in this epoch, and no step of the warp lies between."""
@@ -43,35 +29,70 @@ class _Marks:
 
 
 class Tags:
-    """For each cell who wrote it last and who read it since."""
+    """For each cell who wrote it last and who read it since. An access belongs to the ``epoch`` of its block,
+    (blocks,), and the ``step`` of its warp, (warps,)."""
 
-    def __init__(self, cells: int) -> None:
+    def __init__(self, cells: int, geometry: Geometry, native: Library | None) -> None:
         self.writes, self.reads = _Marks(cells), _Marks(cells)
         self.atomic = np.zeros(cells, bool)  # whether all that the writes stand for was
+        self._has_atomics = False
+        self._native, self._cells, self._geometry = native, cells, geometry
 
-    def set(self, write: bool, pattern: Pattern, epoch_of: Any, step: Array, geometry: Geometry) -> None:
-        if not write:
-            self.reads.add(pattern, epoch_of, step, geometry)
-        elif pattern.atomic:
-            cell, again = self.writes.add(pattern, epoch_of, step, geometry)
+    def set(self, write: bool, pattern: Pattern, epoch: Array, step: Array) -> None:
+        if write and pattern.atomic:
+            cell, again = self._add(self.writes, pattern, epoch, step)
             self.atomic[cell] |= ~again
+            self._has_atomics = True
+            return
+        if self._native is not None:
+            marks = self.writes if write else self.reads
+            self._native.tag(marks.all, *self._places(pattern), epoch, step, not write)
+        elif not write:
+            self._add(self.reads, pattern, epoch, step)
         else:
             cell, lane = pattern.cells
-            thread = lane % geometry.threads
-            self.writes.put(cell, epoch_of(cell), thread, thread // WARP, step[lane // WARP])
-            self.atomic[cell] = False
+            thread = lane % self._geometry.threads
+            self.writes.put(cell, epoch[self._row(cell)], thread, thread // WARP, step[lane // WARP])
+        if write and self._has_atomics:
+            self.atomic[pattern.cells[0]] = False
 
     def clash(
-        self, pattern: Pattern, writes: bool, epoch_of: Any, step: Array, geometry: Geometry
+        self, pattern: Pattern, writes: bool, epoch: Array, step: Array
     ) -> tuple[int, int, int, bool] | None:
         """(cell, lane, other thread, whether that one wrote) of the first race, or None."""
-        cell, lane = pattern.cells
-        thread, now, epoch = lane % geometry.threads, step[lane // WARP], epoch_of(cell)
         for marks in (self.writes, self.reads) if writes else (self.writes,):
-            bad = marks.unordered(cell, epoch, thread, now)
-            if pattern.atomic and marks is self.writes:
-                bad &= ~self.atomic[cell]
-            if bad.any():
-                i = int(np.argmax(bad))
+            i = self._first(marks, pattern, epoch, step)
+            if i >= 0:
+                cell, lane = pattern.cells
                 return int(cell[i]), int(lane[i]), int(marks.who[cell[i]]), marks is self.writes
         return None
+
+    def _first(self, marks: _Marks, pattern: Pattern, epoch: Array, step: Array) -> int:
+        """The first of a pattern's cells with a race, or −1."""
+        if self._native is not None and not pattern.atomic:
+            return int(self._native.unordered(marks.all, *self._places(pattern), epoch, step))
+        cell, lane = pattern.cells
+        bad = marks.unordered(cell, epoch[self._row(cell)], lane % self._geometry.threads, step[lane // WARP])
+        if pattern.atomic and marks is self.writes:
+            bad &= ~self.atomic[cell]
+        return int(np.argmax(bad)) if bad.any() else -1
+
+    def _add(self, marks: _Marks, pattern: Pattern, epoch: Array, step: Array) -> tuple[Array, Array]:
+        """More of a kind that may be several. The cells, and for which this is not the first of the epoch."""
+        cell, who, warp = pattern.readers
+        rows = self._row(cell)
+        again = marks.epoch[cell] == epoch[rows]
+        old, old_warp = marks.who[cell], marks.warp[cell]
+        same = (old == who) & (who >= 0)
+        in_warp = (old != SEVERAL) & (who != SEVERAL) & (old_warp == warp)
+        merged = np.where(same, who, np.where(in_warp, SEVERAL_IN_WARP, SEVERAL))
+        steps = step[rows * (self._geometry.threads // WARP) + warp]
+        marks.put(cell, epoch[rows], np.where(again, merged, who), warp, steps)
+        return cell, again
+
+    def _row(self, cell: Array) -> Array:
+        """The block of each cell."""
+        return cell // (self._cells // self._geometry.count)
+
+    def _places(self, pattern: Pattern) -> tuple[Array, Array, int, int]:
+        return pattern.element, pattern.lane, pattern.per, self._geometry.threads

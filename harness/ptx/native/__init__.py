@@ -1,1 +1,1 @@
-"""Straight-line code in C, where a compiler is: the same results as the NumPy functions, to the bit."""
+"""What runs in C where a compiler is: the same results as the NumPy functions, to the bit."""

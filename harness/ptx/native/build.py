@@ -1,4 +1,4 @@
-"""blocks.c compiled for this processor, once, and loaded: by whatever C compiler there is, or not at all.
+"""The C sources compiled for this processor, once, and loaded, by whatever C compiler there is or not at all.
 
 The shared object lies in the cache of compiled kernels ($GEMM_CACHE_DIR, else $XDG_CACHE_HOME or ~/.cache,
 gemm-regression), under a name made of source, compiler, options and processor. NumPy does the work where
@@ -25,6 +25,7 @@ import numpy as np
 
 from harness.ptx.native.operations import FIRST_GATHER, c_cases
 
+_SOURCES = ("blocks.c", "shared.c", "matrices.c")  # one text, in this order
 _COMPILERS = ("cc", "gcc", "clang", "g++", "c++")
 _OPTIONS = (
     "-shared",
@@ -47,15 +48,35 @@ class _Unfit(Exception):
     """Why there is no library, in a few words."""
 
 
+# What each function takes: o an object, n a number, p an address.
+_FUNCTIONS = {
+    "run": "poooono",
+    "shared_places": "onoonnnnnooo",
+    "granules": "onno",
+    "all_set": "oon",
+    "set_all": "oon",
+    "apart": "oono",
+    "tag": "ooonnoon",
+    "unordered": "ooonnoo",
+    "wavefronts": "ooono",
+    "multiply": "pooono",
+}
+_TYPES = {"o": ctypes.py_object, "n": ctypes.c_long, "p": ctypes.c_void_p}
+
+
 class Library:
-    """The functions of blocks.c; ``note`` says which compiler made them."""
+    """The functions of the C sources, as attributes; ``note`` says which compiler made them."""
 
     def __init__(self, shared: ctypes.PyDLL, note: str) -> None:
-        self.run = shared.run
-        self.run.argtypes = [ctypes.c_void_p, *[ctypes.py_object] * 4, ctypes.c_long, ctypes.py_object]
-        self.run.restype = ctypes.c_long
+        for name, takes in _FUNCTIONS.items():
+            function = getattr(shared, name)
+            function.argtypes, function.restype = [_TYPES[each] for each in takes], ctypes.c_long
+            setattr(self, name, function)
         self.note = note
         self._arguments: dict[int, list[Any]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
 
     def arguments(self, lanes: int) -> list[Any]:
         """Of np.empty: for each kind of register an array over so many lanes, then one of a single value."""
@@ -92,7 +113,7 @@ def describe() -> str:
 
 
 def _built() -> tuple[Path, str]:
-    source = Path(__file__).with_name("blocks.c").read_text(encoding="utf-8")
+    source = "".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in _SOURCES)
     source = source.replace("OPERATIONS\n", c_cases() + "\n").replace("FIRST_GATHER", str(FIRST_GATHER))
     problem = "no C compiler"
     for compiler in filter(None, map(shutil.which, _COMPILERS)):

@@ -11,8 +11,8 @@ from harness.ptx.hazards import Site
 from harness.ptx.lanes import Array, Mask
 from harness.ptx.liveness import Step
 from harness.ptx.native.build import Library, library
-from harness.ptx.native.program import Program
-from harness.ptx.native.translate import Load, Stretch, Translator
+from harness.ptx.straight.program import Program
+from harness.ptx.straight.translate import Load, Stretch, Translator
 from harness.ptx.syntax import Address, Instruction, Operand, Register, Vector
 
 # The checks of a load, and then what it reads; None where the instruction's own function has to do.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from harness.ptx.native.build import KINDS, Library
-from harness.ptx.native.translate import Step
+from harness.ptx.straight.translate import Step
 
 _CACHE = 64 * 1024  # bytes that the values of a strip may take
 _STRIPS = (64, 1024)  # lanes

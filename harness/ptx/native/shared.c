@@ -1,0 +1,163 @@
+/* What is checked of each access to shared memory: where it lies, whether something was written there, and who
+ * else was there. Each function does what the NumPy function does that calls it, in one pass over the lanes;
+ * what it cannot do, an access out of bounds among it, it leaves to that one. Arrays are contiguous, but for
+ * addresses; a cell is a granule of the storage, and an element has `per` of them.
+ */
+#include <stdlib.h>
+
+enum { THREADS_OF_WARP = 32, SEVERAL_IN_WARP = -1, SEVERAL = -2, BANKS = 32 };
+
+/* Elements (n,) int64 of `width` bytes in the storage, offsets (n,) int64 in a block's, and elements (lanes,)
+ * int32, of the addresses (lanes,) of the lanes (n,) int64. `slots` (count, 3) int64: start, size and bias of
+ * each variable. 1 where one is out of bounds, or not aligned. */
+long shared_places(Array *address, long item, Array *lane, Array *slots, long slot_bits, long reserved, long row,
+                   long threads, long width, Array *element, Array *offset, Array *index) {
+    const int64_t *lanes = (const int64_t *)lane->data, *slot = (const int64_t *)slots->data;
+    int64_t *elements = (int64_t *)element->data, *offsets = (int64_t *)offset->data;
+    int32_t *indices = (int32_t *)index->data;
+    const char *at = address->data;
+    long n = lane->shape[0], count = slots->shape[0], step = address->strides[0], shift = 0;
+    int64_t low = ((int64_t)1 << slot_bits) - 1;
+    while (1L << shift < width) shift++;
+    for (long i = 0; i < n; i++) {
+        const char *from = at + lanes[i] * step;
+        int64_t where = (int64_t)(item == 4 ? *(const uint32_t *)from : *(const uint64_t *)from) & 0xFFFFFFFF;
+        where -= reserved;
+        int64_t which = (where >> slot_bits) - 1;
+        if (which < 0 || which >= count) return 1;
+        int64_t within = (where & low) - slot[3 * which + 2];
+        if (within < 0 || within + width > slot[3 * which + 1] || (within & (width - 1))) return 1;
+        within += slot[3 * which];
+        offsets[i] = within;
+        elements[i] = (lanes[i] / threads * row + within) >> shift;
+        indices[lanes[i]] = (int32_t)elements[i];
+    }
+    return 0;
+}
+
+/* Sets a bit of `held` for each granule of 1 << shift bytes that an access from `offset` (n,) on has. */
+long granules(Array *offset, long shift, long per, Array *held) {
+    const int64_t *offsets = (const int64_t *)offset->data;
+    uint8_t *bits = (uint8_t *)held->data;
+    long n = offset->shape[0];
+    for (long i = 0; i < n; i++)
+        for (long cell = offsets[i] >> shift, end = cell + per; cell < end; cell++) bits[cell >> 3] |= 1 << (cell & 7);
+    return 0;
+}
+
+/* Whether all cells of these elements are set. */
+long all_set(Array *cells, Array *element, long per) {
+    const uint8_t *set = (const uint8_t *)cells->data;
+    const int64_t *elements = (const int64_t *)element->data;
+    long n = element->shape[0];
+    for (long i = 0; i < n; i++)
+        for (long j = 0; j < per; j++)
+            if (!set[elements[i] * per + j]) return 0;
+    return 1;
+}
+
+long set_all(Array *cells, Array *element, long per) {
+    uint8_t *set = (uint8_t *)cells->data;
+    const int64_t *elements = (const int64_t *)element->data;
+    long n = element->shape[0];
+    for (long i = 0; i < n; i++) memset(set + elements[i] * per, 1, per);
+    return 0;
+}
+
+/* Whether each cell is of one lane alone; `last` (cells,) int32 is overwritten. */
+long apart(Array *element, Array *lane, long per, Array *last) {
+    const int64_t *elements = (const int64_t *)element->data, *lanes = (const int64_t *)lane->data;
+    int32_t *of = (int32_t *)last->data;
+    long n = element->shape[0];
+    for (long i = 0; i < n; i++)
+        for (long j = 0; j < per; j++) of[elements[i] * per + j] = (int32_t)lanes[i];
+    for (long i = 0; i < n; i++)
+        for (long j = 0; j < per; j++)
+            if (of[elements[i] * per + j] != lanes[i]) return 0;
+    return 1;
+}
+
+/* Marks of tags.py: epoch, thread, warp and step of the last access to each cell, (4, cells) int32. */
+typedef struct {
+    int32_t *epoch, *who, *warp, *step;
+} Marks;
+
+static Marks marks_of(Array *marks) {
+    long cells = marks->shape[1];
+    int32_t *at = (int32_t *)marks->data;
+    Marks found = {at, at + cells, at + 2 * cells, at + 3 * cells};
+    return found;
+}
+
+/* A write, or where `joins` a read, by these lanes: `epochs` of each block, `steps` of each warp, int32. */
+long tag(Array *marks, Array *element, Array *lane, long per, long threads, Array *epochs, Array *steps, long joins) {
+    Marks m = marks_of(marks);
+    const int64_t *elements = (const int64_t *)element->data, *lanes = (const int64_t *)lane->data;
+    const int32_t *epoch = (const int32_t *)epochs->data, *step = (const int32_t *)steps->data;
+    long n = element->shape[0];
+    for (long i = 0; i < n; i++) {
+        int32_t thread = lanes[i] % threads, warp = thread / THREADS_OF_WARP;
+        int32_t when = epoch[lanes[i] / threads], now = step[lanes[i] / THREADS_OF_WARP];
+        for (long cell = elements[i] * per, end = cell + per; cell < end; cell++) {
+            int32_t who = thread;
+            if (joins && m.epoch[cell] == when && m.who[cell] != thread)
+                who = m.who[cell] != SEVERAL && m.warp[cell] == warp ? SEVERAL_IN_WARP : SEVERAL;
+            m.epoch[cell] = when;
+            m.who[cell] = who;
+            m.warp[cell] = warp;
+            m.step[cell] = now;
+        }
+    }
+    return 0;
+}
+
+/* The first of the cells of these accesses, numbered one after another, that another thread was at in this
+ * epoch, with no step of the warp between; -1 for none. */
+long unordered(Array *marks, Array *element, Array *lane, long per, long threads, Array *epochs, Array *steps) {
+    Marks m = marks_of(marks);
+    const int64_t *elements = (const int64_t *)element->data, *lanes = (const int64_t *)lane->data;
+    const int32_t *epoch = (const int32_t *)epochs->data, *step = (const int32_t *)steps->data;
+    long n = element->shape[0];
+    for (long i = 0; i < n; i++) {
+        int32_t thread = lanes[i] % threads, warp = thread / THREADS_OF_WARP;
+        int32_t when = epoch[lanes[i] / threads], now = step[lanes[i] / THREADS_OF_WARP];
+        for (long j = 0; j < per; j++) {
+            long cell = elements[i] * per + j;
+            if (m.epoch[cell] != when || m.who[cell] == thread) continue;
+            if (m.who[cell] != SEVERAL && m.warp[cell] == warp && m.step[cell] < now) continue;
+            return i * per + j;
+        }
+    }
+    return -1;
+}
+
+/* Of accesses at `offset` (n,) of lanes (n,), by groups (n,) that are served together, all ascending int64:
+ * requests of warps, wavefronts, and groups, `found` (3,) int64. 1 where there is no memory for it. */
+long wavefronts(Array *offset, Array *lane, Array *group, long words, Array *found) {
+    const int64_t *offsets = (const int64_t *)offset->data, *groups = (const int64_t *)group->data;
+    const int64_t *lanes = (const int64_t *)lane->data;
+    int64_t *result = (int64_t *)found->data, span = 0, warp = -1;
+    long n = offset->shape[0], start = 0;
+    for (long i = 0; i < n; i++)
+        if (offsets[i] / 4 + words > span) span = offsets[i] / 4 + words;
+    uint32_t *seen = calloc(span, sizeof *seen); /* the last group that wanted a word */
+    if (!seen) return 1;
+    while (start < n) {
+        long at = start;
+        int64_t banks[BANKS] = {0}, most = 0;
+        for (; at < n && groups[at] == groups[start]; at++) {
+            result[0] += lanes[at] / THREADS_OF_WARP != warp;
+            warp = lanes[at] / THREADS_OF_WARP;
+            for (int64_t word = offsets[at] / 4, end = word + words; word < end; word++) {
+                if (seen[word] == start + 1) continue;
+                seen[word] = start + 1;
+                if (++banks[word % BANKS] > most) most = banks[word % BANKS];
+            }
+        }
+        result[1] += most;
+        result[2]++;
+        start = at;
+    }
+    free(seen);
+    return 0;
+}
