@@ -10,6 +10,7 @@ import json
 import math
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ from harness.gate.document import document
 from harness.gate.pairs import Pair
 from harness.gate.timed import extra_info
 from harness.gate.timed import run as timed
-from harness.model import Case, Resources
+from harness.model import Case, Config, Resources
 from harness.project.commit import Commit, Tree
 from harness.timing.looks import Rule
 from harness.timing.measurement import Measurement
 from harness.timing.plan import PairPlan, Plan
+from harness.tuning.stored import Evaluation, Failed, Tuned
+from harness.tuning.stored import write as write_tuned
 from harness.verdicts.evidence import UNUSABLE
 from harness.verdicts.paired import SAME_BINARY, Paired
 from harness.verdicts.vocabulary import Policy, VerdictKind
@@ -166,6 +169,44 @@ def comparison() -> dict[str, Any]:
     return document(result, commit, tree, {"name": synthetic.GPU}, "2026-11-21T00:00:00+00:00")
 
 
+def tuned() -> Tuned:
+    """A tuned space of 240 configs, in which TILE_M matters most."""
+    axes = {
+        "TILE_M": (32, 64, 128, 256, 512),
+        "TILE_N": (32, 64, 128),
+        "TILE_K": (8, 16),
+        "STAGES": (1, 2, 3, 4, 5),
+    }
+    axes["PADDING"] = (0, 1)
+    random, baseline = np.random.default_rng(3), stored()
+    evaluations = []
+    for values in product(*axes.values()):
+        if values[0] == 512:
+            continue
+        config = Config(**dict(zip(axes, values, strict=True)))
+        gflops = 2e4 * (1 + values[0] / 100) * (1 + values[1] / 1000) * math.exp(random.normal(0, 0.02))
+        evaluations.append(Evaluation(config, CUBE.flops / gflops / 1e9, gflops, noise=0.001))
+    return Tuned(
+        gpu=baseline.slug,
+        machine_info=baseline.machine_info,
+        commit_info=baseline.commit_info,
+        datetime=baseline.datetime,
+        kernel="register",
+        dtype="f32",
+        problem=CUBE.id,
+        flop=CUBE.flops,
+        objective="gflops",
+        strategy="random_sample",
+        seconds=300.0,
+        axes=axes,
+        evaluations=tuple(evaluations[1:] + evaluations[:1]),
+        failed=(Failed(Config(TILE_M=512, TILE_N=32, TILE_K=8, STAGES=1, PADDING=0), "HANG", "time limit"),),
+        pruned={"too much shared memory": 7},
+        declared=evaluations[0].config,
+        library_gflops=51_000.0,
+    )
+
+
 def save(folder: Path) -> tuple[Path, Path, Path]:
     """Writes all three; the run, the comparison, and the folder of baselines."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -174,6 +215,7 @@ def save(folder: Path) -> tuple[Path, Path, Path]:
     files[0].write_text(json.dumps(run(baseline), allow_nan=False))
     files[1].write_text(json.dumps(comparison(), allow_nan=False))
     series(baseline, files[2])
+    write_tuned(files[2], tuned())
     return files
 
 

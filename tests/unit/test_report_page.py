@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from harness.baselines import BaselineError
 from harness.commands.report import main
-from harness.reports.page import charts, history, records, render, roofs, sources, verdicts
+from harness.reports.page import charts, history, records, render, roofs, sources, spaces, verdicts
 from harness.reports.page.sources import Content, Measured, Source
 from tests.ladder import LADDER, PROJECT
 from tests.unit import made_report, synthetic
@@ -55,6 +56,7 @@ def test_it_takes_runs_comparisons_and_baselines(files: tuple[Path, Path, Path],
     assert [one.judged for one in content.sources] == [True, False]
     assert [one.label for one in content.comparisons] == ["compare.json"]
     assert [len(found) for found in content.histories.values()] == [12]
+    assert [one.name for one in content.tuned] == [f"register-f32-{synthetic.CUBE.id}"]
     (newest,) = sorted(files[2].glob("*/0012_*"))
     again = sources.gather(files[2], [newest])
     assert [one.label for one in again.baselines] == [one.label for one in content.baselines]
@@ -123,16 +125,41 @@ def test_padding_is_against_the_same_config_without() -> None:
     assert (pair["pair"], pair["pad"], pair["change"]) == ("tiled tile32", "+1", pytest.approx(-20))
 
 
-def test_a_heat_map_shows_the_fastest_of_what_falls_together() -> None:
+def test_a_heat_map_has_the_axes_that_vary_the_one_first_that_matters_most() -> None:
     made = source("x", tile32_pad0=1000.0, tile32_pad1=800.0, tile16_pad0=500.0, tile16_pad1=400.0)
-    cells = records.configs(records.cases([made], DECLARED))
-    assert {(c["down"], c["across"]): c["of_best"] for c in cells} == {
-        ("tile32", "pad0"): 100.0,
-        ("tile32", "pad1"): 80.0,
-        ("tile16", "pad0"): 50.0,
-        ("tile16", "pad1"): 40.0,
+    (space,) = spaces.of_cases(records.cases([made], DECLARED))
+    assert space.axes == ("tile", "pad")
+    assert {(c["tile"], c["pad"]): c["of_best"] for c in space.cells} == {
+        ("32", "0"): 100.0,
+        ("32", "1"): 80.0,
+        ("16", "0"): 50.0,
+        ("16", "1"): 40.0,
     }
-    assert records.configs(records.cases([source("x", tile32_pad0=1.0)], DECLARED)) == []
+    assert spaces.of_cases(records.cases([source("x", tile32_pad0=1.0)], DECLARED)) == []
+
+
+def test_a_config_without_a_part_has_a_place() -> None:
+    made = source("x", tile8_pad0=1.0, tile16_pad0=2.0, tile32=3.0)
+    (space,) = spaces.of_cases(records.cases([made], DECLARED))
+    assert {(c["tile"], c["pad"]) for c in space.cells} == {("8", "0"), ("16", "0"), ("32", "–")}
+
+
+def test_of_a_tuned_space_the_best_of_every_cell_of_two_axes_is_shown() -> None:
+    tuned = made_report.tuned()
+    (space,) = spaces.of_tuned([tuned])
+    for down, across in combinations(space.axes, 2):
+        best: dict[tuple[int, int], float] = {}
+        for one in tuned.evaluations:
+            place = one.config[down], one.config[across]
+            best[place] = max(best.get(place, 0.0), one.gflops)
+        shown: dict[tuple[int, int], float] = {}
+        for cell in space.cells:
+            place = int(cell[down]), int(cell[across])
+            shown[place] = max(shown.get(place, 0.0), cell["gflops"])
+        assert shown == pytest.approx(best, rel=1e-5)
+    assert len(space.cells) < len(tuned.evaluations)
+    assert space.axes[0] == "TILE_M"
+    assert "240 configs timed by random_sample, 1 failed, 7 excluded without a GPU; best: tile" in space.note
 
 
 def test_a_case_that_is_not_declared_any_more_is_shown() -> None:
@@ -281,12 +308,3 @@ def test_every_chart_can_be_drawn(name: str, content: Content) -> None:
 def test_a_parameter_that_a_chart_lacks_is_an_error() -> None:
     with pytest.raises(KeyError):
         charts.with_values("ladder", {"nothing": 1})
-
-
-def test_configs_without_a_common_part_have_a_place() -> None:
-    cells = records.configs(
-        records.cases([source("x", tile8_pad0=1.0, tile16_pad0=2.0, tile32=3.0)], DECLARED)
-    )
-    assert {(c["down"], c["across"]) for c in cells} == {
-        ("tile8", "pad0"), ("tile16", "pad0"), ("tile32", "no pad"),
-    }  # fmt: skip

@@ -17,7 +17,6 @@ Record = dict[str, Any]
 Variants = Mapping[str, tuple[int, Kernel, Config, DType]]
 
 _PAD = re.compile(r"-?pad(\d+)")
-_PART = re.compile(r"([a-z_]+)(\d[\dx]*)")
 
 
 def variants(kernels: Sequence[Kernel]) -> Variants:
@@ -43,17 +42,17 @@ def cases(sources: Iterable[Source], declared: Variants) -> list[Record]:
 def _of_source(source: Source, declared: Variants) -> list[Record]:
     found = [_record(source, one, declared) for one in source.cases if one.stats]
     _order_problems(found)
-    for group in _grouped(found, "stage", "dtype", "problem"):
+    for group in grouped(found, "stage", "dtype", "problem"):
         max(group, key=lambda r: float(r["gflops"]))["best"] = True
-    for group in _grouped(found, "stage", "dtype"):
+    for group in grouped(found, "stage", "dtype"):
         configs = [r["config"] for r in group]
         chosen = max(dict.fromkeys(configs), key=configs.count)
         for r in group:
             r["everywhere"] = r["config"] == chosen
-    for group in _grouped(found, "problem"):
+    for group in grouped(found, "problem"):
         slowest = min((r["us"] for r in group if r["stage"] == "naive"), default=None)
         for r in group:
-            r["speedup"] = slowest and _digits(slowest / r["us"], 4)
+            r["speedup"] = slowest and digits(slowest / r["us"], 4)
     return found
 
 
@@ -74,11 +73,11 @@ def _record(source: Source, one: Measured, declared: Variants) -> Record:
         "source": source.label,
         "case": one.case,
         **names,
-        "us": _digits(1e6 * median),
-        "low": _digits(1e6 * stats["q1"]),
-        "high": _digits(1e6 * stats["q3"]),
-        "ms": _digits(1e3 * median, 5),
-        "gflops": _digits(float(info["gflops"]), 6),
+        "us": digits(1e6 * median),
+        "low": digits(1e6 * stats["q1"]),
+        "high": digits(1e6 * stats["q3"]),
+        "ms": digits(1e3 * median, 5),
+        "gflops": digits(float(info["gflops"]), 6),
         "share": _percent(ratio),
         "best": False,
         **_intensities(one.case, names["problem"], declared, info),
@@ -118,7 +117,7 @@ def _intensities(case: str, problem: str, declared: Variants, info: Mapping[str,
     made = {"compulsory": one.flop / max(1, kernel.operation.compulsory_bytes(one.problem, dtype))}
     if not kernel.library and kernel.operation.plain_product:
         made["requested"] = one.flop / max(1, sum(sum(b) for b in expected_bytes(one).values()))
-    return {name: _digits(value, 4) for name, value in made.items()}
+    return {name: digits(value, 4) for name, value in made.items()}
 
 
 def _order_problems(found: Sequence[Record]) -> None:
@@ -150,7 +149,7 @@ def usual_problem(measured: Sequence[Record]) -> str:
 def padding(records: Iterable[Record]) -> list[Record]:
     """The change of the GFLOPS, in %, of each padded config against the same one without padding."""
     found = []
-    for group in _grouped(
+    for group in grouped(
         [r | {"bare": _PAD.sub("", r["config"])} for r in records if _PAD.search(r["config"])],
         *("source", "stage", "dtype", "problem", "bare"),
     ):
@@ -171,38 +170,6 @@ def _pad(record: Record) -> int:
     return int(found[1]) if found else 0
 
 
-def configs(records: Iterable[Record]) -> list[Record]:
-    """Cells of a heat map for each stage with at least three configs at a problem: down the first part of
-    the config that varies, across the rest; the fastest where several fall together."""
-    found = []
-    for group in _grouped(records, "source", "stage", "dtype", "problem"):
-        if len(group) < 3:
-            continue
-        parts = [dict(_PART.findall(r["config"])) for r in group]
-        varying = [
-            n for n in dict.fromkeys(n for p in parts for n in p) if len({p.get(n) for p in parts}) > 1
-        ]
-        cells: dict[tuple[str, str], Record] = {}
-        for r, p in zip(group, parts, strict=True):
-            down, *across = (f"{name}{p[name]}" if name in p else f"no {name}" for name in varying)
-            place = (down, " ".join(across) or "GFLOPS")
-            if place not in cells or r["gflops"] > cells[place]["gflops"]:
-                cells[place] = r
-        best = max(r["gflops"] for r in group)
-        for (down, place_across), r in cells.items():
-            kept = {k: r[k] for k in ("source", "case", "stage", "dtype", "problem", "config", "gflops")}
-            found.append(
-                kept
-                | {
-                    "space": f"{r['stage']} {r['dtype']}",
-                    "down": down,
-                    "across": place_across,
-                    "of_best": _percent(r["gflops"] / best),
-                }
-            )
-    return found
-
-
 def roof_lines(sources: Iterable[Source]) -> list[Record]:
     """The points of the roofs of each source whose GPU is known, or that measured its own."""
     made = []
@@ -219,7 +186,7 @@ def rounds(runs: Iterable[Source], only: Collection[tuple[str, str]] | None = No
     return {
         source.label: {
             one.case: {
-                "us": [_digits(1e6 * s, 5) for s in one.seconds],
+                "us": [digits(1e6 * s, 5) for s in one.seconds],
                 "mhz": one.info.get("round_mhz", []),
                 "celsius": one.info.get("temperatures_c", []),
             }
@@ -230,7 +197,8 @@ def rounds(runs: Iterable[Source], only: Collection[tuple[str, str]] | None = No
     }
 
 
-def _grouped(records: Iterable[Record], *fields: str) -> list[list[Record]]:
+def grouped(records: Iterable[Record], *fields: str) -> list[list[Record]]:
+    """The records with the same values of these fields, in the order they are first seen."""
     groups: defaultdict[tuple[Any, ...], list[Record]] = defaultdict(list)
     for record in records:
         groups[tuple(record[name] for name in fields)].append(record)
@@ -238,8 +206,9 @@ def _grouped(records: Iterable[Record], *fields: str) -> list[list[Record]]:
 
 
 def _percent(share: float | None) -> float | None:
-    return None if share is None else _digits(100 * share, 4)
+    return None if share is None else digits(100 * share, 4)
 
 
-def _digits(value: float, digits: int = 6) -> float:
-    return float(f"{value:.{digits}g}")
+def digits(value: float, kept: int = 6) -> float:
+    """A value with so many significant digits."""
+    return float(f"{value:.{kept}g}")

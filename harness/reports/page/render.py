@@ -12,9 +12,10 @@ import jinja2
 from harness import __version__
 from harness.model import Kernel
 from harness.reports.figures import gflops_text, percent_text
-from harness.reports.page import charts, history, records, verdicts
+from harness.reports.page import charts, history, records, spaces, verdicts
 from harness.reports.page.records import Record
 from harness.reports.page.sources import Compared, Content
+from harness.reports.page.spaces import Space
 from harness.reports.page.verdicts import Said
 
 BUDGET = 5_000_000  # bytes
@@ -57,6 +58,12 @@ def judged(content: Content) -> list[Said]:
     return [*of_runs, *(one for each in content.comparisons for one in verdicts.of_comparison(each))]
 
 
+def heat_maps(content: Content, measured: Sequence[Record]) -> list[Space]:
+    """The tuned spaces, then those of the sources, the largest first."""
+    of_cases = sorted(spaces.of_cases(measured), key=lambda space: -len(space.cells))
+    return [*spaces.of_tuned(content.tuned), *of_cases]
+
+
 def datasets(content: Content, kernels: Sequence[Kernel]) -> dict[str, list[Record]]:
     """The records of every chart but that of single rounds, by name."""
     declared = records.variants(kernels)
@@ -64,7 +71,7 @@ def datasets(content: Content, kernels: Sequence[Kernel]) -> dict[str, list[Reco
     return {
         "cases": measured,
         "padding": records.padding(measured),
-        "configs": records.configs(measured),
+        "configs": [cell for space in heat_maps(content, measured) for cell in space.cells],
         "roofs": records.roof_lines(content.sources),
         "history": history.series(content.histories, declared),
         "compared": [record for each in content.comparisons for record in _intervals(each)],
@@ -92,6 +99,7 @@ def _intervals(compared: Compared) -> Iterable[Record]:
 def _values(content: Content, kernels: Sequence[Kernel], said: Sequence[Said]) -> dict[str, Any]:
     """What the template shows."""
     data = datasets(content, kernels)
+    maps = heat_maps(content, data["cases"])
     measured = data["cases"]
     problem = records.usual_problem(measured)
     labels = [source.label for source in content.sources]
@@ -100,9 +108,8 @@ def _values(content: Content, kernels: Sequence[Kernel], said: Sequence[Said]) -
         "problem": _distinct(sorted(measured, key=lambda r: int(r["place"])), "problem"),
         "dtype": _distinct(measured, "dtype"),
         "stage": _distinct(sorted(measured, key=lambda r: int(r["order"])), "stage"),
-        "space": _distinct(data["configs"], "space"),
+        "space": [one.label for one in maps],
         "padded": _distinct(data["padding"], "problem"),
-        "tuned": _distinct(data["configs"], "problem"),
         "board": history.options(data["history"]),
         "comparison": [each.label for each in content.comparisons],
         "verdict": _distinct([asdict(one) for one in said], "verdict"),
@@ -114,19 +121,13 @@ def _values(content: Content, kernels: Sequence[Kernel], said: Sequence[Said]) -
         "sizes": charts.with_values("sizes", {"source": first["source"], "dtype": first["dtype"]}),
         "roofline": charts.with_values("roofline", chosen),
         "padding": charts.with_values("padding", chosen | {"problem": _among(problem, options["padded"])}),
-        "configs": charts.with_values(
-            "configs",
-            {
-                "source": first["source"],
-                "space": _widest(data["configs"]),
-                "problem": _among(problem, options["tuned"]),
-            },
-        ),
+        "configs": charts.with_values("configs", _first_map(maps)),
         "against": charts.with_values("against", {"one": labels[-1], "other": labels[0]} if labels else {}),
         "history": charts.with_values("history", {"board": first["board"]}),
         "compared": charts.with_values("compared", {"comparison": first["comparison"]}),
         "rounds": charts.specification("rounds"),
     }
+    shown = {one.label: {"axes": one.axes, "note": one.note} for one in maps}
     by_case: dict[str, dict[str, Any]] = {}
     for one in said:
         by_case.setdefault(one.source, {})[one.case] = asdict(one)
@@ -140,7 +141,7 @@ def _values(content: Content, kernels: Sequence[Kernel], said: Sequence[Said]) -
         "specs": specs,
         "bundle": charts.bundle(),
         "version": __version__,
-        "data": {"datasets": data, "specs": specs, "verdicts": by_case},
+        "data": {"datasets": data, "specs": specs, "verdicts": by_case, "spaces": shown},
         "gpus": _distinct([{"gpu": source.gpu} for source in content.sources], "gpu"),
         "to_json": _embedded,
     }
@@ -160,7 +161,9 @@ def _among(wanted: str, there: Sequence[str]) -> str:
     return wanted if wanted in there or not there else there[0]
 
 
-def _widest(cells: Sequence[Record]) -> str:
-    """The space with most cells."""
-    spaces = [r["space"] for r in cells]
-    return max(spaces, key=spaces.count, default="")
+def _first_map(maps: Sequence[Space]) -> dict[str, str]:
+    """The parameters of the heat map that is shown first."""
+    if not maps:
+        return {}
+    axes = maps[0].axes
+    return {"space": maps[0].label, "down": axes[0], "across": axes[min(1, len(axes) - 1)]}

@@ -12,6 +12,7 @@ from harness.baselines.fields import File, checked, commit_of, machine_of, read_
 from harness.baselines.history import of_boards
 from harness.baselines.store import history
 from harness.gate.document import SCHEMA
+from harness.tuning.stored import Tuned, find
 from harness.verdicts.evidence import UNUSABLE
 
 _REMEDY = "give a stored baseline, or what `--benchmark-json` or `compare --json` wrote"
@@ -58,12 +59,13 @@ class Compared:
 @dataclass(frozen=True)
 class Content:
     """All that a report shows: the given ``runs`` and ``comparisons``; the newest baseline of each board,
-    ``baselines``; and all numbered ones, by GPU model, oldest first, ``histories``."""
+    ``baselines``; all numbered ones, by GPU model, oldest first, ``histories``; and ``tuned`` spaces."""
 
     runs: tuple[Source, ...] = ()
     comparisons: tuple[Compared, ...] = ()
     baselines: tuple[Source, ...] = ()
     histories: Mapping[str, Sequence[Baseline]] = field(default_factory=dict)
+    tuned: tuple[Tuned, ...] = ()
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -76,6 +78,7 @@ def gather(root: Path, files: Iterable[Path] = ()) -> Content:
     cannot be read."""
     folders = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
     histories = {name: found for name in folders if (found := history(root, name))}
+    tuned = tuple(one for name in folders for one in find(root, name))
     newest = [
         _of_baseline(boards[-1])
         for found in histories.values()
@@ -91,7 +94,7 @@ def gather(root: Path, files: Iterable[Path] = ()) -> Content:
             runs.append(read_one)
         else:
             newest.append(read_one)
-    return Content(tuple(_named_apart(runs)), tuple(comparisons), tuple(_once(newest)), histories)
+    return Content(tuple(_named_apart(runs)), tuple(comparisons), tuple(_once(newest)), histories, tuned)
 
 
 def read(path: Path) -> Source | Compared:

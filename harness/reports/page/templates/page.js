@@ -154,6 +154,19 @@ function closeCase() {
   remember({ case: "" });
 }
 
+// The axes of a heat map follow its space.
+function axes() {
+  const space = page.spaces[at("configs-space")?.value];
+  if (!space) return;
+  at("configs-note").textContent = space.note;
+  for (const [name, place] of [["down", 0], ["across", Math.min(1, space.axes.length - 1)]]) {
+    const control = at(`configs-${name}`);
+    control.replaceChildren(...space.axes.map((axis) => new Option(axis, axis)));
+    control.selectedIndex = place;
+    control.dispatchEvent(new Event("input"));
+  }
+}
+
 function restore() {
   for (const name of ["text", "stage", "dtype", "problem", "verdict"]) {
     const control = at(`filter-${name}`);
@@ -175,6 +188,8 @@ async function start() {
     });
     at("source").addEventListener("input", () => { remember({ source: chosen() }); table(); });
     at("case-close").onclick = closeCase;
+    axes();
+    at("configs-space")?.addEventListener("input", axes);
     document.addEventListener("click", (event) => {
       const to = event.target.closest("a[data-case]");
       if (to) { event.preventDefault(); openCase(to.dataset.case, to.dataset.source); }
