@@ -1,0 +1,30 @@
+"""What the probes say a GPU can do, beside its datasheet."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+# Of the datasheet's arithmetic at the clock of the probe. DRAM loses some to refresh.
+LEAST = {"f32": 0.97, "f16": 0.95, "bf16": 0.95, "tf32": 0.95, "shared": 0.95, "dram": 0.8}
+
+
+@pytest.mark.gpu
+def test_the_probes_come_near_the_datasheet_and_never_past_it(device: Any) -> None:
+    roofs = device.roofs()
+    print(json.dumps(roofs))
+    shares = {
+        name: _rate(roofs[name]) / roofs[name]["arithmetic"] for name in LEAST if "arithmetic" in roofs[name]
+    }
+    assert {"f32", "shared", "dram"} <= set(shares)
+    if device.info.capability >= (9, 0):  # mma.sync alone reaches less on some of the others
+        assert all(LEAST[name] <= share <= 1.005 for name, share in shares.items()), shares
+    assert roofs["shared"]["gbps"] > roofs["l2"]["gbps"] > roofs["dram"]["gbps"]
+    cycles = roofs["cycles"]
+    assert cycles["fma"] < cycles["shared"] <= cycles["l1"] < cycles["l2"] < cycles["dram"]
+
+
+def _rate(roof: dict[str, float]) -> float:
+    return roof.get("gflops") or roof["gbps"]
