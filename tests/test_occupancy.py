@@ -20,3 +20,6 @@ def test_occupancy_is_the_drivers_own(device: Any) -> None:
     found = json.loads(done.stdout)
     assert len(found) > 50
     assert {name: each for name, each in found.items() if each["driver"] != each["own"]} == {}
+    suggested = {name: each for name, each in found.items() if "suggested" in each}
+    assert len(suggested) >= 2
+    assert {n: each for n, each in suggested.items() if each["suggested"] != each["own_suggestion"]} == {}

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.baselines import BaselineError, write
 from harness.commands import advice as command
-from harness.model import Problem, variant_name
+from harness.model import Case, Problem, variant_name
 from harness.model.legality import GpuLimits, refusals, suggested_block
 from harness.project.suites import TIMED, TIMED_BATCHED
 from harness.reports.advice import page
+from harness.timing.measurement import Measurement
 from harness.tuning.advice import POLICIES, Policy, Target, best_single, mean_share, rank
 from harness.tuning.survey import FILE, Surveyed, every, store, surveyed
 from tests.ladder import LADDER, PROJECT, select
+from tests.unit.replay import ReplayDevice
+from tests.unit.rig import Rig
 from tests.unit.synthetic import CUBE, SECRETS, SLUG, case, five_runs, measurement, merged, run, saved
 
 REGISTERS = {"naive-f32-block32x32": 40}
@@ -133,6 +137,27 @@ def test_a_survey_is_a_run_without_samples_or_secrets(tmp_path: Path) -> None:
     assert found.capability == (9, 0)
     assert found.gflops[CUBE.id][TILED.variant] == pytest.approx(CUBE.gflops(0.02), rel=1e-5)
     assert found.library[CUBE.id][TILED.variant] == pytest.approx(CUBE.gflops(0.01), rel=1e-3)
+
+
+class Even(ReplayDevice):
+    """Every case takes 20 ms."""
+
+    def time(self, case: Case, plan: Any) -> Measurement:
+        return measurement(0.02)
+
+
+def test_a_run_of_the_suite_becomes_a_survey(tmp_path: Path) -> None:
+    """As ``--measure`` makes it: every config of the kernel on every shape, none of them judged."""
+    rig = Rig(tmp_path / "project")
+    done = rig.run("--kernel", "tiled", "--baseline-run", "-m", "gpu", suite="advice", device=Even())
+    assert done.status == 0, done.text
+    store(tmp_path / "project" / "out.json", tmp_path / "baselines")
+    (found,) = every(tmp_path / "baselines")
+    variants = [variant for variant in ADVISED if variant.startswith("tiled-")]
+    legal = {v for v in variants if not refusals(*ADVISED[v], TARGETS[3].limits)}
+    assert {(problem, v) for problem, of in found.gflops.items() for v in of} == {
+        (problem.id, variant) for problem in TIMED for variant in legal
+    }
 
 
 def test_a_survey_comes_before_the_baseline(tmp_path: Path) -> None:

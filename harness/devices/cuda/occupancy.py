@@ -14,11 +14,11 @@ from typing import Any
 
 from cuda.bindings import driver
 
-from harness.compiler.nvcc import Binary, compile_all
+from harness.compiler.nvcc import Binary, compile_all, read_ptxas
 from harness.compiler.static.compiled import dynamic_shared, occupancy_of, variants_of
 from harness.compiler.tools import arch
 from harness.devices.cuda.environment import Gpu
-from harness.model.legality import GpuLimits
+from harness.model.legality import GpuLimits, suggested_block
 from harness.project.loader import load
 
 
@@ -39,6 +39,15 @@ def active_blocks(cubin: bytes, entry: str, threads: int, dynamic: int) -> int:
     return int(checked(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, threads, dynamic)))
 
 
+def suggested(cubin: bytes, entry: str) -> int:
+    """Threads per block that cuOccupancyMaxPotentialBlockSize suggests for a kernel without dynamic shared
+    memory, in the current context."""
+    function = checked(driver.cuModuleGetFunction(checked(driver.cuModuleLoadData(cubin)), entry.encode()))
+    none = driver.CUoccupancyB2DSize(0)
+    status, _, threads = driver.cuOccupancyMaxPotentialBlockSize(function, none, 0, 0)
+    return int(checked((status, threads)))
+
+
 def main(root: Path) -> None:
     capability = Gpu().info().capability
     checked(driver.cuInit(0))
@@ -55,6 +64,11 @@ def main(root: Path) -> None:
         own = occupancy_of(variant, binary, GpuLimits.of(capability))
         driver_says = active_blocks(binary.cubin, binary.symbol, threads, dynamic_shared(variant))
         found[name] = {"driver": driver_says, "own": own.blocks, "limited_by": own.limiter}
+        if kernel.name == "naive":  # its block is free; others state theirs to the compiler
+            made = read_ptxas(binary.symbol, binary.log)
+            limits = GpuLimits.of(capability)
+            found[name]["suggested"] = suggested(binary.cubin, binary.symbol)
+            found[name]["own_suggestion"] = suggested_block(made.registers, made.shared_bytes, limits)
     print(json.dumps(found, indent=1))
 
 
