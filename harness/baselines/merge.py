@@ -35,6 +35,7 @@ _COPIED = (
 )
 _COUNTS = ("outliers", "rounds", "iterations")
 _SET = ("board", "driver", "nvcc", "power_limit_w", "ecc", "mig")
+_MEASURED = ("roofs",)  # of machine_info: differs from run to run
 _OBSERVED = ("cublas_ratio", "sm_clock_mhz", "power_w", "temperature_c")
 
 
@@ -139,7 +140,7 @@ def _refuse_other(first: Run, run: Run) -> None:
         ("commit ", first.commit_info, run.commit_info),
     ):
         for name in (*one, *other):
-            if one.get(name) != other.get(name):
+            if name not in _MEASURED and one.get(name) != other.get(name):
                 raise BaselineError(
                     f"{run.label}: {kind}{name} is {other.get(name)}, but {one.get(name)} in {first.label}; "
                     "a baseline needs runs of one GPU, one software and one commit"

@@ -13,6 +13,7 @@ from harness.claims.rules import (
     compiled,
     counted,
     number,
+    on_each_gpu,
     padding,
     percent,
     products,
@@ -25,6 +26,7 @@ from harness.claims.rules import (
 )
 from harness.claims.tiling import NAIVE
 from harness.tuning.advice import FEEDING, TILED_16, TILED_32
+from harness.tuning.survey import Surveyed
 
 STRIDED = "strided-f32-block32x8"
 BANKS = 32
@@ -50,6 +52,14 @@ def _barriers(facts: Facts) -> Judged:
         (bool(seen), f"`{name}` left out: an H200's values fail the check {seen or 'of nothing'}")
         for name, seen in said.items()
     )
+
+
+def _of_dram(gpu: Surveyed) -> tuple[float, str] | None:
+    """What the naive kernel's threads read a second, a quarter of a FLOP per byte, over what DRAM gives."""
+    gflops, most = speed(gpu, NAIVE, LARGE), gpu.roofs.get("dram", {}).get("gbps")
+    if not gflops or not most:
+        return None
+    return 4 * gflops / most, f"threads read {number(4 * gflops)} GB/s at 4096³, DRAM gives {number(most)}"
 
 
 def _throughput(facts: Facts) -> Judged:
@@ -129,6 +139,7 @@ CLAIMS = (
           holds="which another of these notes forgets"),
     Claim(FEEDING, "ncu", "tiling raises the hit rate of L1", unmeasured,
           unmeasured="hit rates come from Nsight Compute, and are not stored"),
-    Claim(FEEDING, "roofline", "the naive kernel is bound by memory, the tiled one moves towards compute",
-          unmeasured, unmeasured="bounds belong to the roofline"),
+    Claim(FEEDING, "Q5", "the naive kernel is nearly always bound by memory", on_each_gpu(_of_dram, 0, 1),
+          contradicted="its threads read more than DRAM could give: caches serve them",
+          unmeasured="no stored run has measured the bandwidth of DRAM"),
 )  # fmt: skip

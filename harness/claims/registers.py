@@ -25,7 +25,6 @@ from harness.claims.rules import (
     said_of,
     shape,
     speed,
-    unmeasured,
 )
 from harness.model import BlockShape
 from harness.model.legality import GpuLimits, occupancy
@@ -56,6 +55,16 @@ def _resident(facts: Facts) -> Judged:
     held = occupancy(256, 80, 0, LIMITS)
     said = f"{held.blocks} blocks of 256 threads, {percent(held.fraction)} of an A100's warps"
     return together([(abs(held.fraction - 0.4) <= 0.03, said)])
+
+
+def _cycles(what: str) -> Each:
+    """A latency that a run has measured."""
+
+    def measure(gpu: Surveyed) -> tuple[float, str] | None:
+        cycles = gpu.roofs.get("cycles", {}).get(what)
+        return None if cycles is None else (cycles, f"{number(cycles)} cycles")
+
+    return measure
 
 
 def _tensor(top: str) -> Each:
@@ -97,8 +106,14 @@ CLAIMS = (
     Claim(REGISTERS, "1.2", "a thread has about 256 registers",
           equal(256, LIMITS.registers_per_thread, "registers a thread can have:"),
           holds="255; with all of them an SM holds 256 threads, an eighth of what it could"),
-    Claim(REGISTERS, "1.2", "a register takes one cycle, shared memory about 20", unmeasured,
-          unmeasured="latency probes belong to the roofline"),
+    Claim(REGISTERS, "1.2", "a register takes one cycle", on_each_gpu(_cycles("fma"), 0, 1.5),
+          contradicted="an instruction waits that long for the result of the one before it; that is what "
+          "independent products hide", unmeasured="no stored run has measured latencies"),
+    Claim(REGISTERS, "1.1, 1.2", "shared memory takes about 20 cycles",
+          on_each_gpu(_cycles("shared"), 16, 24),
+          contradicted="of a chain of loads, each of which needs the one before it",
+          holds="of a chain of loads, each of which needs the one before it",
+          unmeasured="no stored run has measured latencies"),
     Claim(REGISTERS, "4.2", "8×8 per thread needs about 80 registers",
           all_of(*(compiled((EIGHT,), c, lambda of: of.registers, lambda v: v <= 88, "registers")
                    for c in (A100, H200))),

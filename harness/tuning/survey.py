@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from harness.baselines import BaselineError, Run, current, gpu_slug, load, load_run
 from harness.files import write_whole
@@ -34,6 +35,7 @@ class Surveyed:
             survey, whose cases were timed together.
         library: GFLOPS of the library beside a case, in the same run, by problem id and variant name.
         seconds: median device seconds, as ``gflops``.
+        roofs: what the GPU can do at most, as a run measures it (devices/cuda/roofs.py); empty if none did.
     """
 
     slug: str
@@ -43,6 +45,7 @@ class Surveyed:
     gflops: Mapping[str, Mapping[str, float]]
     library: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     seconds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    roofs: Mapping[str, Any] = field(default_factory=dict)
 
 
 def store(run: Path, root: Path) -> Path:
@@ -106,7 +109,8 @@ def surveyed(root: Path, slug: str) -> Surveyed | None:
     major, minor = map(int, machine["capability"].split("."))
     files = [path.name] if path else []
     files += [FILE] if survey else []
-    return Surveyed(slug, machine["name"], (major, minor), tuple(files), gflops, library, seconds)
+    roofs = machine.get("roofs") or (survey.machine_info.get("roofs") if survey else None) or {}
+    return Surveyed(slug, machine["name"], (major, minor), tuple(files), gflops, library, seconds, roofs)
 
 
 def every(root: Path) -> list[Surveyed]:

@@ -44,6 +44,13 @@ def test_the_middle_run_gives_the_stats(tmp_path: Path) -> None:
     assert entry.info["run_medians"] == medians
 
 
+def test_roofs_that_each_run_measures_may_differ(tmp_path: Path) -> None:
+    runs = five_runs([TILED])
+    for number, document in enumerate(runs):
+        document["machine_info"]["roofs"] = {"dram": {"gbps": 4000.0 + number}}
+    assert merged(tmp_path, runs).machine_info["roofs"] == {"dram": {"gbps": 4000.0}}
+
+
 def all_info(**values: Any) -> Callable[[dict[str, Any]], Any]:
     return lambda d: [b["extra_info"].update(values) for b in d["benchmarks"]]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -159,6 +160,19 @@ def test_a_recommendation_needs_every_shape_that_its_choice_is_timed_at() -> Non
     assert advice.judge(replace(STORED, gpus=(best,))).verdict is HOLDS
     part = replace(here, gflops={LARGE: {chosen: 1.0}})
     assert advice.judge(replace(STORED, gpus=(part,))).verdict is NOT_MEASURED
+
+
+def test_measured_roofs_judge_latencies_and_what_limits_the_naive_kernel() -> None:
+    def on(roofs: Mapping[str, Any]) -> Facts:
+        return Facts((replace(gpu("Test GPU", {LARGE: {NAIVE: 6000.0}}), roofs=roofs),))
+
+    fast = on({"cycles": {"fma": 1.0, "shared": 20.0}, "dram": {"gbps": 30_000.0}})
+    real = on({"cycles": {"fma": 4.1, "shared": 29.0}, "dram": {"gbps": 4000.0}})
+    for text in ("a register takes one", "shared memory takes about", "nearly always bound by memory"):
+        assert claim(text).judge(fast).verdict is HOLDS
+        assert claim(text).judge(real).verdict is CONTRADICTED
+        assert claim(text).judge(on({})).verdict is NOT_MEASURED
+    assert claim("a register takes one").judge(real).figures == ("Test GPU: 4.1 cycles",)
 
 
 def test_planted_bugs_judge_what_is_said_of_barriers() -> None:
