@@ -393,6 +393,16 @@ LADDER: tuple[Kernel, ...] = (
         workspace=Workspace(_counters_and_slabs, _counters),
     ),
     Kernel(
+        name="select",
+        idea="for each problem the stage and config that were measured fastest near it",
+        source=None,
+        entry="",
+        chooses=True,
+        operation=GEMM_BATCHED,
+        dtypes=(F32, F16, BF16, TF32),
+        shape=_library,
+    ),
+    Kernel(
         name="cublas",
         idea="the reference: NVIDIA's library, measured in the same run",
         source=None,

@@ -30,7 +30,7 @@ from harness.verdicts.vocabulary import VerdictKind
 
 _UNUSABLE = (VerdictKind.WRONG, VerdictKind.CRASHED, VerdictKind.AMBIGUOUS)
 _COPIED = (
-    *("case", "variant", "flops", "l2", "duty", "clock_event_reasons"),
+    *("case", "variant", "chosen", "flops", "l2", "duty", "clock_event_reasons"),
     *("registers", "shared_bytes", "local_bytes", "cubin_sha256", "launch"),
 )
 _COUNTS = ("outliers", "rounds", "iterations")

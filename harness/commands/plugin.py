@@ -34,6 +34,7 @@ from harness.model import Case
 from harness.project import selection as cases
 from harness.project.loader import Project, ProjectError, find, load
 from harness.timing.plan import Plan
+from harness.tuning.select import Selector
 from harness.verdicts.vocabulary import CompareFail, Policy
 
 pytest_plugins = [
@@ -105,15 +106,26 @@ def pytest_configure(config: pytest.Config) -> None:
         if config.option.list_cases:  # Nothing is collected, so pytest does not apply it.
             choice = replace(choice, expression=config.option.keyword)
         session.selection = cases.select(session.project, choice, session.capability, emulated)
-    except ValueError as error:
+        if session.gpu is not None:
+            session.selection = _resolved(session)
+    except (ValueError, BaselineError) as error:
         raise pytest.UsageError(str(error)) from None
     if emulated and not session.selection.verify:
         raise pytest.UsageError(
-            f"no GPU ({session.no_gpu}), and {', '.join(config.option.kernel)} is a library call without PTX "
-            "to execute"
+            f"no GPU ({session.no_gpu}), and {', '.join(config.option.kernel)} has no PTX to execute"
         )
     if not (config.option.collectonly or config.option.list_cases):
         _choose_baseline(config, session)
+
+
+def _resolved(session: Session) -> cases.Selection:
+    """The selection with a choice in the place of each case of a kernel that chooses."""
+    found = session.selection
+    if not any(case.kernel.chooses for case in (*found.verify, *found.timed)):
+        return found
+    selector = Selector.of(session.project, session.slug, session.capability)
+    verify, timed = (tuple(map(selector.resolved, part)) for part in (found.verify, found.timed))
+    return replace(found, verify=verify, timed=timed)
 
 
 def _check_numbers(config: pytest.Config) -> None:

@@ -134,7 +134,7 @@ def timed_cases(project: Project, choice: Choice, capability: tuple[int, int]) -
         ]
     else:
         found = list(select(project, choice, capability).timed)
-    found = [case for case in found if not case.kernel.library]
+    found = [case for case in found if case.kernel.compiled]
     if not found:
         raise ValueError(
             "no case of a kernel with a source is selected; `nox -s check -- --list-cases` lists them"

@@ -1,8 +1,8 @@
 """``gemm-regression select SHAPE ... [--gpu NAME]``: which kernel and config to use for a problem, by what
 was measured on that GPU.
 
-Needs neither a GPU nor a compiler. Exit status: 0; 1 for figures that cannot be trusted, or a file that
-cannot be written; 2 for a wrong command line, or a problem that no kernel takes.
+Needs neither a GPU nor a compiler. Exit status: 0; 1 for figures that cannot be trusted, a page that is out
+of date, or a file that cannot be written; 2 for a wrong command line, or a problem that no kernel takes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from harness.commands.common import project_of
 from harness.files import write_whole
 from harness.model import find_dtype, find_problem
 from harness.project.loader import Project
+from harness.reports import accuracy
+from harness.reports.markdown import update_page
 from harness.reports.select import selected_text, why_text
 from harness.tuning.figures import SelectError, gpus
 from harness.tuning.header import header
@@ -35,9 +37,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--dtype", default="f32", metavar="NAME", help="default: f32")
     parser.add_argument("--why", action="store_true", help="explain the choice")
     parser.add_argument("--header", type=Path, metavar="FILE", help="write the choices as a C++ header")
+    parser.add_argument(
+        "--markdown", type=Path, metavar="PAGE", help="update the tables in a page, docs/select.md"
+    )
+    parser.add_argument("--check", action="store_true", help="with --markdown: exit status 1 if it is stale")
     parser.add_argument("--project", type=Path, metavar="PATH", help="default: the nearest project")
     given = parser.parse_args(arguments)
     try:
+        if given.markdown:
+            return _update(given.markdown, project_of(given), given.check)
         if not (given.shapes or given.header):
             raise SelectError("name a problem, such as 4096x64x4096, or --header FILE")
         problems = [find_problem(text) for text in given.shapes]
@@ -60,7 +68,18 @@ def main(arguments: Sequence[str]) -> int:
     except ValueError as error:
         return _fail(str(error), 2)
     except OSError as error:
-        return _fail(f"{given.header}: cannot be written: {error.strerror}", 1)
+        return _fail(f"{given.markdown or given.header}: cannot be written: {error.strerror}", 1)
+    return 0
+
+
+def _update(page: Path, project: Project, check: bool) -> int:
+    section = accuracy.section([Selector.of(project, gpu) for gpu in gpus(project)])
+    try:
+        fresh = update_page(page, section, check, accuracy.BEGIN, accuracy.END)
+    except ValueError as error:
+        return _fail(f"{page}: {error}", 1)
+    if check and not fresh:
+        return _fail(f"{page}: out of date; `python -m harness select --markdown {page}` updates it", 1)
     return 0
 
 

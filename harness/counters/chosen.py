@@ -31,11 +31,12 @@ def chosen(
             selected = select(project, replace(choice, expression=""), capability, emulated=True).verify
             found = [c for c in selected if (c.kernel.name, c.dtype, c.config) in names]
         else:
-            found = [case for v in every if not v[0].library or choice.kernels for case in counted(v)]
+            found = [case for v in every if v[0].compiled or choice.kernels for case in counted(v)]
         fits = fitting(choice.expression)
         found = [case for case in found if fits(case.id)]
-    if library := next((case for case in found if case.kernel.library), None):
-        raise ValueError(f"{library.id}: a library has no PTX to count")
+    if bare := next((case for case in found if not case.kernel.compiled), None):
+        what = "a library" if bare.kernel.library else "a choice among kernels"
+        raise ValueError(f"{bare.id}: {what} has no PTX to count")
     if not found:
         raise ValueError(nothing_fits(choice.expression, project.kernels))
     return found

@@ -50,6 +50,8 @@ class Against:
     def __call__(self, case: Case, entry: BaselineEntry, threshold: float) -> Paired:
         """The result of the paired comparison. The margin is half the gate's ``threshold`` for the case,
         since a suspected regression exceeds the whole threshold."""
+        if case.chosen_for and entry.info.get("chosen") != case.choice:
+            return _none(f"{case.choice} was chosen, and {entry.info.get('chosen')} when it was measured")
         if entry.dirty:
             return _none(f"the baseline was measured with uncommitted changes to {entry.commit[:12]}")
         try:

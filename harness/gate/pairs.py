@@ -34,11 +34,11 @@ class Pair:
 
 
 def pairs_of(cases: Sequence[Case], commit: Commit, capability: tuple[int, int]) -> list[Pair]:
-    """A pair for each case that is not a library call, in the same order; both sides compiled.
+    """A pair for each case that is compiled from source, in the same order; both sides compiled.
 
     Raises ToolchainError without a compiler.
     """
-    ours = [case for case in cases if not case.kernel.library]
+    ours = [case for case in cases if case.kernel.compiled]
     bases = [commit.counterpart(case) for case in ours]
     both = dict.fromkeys(_variant(case) for case in (*ours, *bases) if isinstance(case, Case))
     built = dict(zip(both, compile_all(list(both), arch(capability)), strict=True))

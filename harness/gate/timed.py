@@ -159,7 +159,8 @@ def extra_info(result: Result) -> dict[str, Any]:
     m, v, case = result.measurement, result.verdict, result.case
     info: dict[str, Any] = {
         "case": case.id,
-        "variant": case.variant,
+        "variant": case.listed.variant,
+        **({"chosen": case.choice} if case.choice else {}),
         "flops": case.flop,
         "verdict": str(v.kind),
         "verdict_reason": v.reason,

@@ -14,12 +14,26 @@ from harness.model.problem import Problem
 
 @dataclass(frozen=True)
 class Case:
-    """kernel × dtype × config × problem. Its id is the test id, the baseline key and the report row."""
+    """kernel × dtype × config × problem. Its id is the test id, the baseline key and the report row.
+
+    ``chosen_for``: the case of a kernel that chooses, whose choice this is; it has the id of that case, so
+    that the id does not depend on the choice."""
 
     kernel: Kernel
     dtype: DType
     config: Config
     problem: Problem
+    chosen_for: Case | None = None
+
+    @property
+    def listed(self) -> Case:
+        """The case of the suite: this one, or the one it was chosen for."""
+        return self.chosen_for or self
+
+    @property
+    def choice(self) -> str:
+        """What was chosen, such as ``tiled-tile32-pad0``; empty for a case that is no choice."""
+        return f"{self.kernel.name}-{self.config.label}".rstrip("-") if self.chosen_for else ""
 
     @property
     def variant(self) -> str:
@@ -28,7 +42,7 @@ class Case:
 
     @property
     def id(self) -> str:
-        return f"{self.variant}-{self.problem.id}"
+        return f"{self.listed.variant}-{self.problem.id}"
 
     @property
     def launch(self) -> Launch:

@@ -87,7 +87,9 @@ class Workspace:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel under test. ``source`` None means a library call (cuBLAS), which has no config.
+    """A kernel under test. ``source`` None means a library call (cuBLAS), which has no config; or, with
+    ``chooses``, a row that is for each problem the declared kernel and config that `harness.tuning.select`
+    chooses.
 
     ``source`` is the ``.cu`` file, relative to the declaration; ``include``: additional include folders.
     ``entry`` names the ``__global__`` function: its plain name, with namespace (``ns::gemm``), or an instance
@@ -130,6 +132,7 @@ class Kernel:
     duty: float = 1.0
     grid: Callable[[BlockShape, Problem], tuple[int, int, int]] | None = None
     waived: tuple[Waiver, ...] = ()
+    chooses: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.source, str):
@@ -144,7 +147,13 @@ class Kernel:
 
     @property
     def library(self) -> bool:
-        return self.source is None
+        """Whether it is a library call."""
+        return self.source is None and not self.chooses
+
+    @property
+    def compiled(self) -> bool:
+        """Whether it has a source of its own."""
+        return self.source is not None
 
     @property
     def declared(self) -> tuple[Config, ...]:
@@ -187,7 +196,7 @@ class Kernel:
 
     def narrowed(self, problem: Problem) -> Problem:
         """The problem, restricted to what the parameters can express."""
-        return problem if self.library else narrow(self.signature, self.operation, problem)
+        return narrow(self.signature, self.operation, problem) if self.compiled else problem
 
 
 def variant_name(kernel: Kernel, config: Config, dtype: DType) -> str:

@@ -64,7 +64,7 @@ _TABLE: dict[tuple[int, ...], GpuLimits] = {
 def refusals(kernel: Kernel, config: Config, dtype: DType, limits: GpuLimits) -> tuple[str, ...]:
     """Why this variant cannot run on such a GPU, one line per reason; empty if it can."""
     reasons = list(_capability_refusals(kernel, dtype, limits))
-    if not kernel.library:
+    if kernel.compiled:
         reasons += shape_refusals(kernel.shape_of(config, dtype), limits)
     return tuple(reasons)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from harness.model import Case, Config, DType, Kernel, Problem
+from harness.model.legality import GpuLimits, refusals
 
 MOST_FLOP = 2**26  # of a substitute for a refused problem: the interpreter needs seconds for it
 
@@ -44,6 +45,36 @@ def fitted(
             seen.add(problem)
         if runs or reasons:
             yield Fitted(asked, Case(kernel, dtype, config, problem), reasons, runs)
+
+
+def choosable(
+    found: Iterable[Fitted], kernels: Sequence[Kernel], limits: GpuLimits, timed: bool
+) -> Iterator[Fitted]:
+    """The same, but what a kernel that chooses has no candidate for is refused; and what is ``timed`` of it
+    is left out where it is too large to time any candidate."""
+    for each in found:
+        case = each.case
+        if not case.kernel.chooses or each.reasons:
+            yield each
+            continue
+        there = candidates(kernels, case.dtype, case.problem, limits)
+        largest = max((kernel.largest_timed for kernel, _ in there), default=None)
+        if largest is None:
+            yield each._replace(reasons=("no kernel accepts it",), runs=False)
+        elif not timed or case.problem.flops <= largest:
+            yield each
+
+
+def candidates(
+    kernels: Iterable[Kernel], dtype: DType, problem: Problem, limits: GpuLimits
+) -> Iterator[tuple[Kernel, Config]]:
+    """What there is to choose from for alpha·A·B + beta·C, in the order of declaration: compiled kernels that
+    compute it, with the configs that are legal on such a GPU and accept the problem."""
+    for kernel in kernels:
+        if kernel.compiled and kernel.operation.plain_product and dtype in kernel.dtypes:
+            for config in kernel.declared:
+                if not refusals(kernel, config, dtype, limits) and not kernel.refusals(config, problem):
+                    yield kernel, config
 
 
 def _near(kernel: Kernel, config: Config, problem: Problem) -> tuple[Problem, bool]:

@@ -167,7 +167,9 @@ def _faults(kernel: Kernel) -> Iterator[str]:
     for name in ("include", "features", "flags"):
         if not isinstance(getattr(kernel, name), tuple):
             yield f"{name} is not a tuple: write ({getattr(kernel, name)!r},)"
-    if kernel.library:
+    if kernel.compiled and kernel.chooses:
+        yield "it chooses among the other kernels, so it has no source"
+    if not kernel.compiled:
         return
     try:
         kernel.signature  # noqa: B018

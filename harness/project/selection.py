@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from harness.model import Case, Config, DType, Kernel, Problem, find_problem, variant_name
 from harness.model.legality import GpuLimits, legal_variants, refusals
-from harness.project.fitting import Fitted, exactly
+from harness.project.fitting import Fitted, choosable, exactly
 from harness.project.loader import Project
 from harness.project.names import find_config, find_kernel, find_suite, near_text, nothing_fits, unknown
 from harness.project.suites import SPARSE, SPARSE_BATCHED, Suite
@@ -98,8 +98,8 @@ class Selection:
 def select(
     project: Project, choice: Choice, capability: tuple[int, int], emulated: bool = False
 ) -> Selection:
-    """The selected cases, for a GPU with this compute capability, or ``emulated``: without library calls, and
-    each variant also with indices that need more than 32 bits.
+    """The selected cases, for a GPU with this compute capability, or ``emulated``: without library calls and
+    choices, and each variant also with indices that need more than 32 bits.
 
     Raises ValueError, in one line, for a name that does not exist, has no case in the suite or is illegal on
     such a GPU, for a problem that no selected kernel accepts, and if nothing matches the expression.
@@ -108,7 +108,7 @@ def select(
     suite = find_suite(project.suites, choice.suite)
     every = variants(project, choice, capability)
     kernels = chosen_kernels(project.kernels, choice.kernels)
-    executed = [kernel for kernel in kernels if not (emulated and kernel.library)]
+    executed = [kernel for kernel in kernels if kernel.compiled or not emulated]
     problems = list(dict.fromkeys(find_problem(text) for text in choice.shapes))
     verify = list(suite.verify(executed, limits, emulated and not problems))
     timed = suite.time(kernels, limits)
@@ -117,6 +117,8 @@ def select(
         verify, timed = _on(verify, problems), _on(timed, [p for p in problems if p.flops])
     elif emulated:
         verify += [each for each in _on(verify, [SPARSE, SPARSE_BATCHED]) if each.runs]
+    verify = list(choosable(verify, project.kernels, limits, timed=False))
+    timed = list(choosable(timed, project.kernels, limits, timed=True))
     if not problems:
         _check_each_is_verified(verify, suite)
     _check_sizes(each for each in verify if problems and each.runs)

@@ -122,7 +122,9 @@ class Suite:
         return (*self.verified, *batched, *(self.verified_integer if dtype.integer else ()))
 
     def timed_of(self, kernel: Kernel, config: Config) -> tuple[Problem, ...]:
-        """The problems to time a config on, before they are adapted to it."""
+        """The problems to time a config on, before they are adapted to it; a choice, on all."""
+        if kernel.chooses:
+            return (*self.timed, *(self.timed_batched if kernel.operation.batched else ()))
         default = self.advised or config == kernel.configs[0]
         if kernel.operation.batched:
             return self.timed_batched if default else self.timed_batched_others

@@ -19,7 +19,7 @@ class Row:
     """One case.
 
     Attributes:
-        stage, config, dtype, problem: its names.
+        stage, config, dtype, problem: its names; of a choice, ``config`` is what was chosen.
         gflops: GFLOPS at the median; None if unknown, as are the next ones.
         cublas_ratio: speed relative to cuBLAS's.
         change, per_clock: relative change of the GFLOPS, and of the work per SM clock cycle.
@@ -51,8 +51,8 @@ class Row:
 def row(case: Case, verdict: Verdict, cublas_ratio: float | None, policy: Policy) -> Row:
     """The row of a judged case."""
     return Row(
-        stage=case.kernel.name,
-        config=case.config.label,
+        stage=case.listed.kernel.name,
+        config=case.choice or case.config.label,
         dtype=case.dtype.name,
         problem=case.problem.id,
         gflops=verdict.gflops,

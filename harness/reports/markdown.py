@@ -92,12 +92,12 @@ def readme_section(baselines: Sequence[Baseline], kernels: Sequence[Kernel]) -> 
     return "\n\n".join(f"{_provenance(b)}\n\n{_ladder(b, kernels)}" for b in baselines) or NO_BASELINE
 
 
-def replaced(readme: str, section: str) -> str:
-    """The README with the section between its markers. Raises ValueError unless it has each marker once."""
-    if readme.count(BEGIN) != 1 or readme.count(END) != 1 or readme.index(BEGIN) > readme.index(END):
-        raise ValueError(f"needs the line {BEGIN} once, and {END} once after it")
-    before, _, rest = readme.partition(BEGIN)
-    return f"{before}{BEGIN}\n{section}\n{END}{rest.partition(END)[2]}"
+def replaced(page: str, section: str, begin: str = BEGIN, end: str = END) -> str:
+    """A page with the section between its markers. Raises ValueError unless it has each marker once."""
+    if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
+        raise ValueError(f"needs the line {begin} once, and {end} once after it")
+    before, _, rest = page.partition(begin)
+    return f"{before}{begin}\n{section}\n{end}{rest.partition(end)[2]}"
 
 
 def _provenance(baseline: Baseline) -> str:
@@ -119,7 +119,7 @@ def _ladder(baseline: Baseline, kernels: Sequence[Kernel]) -> str:
             configs = [(entry, c.label) for entry, c in zip(stored, kernel.configs, strict=True) if entry]
             if configs:
                 best, label = max(configs, key=lambda pair: pair[0].gflops)
-                lines.append(_line(kernel, str(dtype), label, best))
+                lines.append(_line(kernel, str(dtype), str(best.info.get("chosen", label)), best))
     return table_text(
         ("stage", "idea", "dtype", "best config", "GFLOPS", "% of cuBLAS", "noise floor"), "llllrrr", lines
     )
@@ -151,12 +151,17 @@ def safe(text: str) -> str:
 def update_readme(
     readme: Path, baselines: Sequence[Baseline], kernels: Sequence[Kernel], check: bool
 ) -> bool:
-    """Updates the README's table, unless ``check``; returns whether it was already up to date.
+    """Updates the README's table, as ``update_page``."""
+    return update_page(readme, readme_section(baselines, kernels), check)
 
-    Raises ValueError if the README has no markers for it, OSError if it cannot be read or written.
+
+def update_page(page: Path, section: str, check: bool, begin: str = BEGIN, end: str = END) -> bool:
+    """Puts a section between the markers of a page, unless ``check``; returns whether it was already there.
+
+    Raises ValueError if the page has no markers for it, OSError if it cannot be read or written.
     """
-    text = readme.read_text(encoding="utf-8")
-    wanted = replaced(text, readme_section(baselines, kernels))
+    text = page.read_text(encoding="utf-8")
+    wanted = replaced(text, section, begin, end)
     if text != wanted and not check:
-        write_whole(readme, wanted)
+        write_whole(page, wanted)
     return text == wanted

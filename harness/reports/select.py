@@ -34,7 +34,8 @@ def why_text(s: Selected) -> list[str]:
 def _why(s: Selected) -> Iterator[str]:
     yield f"options for nvcc: {' '.join(f'-D {name}={value}' for name, value in s.config.items())}"
     if s.found is None:
-        yield f"the notes recommend {s.rule}; of the kernels that take the problem, this one comes nearest"
+        nearest = "" if s.rule.startswith(f"{s.variant.name} ") else "; this is the nearest that takes it"
+        yield f"the notes recommend {s.rule}{nearest}"
         yield "`nox -s baseline` on such a GPU replaces the notes by figures"
         return
     if s.measured:

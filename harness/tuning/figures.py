@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from harness.baselines import Baseline, BaselineError, current, load
+from harness.baselines import BaselineError, current, gpu_slug, load, load_run
 from harness.model import Case, Kernel, Problem, find_problem, variant_name
 from harness.model.legality import GpuLimits
 from harness.project.loader import Project
 from harness.tuning import stored
 from harness.tuning.rules import Variant
+from harness.tuning.survey import FILE as SURVEY
 from harness.tuning.table import Figure
 
 _ARCH = re.compile(r"sm_(\d+)(\d)a?")
@@ -30,14 +32,16 @@ class Known:
         gpu: its folder, ``nvidia-h200``, or an architecture, ``sm_90``.
         limits: of its compute capability.
         figures: speeds of declared kernels on plain problems (tight, alpha 1, beta 0), legal or not: first
-            those of its newest baseline, then those of tuned spaces. Empty without stored measurements.
+            those of its newest baseline, then of the survey of advised configs, then of tuned spaces.
         library: GFLOPS of the library, by dtype and problem.
+        rows: GFLOPS of choices measured as a row of the baseline, by dtype and problem.
     """
 
     gpu: str
     limits: GpuLimits
     figures: tuple[Figure, ...] = ()
     library: Mapping[tuple[str, Problem], float] = field(default_factory=dict)
+    rows: Mapping[tuple[str, Problem], float] = field(default_factory=dict)
 
 
 def gpus(project: Project) -> list[str]:
@@ -47,9 +51,12 @@ def gpus(project: Project) -> list[str]:
 
 
 def _sources(project: Project, gpu: str) -> list[Path]:
+    """The files with figures of a GPU model, in the order in which they count."""
+    folder = project.baselines / gpu
     newest = current(project.baselines, gpu)
-    tuned = sorted((project.baselines / gpu / stored.FOLDER).glob("*.json"))
-    return [*([newest] if newest else []), *tuned]
+    survey = folder / SURVEY
+    tuned = sorted((folder / stored.FOLDER).glob("*.json"))
+    return [*([newest] if newest else []), *([survey] if survey.is_file() else []), *tuned]
 
 
 def known(project: Project, gpu: str, capability: tuple[int, int] | None = None) -> Known:
@@ -74,45 +81,55 @@ def known(project: Project, gpu: str, capability: tuple[int, int] | None = None)
 
 
 def _measured(project: Project, gpu: str) -> Known:
-    path = current(project.baselines, gpu)
-    baseline = load(path) if path else None
-    if baseline:
-        baseline.require_gpu(gpu, gpu)
-    tuned = stored.find(project.baselines, gpu)
-    machine = baseline.machine_info if baseline else tuned[0].machine_info
-    try:
-        major, minor = map(int, str(machine["capability"]).split("."))
-        limits = GpuLimits.of((major, minor))
-    except ValueError as error:
-        raise BaselineError(f"{path or gpu}: {error}") from None
     named = {
         variant_name(kernel, config, dtype): Variant(kernel, config, dtype)
         for kernel in project.kernels
         for dtype in kernel.dtypes
-        for config in kernel.configs
+        for config in kernel.declared
     }
-    every = _of_baseline(baseline, named) if baseline else []
-    own = [figure for figure in every if not figure.variant.kernel.library]
-    own += [figure for one in tuned for figure in _of_tuned(one, project.kernels)]
+    machines: list[Mapping[str, object]] = []
+    every: list[Figure] = []
+    folder = project.baselines / gpu
+    if path := current(project.baselines, gpu):
+        baseline = load(path)
+        machines.append(baseline.machine_info)
+        found = ((e.info, e.group) for e in baseline.entries.values())
+        every += _of_cases(found, named, path.name)
+    if (survey := folder / SURVEY).is_file():
+        run = load_run(survey)
+        machines.append(run.machine_info)
+        found = ((r["extra_info"], str(r["group"])) for r in run.records.values())
+        every += _of_cases(found, named, survey.name)
+    for one in stored.find(project.baselines, gpu):
+        machines.append(one.machine_info)
+        every += _of_tuned(one, project.kernels)
+    for machine in machines:
+        if gpu_slug(str(machine["name"])) != gpu:
+            raise BaselineError(f"{folder}: it holds a file of {machine['name']}; remove it")
+    try:
+        major, minor = map(int, str(machines[0]["capability"]).split("."))
+        limits = GpuLimits.of((major, minor))
+    except ValueError as error:
+        raise BaselineError(f"{folder}: {error}") from None
     return Known(
         gpu,
         limits,
-        tuple(own),
+        tuple(figure for figure in every if figure.variant.kernel.compiled),
         {(f.variant.dtype.name, f.problem): f.gflops for f in every if f.variant.kernel.library},
+        {(f.variant.dtype.name, f.problem): f.gflops for f in every if f.variant.kernel.chooses},
     )
 
 
-def _of_baseline(baseline: Baseline, named: Mapping[str, Variant]) -> list[Figure]:
-    """The figures of variants that are still declared."""
-    source = baseline.path.name if baseline.path else "the baseline"
-    found = []
-    for entry in baseline.entries.values():
-        variant = named.get(str(entry.info.get("variant")))
-        if variant is None or not _plain(problem := find_problem(entry.group)):
+def _of_cases(
+    cases: Iterable[tuple[Mapping[str, Any], str]], named: Mapping[str, Variant], source: str
+) -> Iterator[Figure]:
+    """The figures of variants that are still declared, from the records of cases and their problems."""
+    for info, group in cases:
+        variant = named.get(str(info.get("variant")))
+        if variant is None or not _plain(problem := find_problem(group)):
             continue
-        if entry.case_id == Case(variant.kernel, variant.dtype, variant.config, problem).id:
-            found.append(Figure(variant, problem, entry.gflops, source))
-    return found
+        if info["case"] == Case(variant.kernel, variant.dtype, variant.config, problem).id:
+            yield Figure(variant, problem, float(info["gflops"]), source)
 
 
 def _of_tuned(one: stored.Tuned, kernels: tuple[Kernel, ...]) -> Iterator[Figure]:

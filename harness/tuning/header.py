@@ -11,7 +11,7 @@ from pathlib import Path
 from harness.tuning.figures import Known, SelectError
 from harness.tuning.rules import FIELDS, Rule, Variant, rules
 from harness.tuning.select import Selector
-from harness.tuning.table import BITS, NEIGHBOURS, WEIGHT, Table
+from harness.tuning.table import BITS, NEIGHBOURS, SHIFT, WEIGHT, Table
 
 _KINDS = ("multiple_of", "at_least", "at_most", "square")
 _PLACE = re.compile(r"@(\w+)@")
@@ -47,6 +47,7 @@ def header(selector: Selector) -> str:
         "bits": str(BITS),
         "neighbours": str(NEIGHBOURS),
         "weight": str(WEIGHT),
+        "shift": str(SHIFT),
         "most_rows": str(max(len(table.rows) for table in tables)),
         "rules": _lines(_rule(rule) for of in of_variant for rule in of) or "  {3, 0, 0},",
         "choices": _lines(_choices(variants, of_variant)),

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from harness.model import F32, Config, DType, Kernel, Problem, find_dtype, find_problem
+from harness.model import F32, Case, Config, DType, Kernel, Problem, find_dtype, find_problem
 from harness.model.legality import refusals as illegal
+from harness.project.fitting import candidates
 from harness.project.loader import Project, find, load
 from harness.tuning import notes, rules
 from harness.tuning.figures import Known, SelectError, known
@@ -71,7 +72,7 @@ class Selector:
     """Chooses for one GPU, with its figures loaded once."""
 
     def __init__(self, kernels: Sequence[Kernel], known: Known) -> None:
-        self.kernels = tuple(kernel for kernel in kernels if not kernel.library)
+        self.kernels = tuple(kernel for kernel in kernels if kernel.compiled)
         self.known = known
 
     @classmethod
@@ -90,26 +91,26 @@ class Selector:
     @cached_property
     def tables(self) -> dict[Key, Table]:
         """Speeds by dtype, layout, and single matrices or batches."""
-        return tables(self.figures, _takes_all)
+        return tables(self.figures, takes_all)
 
     def variants(self, problem: Problem, dtype: DType) -> list[Variant]:
         """The declared variants that are legal on the GPU and take the problem. Raises SelectError, with the
         reason, if there is none."""
+        limits = self.known.limits
+        found = [Variant(k, c, dtype) for k, c in candidates(self.kernels, dtype, problem, limits)]
+        if taking := [variant for variant in found if not rules.refusals(variant, problem)]:
+            return taking
         own = [kernel for kernel in self.kernels if kernel.operation.plain_product]
-        every = [Variant(k, config, d) for k in own for d in k.dtypes if d == dtype for config in k.configs]
+        every = [Variant(k, config, dtype) for k in own if dtype in k.dtypes for config in k.declared]
         if not every:
             there = dict.fromkeys(d.name for kernel in own for d in kernel.dtypes)
             raise SelectError(f"no kernel takes {dtype}; there are kernels for {', '.join(there) or 'none'}")
-        legal = [v for v in every if not illegal(v.kernel, v.config, v.dtype, self.known.limits)]
-        if not legal:
-            first = every[0]
-            reasons = illegal(first.kernel, first.config, first.dtype, self.known.limits)
-            raise SelectError(f"no {dtype} kernel can run on {self.known.gpu}: {reasons[0]}")
-        taking = [v for v in legal if not rules.refusals(v, problem)]
-        if not taking:
-            reasons = rules.refusals(legal[-1], problem)
-            raise SelectError(f"no {dtype} kernel takes {problem.id}: {legal[-1].kernel.name}: {reasons[0]}")
-        return taking
+        reasons = [illegal(v.kernel, v.config, v.dtype, limits) for v in every]
+        if all(reasons):
+            raise SelectError(f"no {dtype} kernel can run on {self.known.gpu}: {reasons[0][0]}")
+        last = next(v for v, reason in zip(reversed(every), reversed(reasons), strict=True) if not reason)
+        refused = rules.refusals(last, problem)[0]
+        raise SelectError(f"no {dtype} kernel takes {problem.id}: {last.kernel.name}: {refused}")
 
     def select(self, problem: Problem, dtype: DType = F32) -> Selected:
         """The variant for a problem: by figures, where there are any of its dtype, layout, and kind (a batch
@@ -117,7 +118,7 @@ class Selector:
         table = self.tables.get(key_of(problem, dtype.name))
         found = choose(table, problem, lambda v: not rules.refusals(v, problem)) if table else None
         if found is None:
-            variant, rule = notes.choose(self.variants(problem, dtype), problem)
+            variant, rule = notes.choose(self.variants(problem, dtype), problem, self.known.limits)
             return Selected(problem, dtype, self.known.gpu, variant, rule=rule)
         size = problem.m, problem.n, problem.k, problem.batch
         here = [
@@ -137,8 +138,16 @@ class Selector:
             library_gflops=self.known.library.get((dtype.name, Problem(*size[:3], batch=size[3]))),
         )
 
+    def resolved(self, case: Case) -> Case:
+        """A case of a kernel that chooses as the case of its choice; any other as it is. Raises as
+        ``select``."""
+        if not case.kernel.chooses:
+            return case
+        chosen = self.select(case.problem, case.dtype)
+        return Case(chosen.kernel, case.dtype, chosen.config, case.problem, chosen_for=case)
 
-def _takes_all(variant: Variant) -> bool:
+
+def takes_all(variant: Variant) -> bool:
     """Whether it takes every problem of its kind that fits a launch."""
     of = rules.rules(variant)
     return of is not None and all(

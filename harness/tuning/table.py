@@ -14,8 +14,9 @@ from harness.tuning.rules import Variant
 NEIGHBOURS = 3  # measured shapes that a choice rests on
 BEST = 100_000  # the speed of the fastest variant at a shape; those of the others are relative to it
 KEPT = 8  # the fastest variants at a shape, of which a table has columns
-BITS = 10  # of the fraction of a logarithm
-WEIGHT = 1 << 44  # of a neighbour at distance 1; three such weights times BEST fit in 63 bits
+BITS = 16  # of the fraction of a logarithm: 4096 and 4097 are 23 units apart
+WEIGHT = 1 << 24  # of the nearest shape; a shape at twice its distance has a quarter
+SHIFT = 12  # bits of a squared distance that do not count for weights, so that all fits in 63
 
 Place = tuple[int, int, int, int]
 Key = tuple[str, str, bool]  # dtype, layout, whether there is more than one matrix
@@ -74,7 +75,7 @@ def key_of(problem: Problem, dtype: str) -> Key:
 
 
 def log2_fixed(value: int) -> int:
-    """⌊log2(value) · 2^BITS⌋ for 1 ≤ value < 2^32, with the rounding of 32-bit squares."""
+    """⌊log2(value) · 2^BITS⌋ for 1 ≤ value < 2^32, up to two units less by the rounding of 32-bit squares."""
     whole = value.bit_length() - 1
     x, result = value << (31 - whole), whole
     for _ in range(BITS):
@@ -156,8 +157,9 @@ def choose(table: Table, problem: Problem, takes: Callable[[Variant], bool]) -> 
 
 def _estimate(column: int, rows: Sequence[Row], distances: Sequence[int]) -> int:
     total = weights = 0
+    nearest = max(1, distances[0] >> SHIFT)
     for row, away in zip(rows, distances, strict=True):
         if row.speeds[column]:
-            weight = WEIGHT // max(1, away)
+            weight = WEIGHT * nearest // max(1, away >> SHIFT)
             total, weights = total + weight * row.speeds[column], weights + weight
     return total // weights

@@ -241,4 +241,4 @@ def _edit(texts: Mapping[str, str], name: str, start: int, end: int, other: str)
 
 def everything() -> tuple[Mutant, ...]:
     """The mutants of every stage."""
-    return tuple(mutant for kernel in LADDER if not kernel.library for mutant in generated(kernel))
+    return tuple(mutant for kernel in LADDER if kernel.compiled for mutant in generated(kernel))

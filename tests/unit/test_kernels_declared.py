@@ -14,7 +14,7 @@ from harness.model import F32, Config, Kernel
 from harness.model.parameters import parse_parameters
 from tests.ladder import KERNELS_DIR, LADDER
 
-KERNELS = [kernel for kernel in LADDER if not kernel.library]
+KERNELS = [kernel for kernel in LADDER if kernel.compiled]
 # Both are multiplied, and of one type.
 MULTIPLIED = re.compile(r"const (\w+)\* A, .*const \1\* B, ")
 

@@ -56,7 +56,7 @@ def test_rows_are_aligned_for_vectors_of_each_width_and_of_none(ld: str) -> None
     assert {math.gcd(getattr(p, ld), 8) for p in VERIFIED if p.m > 1 and p.k > 1} >= {1, 2, 4, 8}
 
 
-@pytest.mark.parametrize("kernel", [k for k in LADDER if not k.library], ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", [k for k in LADDER if k.compiled], ids=lambda kernel: kernel.name)
 def test_every_config_meets_whole_tiles_and_four_of_them_along_k(kernel: object) -> None:
     kernel = find_kernel(getattr(kernel, "name", ""))
     for config, dtype in legal_variants(kernel, H200):
@@ -70,17 +70,18 @@ def test_every_config_meets_whole_tiles_and_four_of_them_along_k(kernel: object)
 
 
 def test_full_verifies_every_legal_variant_on_every_problem() -> None:
-    cases = select().verify
+    cases = [case for case in select().verify if not case.kernel.chooses]
     expected = sum(
         len(legal_variants(kernel, H200)) * len((*VERIFIED, *VERIFIED_BATCHED * kernel.operation.batched))
         for kernel in LADDER
+        if not kernel.chooses
     )
     assert len(set(cases)) == len(cases) == expected
 
 
 def test_full_times_defaults_everywhere_and_the_others_on_two_problems() -> None:
     cases = select().timed
-    for kernel in LADDER:
+    for kernel in (kernel for kernel in LADDER if not kernel.chooses):
         problems = TIMED_BATCHED if kernel.operation.batched else TIMED
         squares = {Problem(1024, 1024, 1024), Problem(4096, 4096, 4096)}
         few = set(TIMED_BATCHED[2:4]) if kernel.operation.batched else squares
@@ -104,7 +105,7 @@ def test_an_interpreter_is_spared_large_problems_of_a_batched_kernel_without_a_b
 
 
 def test_an_interpreter_gets_whole_tiles_of_each_config_and_many_along_m_of_the_first() -> None:
-    kernels = [kernel for kernel in LADDER if not kernel.library and not kernel.operation.batched]
+    kernels = [kernel for kernel in LADDER if kernel.compiled and not kernel.operation.batched]
     cases = [each.case for each in PROJECT.suites["full"].verify(kernels, H200, emulated=True)]
     for kernel in kernels:
         for config, dtype in legal_variants(kernel, H200):

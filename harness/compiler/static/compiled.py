@@ -117,6 +117,6 @@ def variants_of(arch: str, kernels: Iterable[Kernel]) -> dict[str, Variant]:
     return {
         variant_name(kernel, config, dtype): (kernel, config, dtype)
         for kernel in kernels
-        if not kernel.library
+        if kernel.compiled
         for config, dtype in legal_variants(kernel, limits)
     }

@@ -34,6 +34,8 @@ class Build:
     @classmethod
     def of(cls, case: Case, capability: tuple[int, int]) -> Build:
         kernel = case.kernel
+        if kernel.chooses:
+            raise ValueError(f"{case.id}: nothing was chosen for it")
         if kernel.source is None:
             return cls(case.variant, case.dtype.name, None, "", (), "")
         name, dtype, file, sm = case.variant, case.dtype.name, kernel.source.name, arch(capability)

@@ -373,7 +373,7 @@ def a_case(kernel: Kernel) -> Case:
 
 
 @needs_c
-@pytest.mark.parametrize("kernel", [k for k in LADDER if not k.library], ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", [k for k in LADDER if k.compiled], ids=lambda kernel: kernel.name)
 def test_a_kernel_gives_what_it_gives_on_numpy(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     case = a_case(kernel)
     for counting in (True, False):

@@ -1,0 +1,240 @@
+"""The row of the ladder that is, for each problem, what `select` chooses: timed, judged and stored like a
+kernel, under an id without the choice."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.baselines import BaselineEntry, load_run, merge_runs, write
+from harness.commands.select import main as command
+from harness.counters.chosen import chosen as counted
+from harness.devices.cuda.protocol import Build
+from harness.gate.against import Against
+from harness.gate.timed import observation
+from harness.model import F32, Case, Config, Problem
+from harness.model.legality import GpuLimits
+from harness.project.loader import ProjectError, load
+from harness.project.selection import Choice, select
+from harness.reports import row
+from harness.timing.measurement import Measurement
+from harness.tuning.accuracy import Summary, outcomes
+from harness.tuning.figures import Known
+from harness.tuning.select import Selector
+from harness.verdicts.vocabulary import Policy, Verdict, VerdictKind
+from tests.ladder import H200, LADDER, PROJECT, find_kernel
+from tests.unit.replay import ReplayDevice
+from tests.unit.rig import Outcome, Rig
+from tests.unit.synthetic import CUBE, SLUG, case, five_runs, measurement, merged
+from tests.unit.test_select import EVEN, FIGURES, LARGE, SMALL, figure, selector
+
+CHOICE = find_kernel("select")
+ROWS = select(PROJECT, Choice(kernels=("select",)), H200)
+ROW = Case(CHOICE, F32, Config(), CUBE)
+F32_SQUARES = ("--kernel", "select", "-k", "select-f32 and not batch")
+
+
+def resolved(config: int = 0) -> Case:
+    """The row as if that config of `tiled` had been chosen."""
+    return replace(case("tiled", config), chosen_for=ROW)
+
+
+class Replay(ReplayDevice):
+    """Answers for a choice with the recording of what was chosen."""
+
+    def time(self, case: Case, plan: Any) -> Measurement:
+        return super().time(replace(case, chosen_for=None), plan)
+
+
+def test_it_is_timed_at_every_problem_that_a_kernel_takes() -> None:
+    own = [c for c in select(PROJECT, Choice(), H200).timed if c.kernel.compiled]
+    wanted = {(c.problem, c.dtype) for c in own if c.kernel.operation.plain_product}
+    assert {(c.problem, c.dtype) for c in ROWS.timed} == wanted
+    assert {c.id for c in ROWS.timed} >= {"select-f32-4096x64x4096", "select-f32-8x8x8-batch65535"}
+    refused = {each.refusal for each in ROWS.refused}
+    assert "select-f16 8x8x8-batch65535: no kernel accepts it" in refused
+
+
+def test_it_is_verified_on_a_gpu_and_not_emulated() -> None:
+    assert {c.kernel.name for c in ROWS.verify} == {"select"}
+    emulated = select(PROJECT, Choice(), H200, emulated=True).verify
+    assert "select" not in {c.kernel.name for c in emulated}
+
+
+def test_every_row_has_a_choice_that_can_run_there() -> None:
+    selector = Selector.of(PROJECT, "nvidia-h200")
+    for asked in (*ROWS.timed, *ROWS.verify):
+        found = selector.resolved(asked)
+        assert found.id == asked.id
+        assert found.kernel.compiled
+        assert not found.refusals
+        assert found.problem == asked.problem
+    assert selector.resolved(case("tiled")) == case("tiled")
+
+
+def test_a_choice_has_the_id_of_the_row_and_the_launch_of_the_kernel() -> None:
+    of = resolved()
+    assert (of.id, of.variant) == (f"select-f32-{CUBE.id}", "tiled-f32-tile32-pad0")
+    assert of.choice == "tiled-tile32-pad0"
+    assert case("tiled").choice == ""
+    assert of.launch == case("tiled").launch
+    assert observation(of, measurement()).case_id == of.id
+    assert not observation(of, measurement()).library
+    shown = row(of, Verdict(VerdictKind.PASS, "WITHIN_THRESHOLD"), None, Policy())
+    assert (shown.stage, shown.config) == ("select", "tiled-tile32-pad0")
+
+
+def test_without_a_choice_nothing_runs() -> None:
+    with pytest.raises(ValueError, match="select-f32-4096x4096x4096: nothing was chosen for it"):
+        Build.of(ROW, H200)
+    with pytest.raises(ValueError, match="a choice among kernels has no PTX to count"):
+        counted(PROJECT, Choice(), H200, [ROW.id])
+    assert not CHOICE.library
+
+
+def test_a_declaration_that_chooses_has_no_source(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.gemm-regression]\nkernels = "k.py"\n')
+    (tmp_path / "a.cu").write_text("")
+    (tmp_path / "k.py").write_text(
+        "from harness.model import BlockShape, Kernel\n"
+        "KERNELS = (Kernel('a', 'a.cu', 'a', BlockShape((1, 1), (1, 1)), chooses=True),)\n"
+    )
+    with pytest.raises(ProjectError, match="it chooses among the other kernels, so it has no source"):
+        load(tmp_path)
+
+
+def measured(rig: Rig, *more: str, run: int = 0) -> Outcome:
+    return rig.run(*F32_SQUARES, *more, device=Replay(run))
+
+
+def test_a_row_is_measured_stored_and_judged(rig: Rig) -> None:
+    first = measured(rig)
+    assert first.status == 1
+    assert set(first.failures) == {f"test_performance[select-f32-{n}x{n}x{n}]" for n in (1024, 2048, 4095)}
+    assert all("NO_BASELINE" in message for message in first.failures.values())
+
+    runs = []
+    for number in range(5):
+        assert measured(rig, "--baseline-run", run=number).status == 0
+        runs.append((rig.root / "out.json").rename(rig.root / f"run_{number}.json"))
+    (stored,) = rig.baselines.glob("*.json")
+    from harness.baselines import load as load_baseline
+
+    merged_runs = merge_runs([load_run(run) for run in runs], load_baseline(stored))
+    path = write(merged_runs, rig.baselines)
+    entry = load_baseline(path).entry("select-f32-2048x2048x2048")
+    assert entry is not None
+    assert entry.info["variant"] == "select-f32"
+    assert entry.info["chosen"] == "double_buffered-tile128x128x16-thread8x8-pad4-stages2"
+
+    again = measured(rig)
+    assert again.status == 0, again.text
+    assert "double_buffered-tile128x128x16" in " ".join(again.row("select-f32-2048x2048x2048"))
+    info = again.timed["select-f32-2048x2048x2048"]["extra_info"]
+    assert (info["verdict"], info["chosen"]) == ("PASS", entry.info["chosen"])
+
+
+def test_a_baseline_that_cannot_be_trusted_is_told(rig: Rig) -> None:
+    (stored,) = rig.baselines.glob("*.json")
+    stored.write_text(stored.read_text().replace("PASS", "FAIL", 1)[:-100])
+    outcome = measured(rig)
+    assert outcome.status == 4
+    assert len(outcome.errors) == 1
+
+
+def test_another_choice_is_not_paired_with_the_old_one() -> None:
+    entry = BaselineEntry(
+        "", CUBE.id, {}, {"chosen": "tiled-tile16-pad0", "dirty": False, "commit": "0" * 40}
+    )
+    against = Against(None, H200, "cold", PROJECT)  # type: ignore[arg-type]
+    paired = against(resolved(), entry, 0.01)
+    assert paired.detail == "tiled-tile32-pad0 was chosen, and tiled-tile16-pad0 when it was measured"
+
+
+def test_the_table_in_the_readme_shows_what_was_chosen(tmp_path: Path) -> None:
+    from harness.reports.markdown import readme_section
+
+    runs = five_runs([case("tiled")])
+    for document in runs:
+        info = document["benchmarks"][0]["extra_info"]
+        text = json.dumps(document).replace("tiled-f32-tile32-pad0-4096", "select-f32-4096")
+        document.clear()
+        document.update(json.loads(text))
+        document["benchmarks"][0]["extra_info"] |= {"variant": "select-f32", "chosen": "tiled-tile32-pad0"}
+        assert info["case"] == case("tiled").id
+    section = readme_section([merged(tmp_path, runs)], LADDER)
+    assert "| select | for each problem" in section
+    assert "| tiled-tile32-pad0 |" in section
+
+
+# How far choices are behind the best
+
+
+def test_with_its_own_figures_a_choice_is_the_best_and_without_it_may_not_be() -> None:
+    found = {one.problem.m: one for one in outcomes(selector())}
+    assert [one.share for one in found.values()] == [1.0, 1.0, 1.0]
+    # Without 64, large is ahead at 512 and 4096, and has half the speed at 64.
+    assert found[64].left_out is not None
+    assert found[64].left_out.kernel is LARGE
+    assert found[64].share_left_out == pytest.approx(0.5)
+    assert found[4096].share_left_out == pytest.approx(1.0)
+
+
+def test_only_what_was_measured_at_a_shape_is_chosen_for_it_without_its_figures() -> None:
+    figures = [*FIGURES, figure(EVEN, Problem(512, 512, 512), 1e6)]
+    found = {one.problem.m: one for one in outcomes(selector(figures, SMALL, LARGE, EVEN))}
+    assert found[4096].left_out is not None
+    assert found[4096].left_out.kernel is LARGE
+    assert found[512].share_left_out == pytest.approx(512 / 1e6)
+
+
+def test_a_row_of_its_own_is_compared_too() -> None:
+    of = selector()
+    known = replace(of.known, rows={("f32", Problem(512, 512, 512)): 256.0})
+    found = {one.problem.m: one.row for one in outcomes(Selector(of.kernels, known))}
+    assert found == {64: None, 512: 0.5, 4096: None}
+
+
+def test_the_ladder_is_within_five_percent_of_the_best_at_every_timed_shape() -> None:
+    found = list(outcomes(Selector.of(PROJECT, "nvidia-h200")))
+    assert len(found) > 40
+    for shares in ([one.share for one in found], [one.row for one in found]):
+        summary = Summary.of(shares)
+        if summary is not None:
+            assert summary.worst >= 0.95
+            assert summary.mean >= 0.99
+
+
+def test_a_single_shape_has_nothing_to_be_chosen_by_without_it() -> None:
+    (one,) = outcomes(selector(FIGURES[:2]))
+    assert (one.left_out, one.share_left_out) == (None, None)
+    assert Summary.of([None]) is None
+
+
+def test_the_page_is_up_to_date() -> None:
+    page = str(PROJECT.root / "docs" / "select.md")
+    assert command(["--check", "--markdown", page, "--project", str(PROJECT.root)]) == 0
+
+
+def test_a_page_that_is_not_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.gemm-regression]\nkernels = "kernels"\n')
+    (tmp_path / "kernels").symlink_to(PROJECT.root / "kernels")
+    write(merged(tmp_path, five_runs([case("tiled")])), tmp_path / "baselines" / SLUG)
+    page = tmp_path / "select.md"
+    page.write_text("# Page\n\n<!-- select:begin -->\n<!-- select:end -->\n")
+    words = ["--markdown", str(page), "--project", str(tmp_path)]
+    assert command([*words, "--check"]) == 1
+    assert "out of date; `python -m harness select --markdown" in capsys.readouterr().err
+    assert command(words) == command([*words, "--check"]) == 0
+    assert f"### {SLUG}" in page.read_text()
+    page.write_text("no markers")
+    assert command([*words, "--check"]) == 1
+
+
+def test_on_a_gpu_without_a_baseline_the_notes_choose() -> None:
+    known = Known("new-gpu", GpuLimits.of(H200))
+    assert Selector(LADDER, known).resolved(ROW).choice
