@@ -35,7 +35,7 @@ KB = 1024
 
 def _fastest(facts: Facts, problem: str = LARGE) -> Iterator[tuple[Surveyed, str, float, StaticFigures]]:
     """The fastest FP32 kernel on each GPU, with its speed and what the compiler makes of it."""
-    libraries = {kernel.name for kernel in facts.kernels if kernel.library}
+    libraries = {kernel.name for kernel in facts.kernels if not kernel.compiled}
     for gpu in facts.gpus:
         known = static_of(facts, gpu.capability)
         own = {

@@ -116,7 +116,7 @@ def policy(name: str, least: float = 0.9) -> Predicate:
     (chosen,) = (one for one in POLICIES if one.name == name)
 
     def on(facts: Facts, gpu: Surveyed) -> tuple[bool, str] | None:
-        libraries = {kernel.name for kernel in facts.kernels if kernel.library}
+        libraries = {kernel.name for kernel in facts.kernels if not kernel.compiled}
         speeds = {
             problem: {n: s for n, s in of.items() if n.split("-")[0] not in libraries}
             for problem, of in gpu.gflops.items()

@@ -99,7 +99,7 @@ def _edges(facts: Facts) -> Judged:
             name = f"{kernel.name}-f32-{kernel.configs[0].label}".rstrip("-")
             whole = speed(gpu, name, LARGE)
             ragged = [s for n in (4095, 4097) if (s := speed(gpu, name, f"{n}x{n}x{n}"))]
-            if whole and ragged and not kernel.library:
+            if whole and ragged and kernel.compiled:
                 share = min(ragged) / whole
                 found.append((share < 0.95, f"{gpu.name}, {kernel.name}: {number(100 * share)} %"))
     return together(found)

@@ -70,8 +70,8 @@ def main(args: Sequence[str]) -> int:
     os.sched_setaffinity(0, {max(cores)})
     try:
         case = find_case(load(find(Path.cwd())), options.case, ARCHES[ARCH])
-        if case.kernel.library:
-            raise ValueError(f"{case.id}: a library has no PTX to run")
+        if not case.kernel.compiled:
+            raise ValueError(f"{case.id}: it has no PTX to run")
         print(f"{case.id}, {ARCH}, one core of {cpu_name()}")
         print(f"Python {platform.python_version()}, NumPy {np.__version__}, {describe()}; {busy}")
         for title, counting in (("all checks on", False), ("and counters", True)):

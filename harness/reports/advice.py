@@ -39,7 +39,7 @@ def _of_gpu(
     one: Surveyed, target: Target, kernels: Sequence[Kernel], rivals: Sequence[Policy]
 ) -> Iterator[str]:
     problems = [find_problem(text) for text in one.gflops]
-    libraries = {kernel.name for kernel in kernels if kernel.library}
+    libraries = {kernel.name for kernel in kernels if not kernel.compiled}
     speeds = {
         group: {name: speed for name, speed in of.items() if name.split("-")[0] not in libraries}
         for group, of in one.gflops.items()

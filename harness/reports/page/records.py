@@ -98,7 +98,7 @@ def names_of(case: str, info: Mapping[str, Any], declared: Variants) -> Record:
             "stage": kernel.name,
             "order": number,
             "dtype": dtype.name,
-            "config": config.label,
+            "config": str(info.get("chosen") or config.label),
             "problem": problem,
         }
     stage, _, rest = variant.partition("-")
@@ -115,7 +115,7 @@ def _intensities(case: str, problem: str, declared: Variants, info: Mapping[str,
     _, kernel, config, dtype = found
     one = Case(kernel, dtype, config, find_problem(problem))
     made = {"compulsory": one.flop / max(1, kernel.operation.compulsory_bytes(one.problem, dtype))}
-    if not kernel.library and kernel.operation.plain_product:
+    if kernel.compiled and kernel.operation.plain_product:
         made["requested"] = one.flop / max(1, sum(sum(b) for b in expected_bytes(one).values()))
     return {name: digits(value, 4) for name, value in made.items()}
 
