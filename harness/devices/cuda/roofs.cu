@@ -112,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(256) shared_bytes(int rounds, unsig
 #pragma unroll
         for (int j = 0; j < 16; ++j) {
             uint4 v;
-            asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+            asm volatile("ld.volatile.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                          : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at + j % 4 * 4096));
             sum += v.x ^ v.y ^ v.z ^ v.w;
         }
@@ -138,38 +138,39 @@ extern "C" __global__ void __launch_bounds__(512) global_bytes(const uint4* from
 
 // Latencies. Each leaves cycles in out[0].
 
-// next[at[i]] = at[i + 1], around: a chain through memory.
-extern "C" __global__ void chain(const unsigned* at, int count, unsigned* next)
+// A chain through memory: each element that `at` names holds the address of the next one, around.
+extern "C" __global__ void chain(const unsigned* at, int count, uint64_t* memory)
 {
-    for (int i = threadIdx.x; i < count; i += blockDim.x) next[at[i]] = at[i + 1 == count ? 0 : i + 1];
+    for (int i = threadIdx.x; i < count; i += blockDim.x)
+        memory[at[i]] = reinterpret_cast<uint64_t>(&memory[at[i + 1 == count ? 0 : i + 1]]);
 }
 
-// One thread follows a chain of `count` from `first` on: once where `warm` is 0, and again, timed, where it is not.
+// One thread follows a chain of `count` from `here` on: once where `warm` is 1, and then, timed.
 #define CHASE(NAME, LOAD)                                                                                     \
-    extern "C" __global__ void NAME(const unsigned* next, unsigned first, int count, int warm, long long* out) \
+    extern "C" __global__ void NAME(uint64_t here, int count, int warm, long long* out)                       \
     {                                                                                                         \
-        unsigned i = first;                                                                                   \
         if (warm)                                                                                             \
-            for (int n = 0; n < count; ++n) asm volatile(LOAD : "=r"(i) : "l"(next + i));                     \
+            for (int n = 0; n < count; ++n) asm volatile(LOAD : "+l"(here));                                  \
         const long long start = clock64();                                                                    \
-        for (int n = 0; n < count; ++n) asm volatile(LOAD : "=r"(i) : "l"(next + i));                         \
-        out[1] = i; /* only when it is known has the last one come */                                         \
+        for (int n = 0; n < count; ++n) asm volatile(LOAD : "+l"(here));                                      \
+        out[1] = here; /* only when it is known has the last one come */                                      \
         __threadfence();                                                                                      \
         out[0] = clock64() - start;                                                                           \
     }
-CHASE(chase_l1, "ld.global.ca.u32 %0, [%1];")
-CHASE(chase_past_l1, "ld.global.cg.u32 %0, [%1];")
+CHASE(chase_l1, "ld.global.ca.u64 %0, [%0];")
+CHASE(chase_past_l1, "ld.global.cg.u64 %0, [%0];")
 
 extern "C" __global__ void chase_shared(int count, long long* out)
 {
-    __shared__ unsigned next[1024];
-    for (int i = 0; i < 1024; ++i) next[i] = (i + 33) % 1024;
-    unsigned i = 0;
+    __shared__ unsigned memory[1024];
+    for (int i = 0; i < 1024; ++i)
+        memory[i] = static_cast<unsigned>(__cvta_generic_to_shared(&memory[(i + 33) % 1024]));
+    unsigned here = memory[0];
     const long long start = clock64();
-#pragma unroll 16
-    for (int n = 0; n < count; ++n) i = next[i];
-    const long long end = clock64() + (i == 12345);
-    out[0] = end - start;
+    for (int n = 0; n < count; ++n) asm volatile("ld.volatile.shared.u32 %0, [%0];" : "+r"(here));
+    out[1] = here;
+    __threadfence();
+    out[0] = clock64() - start;
 }
 
 extern "C" __global__ void chain_of_fma(int count, float x, long long* out)

@@ -77,18 +77,18 @@ class _Probes:
         found["fma"] = self._cycles("chain_of_fma", "ifP", _CHAIN, 0.5)
         found["shared"] = self._cycles("chase_shared", "iP", _CHAIN)
         for name, size, step, entry in (
-            ("l1", 4 * _CHAIN, 4, "chase_l1"),  # bytes; an element or a line of the cache each
+            ("l1", 8 * _CHAIN, 8, "chase_l1"),  # bytes; an element or a line of the cache each
             ("l2", self._near, 128, "chase_past_l1"),
             ("dram", _FAR, 128, "chase_past_l1"),
         ):
-            places = random.choice(size // step, _CHAIN, replace=False).astype(np.uint32) * (step // 4)
+            places = random.choice(size // step, _CHAIN, replace=False).astype(np.uint32) * (step // 8)
             at = cuda.to_device(places)
             chain = self._module.get_function("chain").prepare("PiP")
             chain.prepared_call((1, 1), (256, 1, 1), int(at), _CHAIN, int(self._far))
             self._watch.flush()
             self._watch.stream.synchronize()
-            given = (int(self._far), int(places[0]), _CHAIN, int(name != "dram"))
-            found[name] = self._cycles(entry, "PIiiP", *given)
+            first = int(self._far) + 8 * int(places[0])
+            found[name] = self._cycles(entry, "QiiP", first, _CHAIN, int(name != "dram"))
         return found
 
     def _cycles(self, entry: str, format: str, *given: Any) -> float:
