@@ -21,8 +21,9 @@ def page(claims: Iterable[Claim], facts: Facts) -> str:
         "of legality (`harness/claims/`): change a stored figure, and its verdict follows.",
         f"Speeds are from {', '.join(files) or 'no GPU yet'}; memory counters are of kernels compiled for "
         "sm_90a. What a note says of an A100 in absolute figures can only be judged there; how its kernels "
-        "compare with each other is judged on the GPUs measured here. DEPENDS: true of some GPUs, shapes or "
-        "kernels and not of others. NOT MEASURED HERE: nothing stored can say.",
+        "compare with each other is judged on the GPUs measured here. A recommended config holds if it is "
+        "within a tenth of the fastest kernel on average over the timed shapes. DEPENDS: true of some GPUs, "
+        "shapes or kernels and not of others. NOT MEASURED HERE: nothing stored can say.",
         _table(("verdict", "claims"), [(str(kind), str(said[kind])) for kind in Verdict]),
     ]
     for note in dict.fromkeys(claim.note for claim, _ in judged):

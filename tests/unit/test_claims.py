@@ -101,6 +101,7 @@ def test_padding_is_judged_by_every_width_and_size() -> None:
     facts = timed(LARGE, tiled=100.0, padded=81.0)
     assert padded.judge(facts) == Judged(CONTRADICTED, (f"Test GPU, tile32, +1, {LARGE}: -19.0 %",))
     assert padded.judge(timed(LARGE, tiled=100.0, padded=103.0)).verdict is HOLDS
+    assert padded.judge(timed(LARGE, tiled=100.0, padded=100.1)).verdict is CONTRADICTED
 
 
 def test_a_counter_planted_otherwise_turns_the_verdict() -> None:
@@ -152,7 +153,7 @@ def test_rules_of_legality_judge_what_the_notes_launch() -> None:
 
 def test_a_recommendation_needs_every_shape_that_its_choice_is_timed_at() -> None:
     (here,) = [one for one in STORED.gpus if one.slug == "nvidia-h200"]
-    advice = claim("a table by architecture")
+    advice = claim("by a table of architectures")
     chosen = "register-f32-tile128x128x8-thread8x8-pad0"
     assert advice.judge(replace(STORED, gpus=(here,))).verdict is CONTRADICTED
     alone = {problem: {chosen: 1.0} for problem in here.gflops}
