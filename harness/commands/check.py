@@ -25,6 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     # Cases of a variant run in one process, so that its PTX is parsed once.
     alone = not files or {"-n", "--list-cases"}.intersection(options)
     spread = () if alone else ("-n", "auto", "--dist", "loadgroup")
+    unchanged = ("--from-cache",) if files else ()  # a test picked by its id is run
     # Hypothesis' plugin, where there is one, takes a second for a summary of tests that are none of these.
     plain = ("-p", "no:hypothesispytest", *SHOWN, "check", "--device", "emulated")
-    return int(pytest.main([*files, *plain, *spread, *options]))
+    return int(pytest.main([*files, *plain, *unchanged, *spread, *options]))

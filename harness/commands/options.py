@@ -85,3 +85,10 @@ def add_options(add: Adds) -> None:
         metavar="S",
         help="seconds after which a kernel counts as hung (default 60)",
     )
+    add(
+        "--from-cache",
+        action="store_true",
+        help="leave out the tests of kernels of which nothing changed since they passed without a GPU; "
+        "`check` does so unless the environment variable CI is set",
+    )
+    add("--no-cache", action="store_true", help="run all the same")

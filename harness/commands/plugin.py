@@ -28,7 +28,6 @@ from harness.compiler.nvcc import Variant
 from harness.compiler.static.store import holds_any
 from harness.counters import check as counted
 from harness.devices import DeviceError, NoDevice, PairingDevice, has_gpu, open_cuda, open_emulated
-from harness.devices.emulated.device import EmulatedDevice
 from harness.gate.against import Against
 from harness.model import Case
 from harness.project import selection as cases
@@ -38,7 +37,8 @@ from harness.tuning.select import Selector
 from harness.verdicts.vocabulary import CompareFail, Policy
 
 pytest_plugins = [
-    f"harness.commands.plugin_{part}" for part in ("benchmark", "failures", "progress", "summary", "workers")
+    f"harness.commands.plugin_{part}"
+    for part in ("ahead", "benchmark", "failures", "progress", "summary", "unchanged", "workers")
 ]
 
 
@@ -82,6 +82,13 @@ def pytest_configure(config: pytest.Config) -> None:
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     config.addinivalue_line("filterwarnings", UNUSED)
+    open_session(config)
+
+
+def open_session(config: pytest.Config) -> Session:
+    """The state of this run, opened once. Raises UsageError for options that nothing can be run with."""
+    if KEY in config.stash:
+        return config.stash[KEY]
     try:
         project = load(find(config.option.project or config.rootpath))
     except ProjectError as error:
@@ -116,6 +123,7 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     if not (config.option.collectonly or config.option.list_cases):
         _choose_baseline(config, session)
+    return session
 
 
 def _resolved(session: Session) -> cases.Selection:
@@ -327,8 +335,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuses a busy GPU, and compiles everything selected before the first test."""
     state, config = session.config.stash[KEY], session.config
-    if isinstance(state.device, EmulatedDevice):
-        state.device.cubins = any(_has(item, "figures_entry") for item in session.items)
     if state.gpu is None or config.option.collectonly:
         return
     chosen = [c for item in session.items if (c := _case_of(item))]

@@ -18,7 +18,15 @@ from harness.project import selection as cases
 from harness.project.names import nothing_fits
 from harness.ptx.native.build import describe, library
 from harness.reports import row
-from harness.reports.check import CheckRow, check_rows, check_table, counts_text, notes_lines, waived_lines
+from harness.reports.check import (
+    CheckRow,
+    answered_text,
+    check_rows,
+    check_table,
+    counts_text,
+    notes_lines,
+    waived_lines,
+)
 from harness.reports.failures import bullets, github_annotations, page
 from harness.reports.figures import gflops_text
 from harness.reports.markdown import job_summary
@@ -63,6 +71,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     matched nothing."""
     config = session.config
     reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and config.stash[KEY].answered:
+        exitstatus = session.exitstatus = pytest.ExitCode.OK
     if reporter is not None and exitstatus in (0, pytest.ExitCode.TESTS_FAILED):
         state = config.stash[KEY]
         state.unused_waivers = _unused_waivers(reporter, state)
@@ -101,6 +111,8 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         width = writer.fullwidth if os.environ.get("COLUMNS") or sys.stdout.isatty() else 0
         terminalreporter.write_line(check_table(checked, writer.hasmarkup, width))
         terminalreporter.write_line(counts_text(checked))
+        if answered := _answered(terminalreporter, session):
+            terminalreporter.write_line(answered)
         for line in (*notes_lines(checked), *waived_lines(checked, session.unused_waivers)):
             terminalreporter.write_line(line)
     rows = [row(r.case, r.verdict, r.cublas_ratio, session.policy) for r in session.results]
@@ -119,6 +131,7 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         counts = ", ".join(text for text, _ in terminalreporter.build_summary_stats_line()[0])
         header = [*pytest_report_header(config), f"tests: {counts}", *notes, *notes_lines(checked)]
         header += waived_lines(checked, session.unused_waivers)
+        header += filter(None, [_answered(terminalreporter, session)])
         others = _other_failures(terminalreporter, session)
         kernels = session.project.kernels
         failures = bullets(session.failures)
@@ -131,11 +144,18 @@ def _checked(terminalreporter: Any, session: Session) -> list[CheckRow]:
     if session.gpu is not None or session.device is None:
         return []
     reports = [r for how in ("passed", "failed", "skipped") for r in terminalreporter.stats.get(how, [])]
-    reports += session.failed_reports
+    reports += [*session.failed_reports, *session.answered]
     # "???" is pytest-xdist's report of a test that killed its worker.
     return check_rows(
         [r for r in reports if r.when in ("call", "???")], session.arch, session.project.kernels
     )
+
+
+def _answered(terminalreporter: Any, session: Session) -> str:
+    """How many tests were not run, since they passed and nothing changed; empty if none."""
+    there = [r for how in ("passed", "failed", "skipped") for r in terminalreporter.stats.get(how, [])]
+    tests = len(there) + len(session.failed_reports) + len(session.answered)
+    return answered_text(len(session.answered), tests) if session.answered else ""
 
 
 def _unused_waivers(terminalreporter: Any, session: Session) -> list[tuple[str, Waiver]]:

@@ -14,6 +14,7 @@ from harness.baselines import Baseline
 from harness.compiler.static import ARCHES
 from harness.devices import Device, Gpu
 from harness.gate.against import Against
+from harness.gate.passed import Records
 from harness.gate.timed import Result
 from harness.model import Waiver
 from harness.project import selection as cases
@@ -21,6 +22,19 @@ from harness.project.loader import Project
 from harness.reports.failures import Failure
 from harness.timing.plan import Plan
 from harness.verdicts.vocabulary import Policy
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A test that is not run, because it passed and nothing of it changed since: what it recorded then, in
+    the form of pytest's report of it."""
+
+    nodeid: str
+    user_properties: Records
+    when: str = "call"
+    passed: bool = True
+    failed: bool = False
+    skipped: bool = False
 
 
 @dataclass
@@ -44,6 +58,7 @@ class Session:
         compile_errors: the compiler's messages, by variant.
         nothing_timed: whether cases were to be timed, there was no GPU, and nothing else was done.
         says: is told what a long test does.
+        answered: the tests that are answered from the cache.
         failures, failed_reports: the failed tests of kernels, which are shown together.
     """
 
@@ -65,6 +80,7 @@ class Session:
     nothing_timed: bool = False
     says: Callable[[str], None] = lambda what: None
     unused_waivers: list[tuple[str, Waiver]] = field(default_factory=list)
+    answered: list[Answer] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     failed_reports: list[Any] = field(default_factory=list)
 

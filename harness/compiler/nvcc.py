@@ -28,6 +28,7 @@ COMPILE_SECONDS = (
 UNIT = "kernel.cu"  # the name of the file passed to nvcc, as in PyCUDA
 
 Variant = tuple[Kernel, Config, DType]
+_REFUSED: dict[tuple[str, Path], CompileError] = {}  # what this process has seen not to compile
 
 
 class PtxasFigures(NamedTuple):
@@ -209,7 +210,13 @@ def _compile(
         return cached
     with alone(entry):
         if (cached := load_entry(entry)) is None:
-            out, log, ptx = _run_nvcc(nvcc, unit, (*mode, "-keep") if beside else mode)
+            if refused := _REFUSED.get((unit.what, entry)):
+                raise CompileError(refused.message, refused.log)
+            try:
+                out, log, ptx = _run_nvcc(nvcc, unit, (*mode, "-keep") if beside else mode)
+            except CompileError as error:
+                _REFUSED[unit.what, entry] = error.with_traceback(None)
+                raise
             cached = out, log
             store_entry(entry, *cached)
             if ptx and not (other := _entry(unit, beside, nvcc)).is_file():

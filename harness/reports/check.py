@@ -161,6 +161,14 @@ def counts_text(rows: Sequence[CheckRow]) -> str:
     return f"{variants} checked without a GPU" + (f": {said}" if said else "")
 
 
+def answered_text(answered: int, tests: int) -> str:
+    """``1,900 of 1,988 tests answered from the cache …``."""
+    return (
+        f"{answered:,} of {tests:,} tests answered from the cache (they passed, and nothing they depend on "
+        "has changed); --no-cache runs all"
+    )
+
+
 def notes_lines(rows: Sequence[CheckRow]) -> list[str]:
     """What is noted and no error: one line per kernel, check and line of the .cu file."""
     groups: dict[tuple[str, str, str], tuple[str, int, set[str]]] = {}

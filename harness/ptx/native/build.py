@@ -65,14 +65,15 @@ _TYPES = {"o": ctypes.py_object, "n": ctypes.c_long, "p": ctypes.c_void_p}
 
 
 class Library:
-    """The functions of the C sources, as attributes; ``note`` says which compiler made them."""
+    """The functions of the C sources, as attributes; ``note`` says which compiler made them, ``built`` is
+    another for all that they depend on."""
 
-    def __init__(self, shared: ctypes.PyDLL, note: str) -> None:
+    def __init__(self, shared: ctypes.PyDLL, note: str, built: str) -> None:
         for name, takes in _FUNCTIONS.items():
             function = getattr(shared, name)
             function.argtypes, function.restype = [_TYPES[each] for each in takes], ctypes.c_long
             setattr(self, name, function)
-        self.note = note
+        self.note, self.built = note, built
         self._arguments: dict[int, list[Any]] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -93,7 +94,7 @@ def _found() -> Library | str:
         path, note = _built()
         shared = ctypes.PyDLL(str(path))
         _probe(shared)
-        return Library(shared, note)
+        return Library(shared, note, path.name)
     except _Unfit as reason:
         return str(reason)
     except (OSError, AttributeError, subprocess.SubprocessError) as error:
@@ -110,6 +111,12 @@ def describe() -> str:
     """What runs straight-line code, in a few words."""
     found = _found()
     return f"C, by {found.note}" if isinstance(found, Library) else f"NumPy alone: {found}"
+
+
+def identity() -> str:
+    """Another for all that straight-line code may depend on: source, compiler, options and processor."""
+    found = _found()
+    return found.built if isinstance(found, Library) else found
 
 
 def _built() -> tuple[Path, str]:

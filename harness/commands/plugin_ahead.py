@@ -1,0 +1,55 @@
+"""Without a GPU, kernels are compiled while those before them run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pytest
+
+from harness.commands.session import KEY
+from harness.compiler import tools
+from harness.compiler.errors import CompileError, ToolchainError
+from harness.compiler.nvcc import compile_cubin, compile_ptx
+from harness.compiler.static import Entry
+from harness.devices.emulated.device import EmulatedDevice
+from harness.model import Case
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Begins with what the tests need, in their order. Of several processes each compiles its own."""
+    config = session.config
+    device = config.stash[KEY].device
+    if not isinstance(device, EmulatedDevice) or config.option.collectonly:
+        return
+    given = [value for item in session.items for value in _parameters(item)]
+    entries = [e for e in given if isinstance(e, Entry) and e.variant is not None]
+    device.cubins = bool(entries)
+    if hasattr(config, "workerinput"):
+        return
+    cases = dict.fromkeys((c.kernel, c.config, c.dtype) for c in given if isinstance(c, Case))
+    ptx = partial(compile_ptx, arch=device.arch, cubin_too=device.cubins)
+    jobs: list[Callable[[], object]] = [partial(ptx, *variant) for variant in cases]
+    if entries:
+        with suppress(ToolchainError):
+            nvcc = tools.pinned_nvcc()
+            jobs += [partial(compile_cubin, *e.variant, e.arch, nvcc) for e in entries if e.variant]
+    pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+    config.add_cleanup(lambda: pool.shutdown(cancel_futures=True))
+    for job in jobs:
+        pool.submit(_quietly, job)
+
+
+def _quietly(job: Callable[[], object]) -> None:
+    """The test that needs it says what is wrong with it."""
+    with suppress(CompileError, ToolchainError, ValueError):
+        job()
+
+
+def _parameters(item: Any) -> list[object]:
+    spec = getattr(item, "callspec", None)
+    return list(spec.params.values()) if spec else []
