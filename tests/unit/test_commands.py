@@ -89,6 +89,7 @@ def test_project_before_the_command_goes_on_to_it(
         "check",
         "--device",
         "emulated",
+        "--from-cache",
         *PLUGIN,
         "--project",
         str(PROJECT.root),
