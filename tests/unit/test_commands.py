@@ -18,7 +18,7 @@ from tests.ladder import PROJECT
 CHECKED = ["tests/test_kernels.py", "tests/test_static.py"]
 TIMED = ["tests/test_kernels.py", "tests/test_performance.py"]
 UNUSED = ["-p", "no:hypothesispytest"]
-SPREAD = ["-n", "auto", "--dist", "loadgroup"]
+SPREAD = ["--from-cache", "-n", "auto", "--dist", "loadgroup"]
 
 
 @pytest.fixture
@@ -119,7 +119,9 @@ def test_check_emulates_and_keeps_the_cases_of_a_variant_together(runs: list[lis
 
 def test_check_leaves_the_number_of_processes_to_its_user(runs: list[list[str]]) -> None:
     check.main(["-n", "0"])
-    assert runs == [[*CHECKED, *UNUSED, *SHOWN, "check", "--device", "emulated", *PLUGIN, "-n", "0"]]
+    assert runs == [
+        [*CHECKED, *UNUSED, *SHOWN, "check", "--device", "emulated", "--from-cache", *PLUGIN, "-n", "0"]
+    ]
 
 
 @pytest.mark.parametrize("command", [check, gpu], ids=["check", "gpu"])
