@@ -118,9 +118,8 @@ def open_session(config: pytest.Config) -> Session:
     except (ValueError, BaselineError) as error:
         raise pytest.UsageError(str(error)) from None
     if emulated and not session.selection.verify:
-        raise pytest.UsageError(
-            f"no GPU ({session.no_gpu}), and {', '.join(config.option.kernel)} has no PTX to execute"
-        )
+        what = ", ".join(config.option.kernel) or "what is selected"
+        raise pytest.UsageError(f"no GPU ({session.no_gpu}), and {what} has no PTX to execute")
     if not (config.option.collectonly or config.option.list_cases):
         _choose_baseline(config, session)
     return session
