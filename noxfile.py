@@ -107,6 +107,13 @@ def tests(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "-n", "auto", "-m", "not gpu", *ignored, *session.posargs)
 
 
+@nox.session(default=False)
+def docs(session: nox.Session) -> None:
+    """Recordings and generated pages: what changed, is it allowed, how to refresh it; `-- --refresh`."""
+    install(session, "tests")
+    session.run("python", "-m", "tests.documents", *session.posargs)
+
+
 @nox.session
 def check(session: nox.Session) -> None:
     """Check every kernel without a GPU: execute its PTX, compare compiler metrics with stored ones."""

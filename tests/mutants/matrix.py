@@ -185,10 +185,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if missed := [mutant.name for mutant in MUTANTS if not caught(mutant, seen[mutant.name])]:
         print(f"error: nothing catches {', '.join(missed)}", file=sys.stderr)
         return 1
+    if reasons := list(generated.stale()):
+        print(
+            f"error: {generated.FILE.name} {'; '.join(reasons)}; first `{generated.RENEW}`", file=sys.stderr
+        )
+        return 1
     text = render(seen, gpu.load())
-    fresh = FILE.exists() and FILE.read_text(encoding="utf-8") == text
+    before = FILE.read_text(encoding="utf-8") if FILE.exists() else ""
+    fresh = before == text
     if given.check and not fresh:
-        print(f"error: {FILE.name} is out of date; `{RENEW}` updates it", file=sys.stderr)
+        rows = set(before.splitlines())
+        other = [m.name for m in MUTANTS if row(m, seen[m.name], gpu.load()) not in rows]
+        more = f" and {len(other) - 5} more" if len(other) > 5 else ""
+        of = f", in the rows of {', '.join(other[:5])}{more}" if before and other else ""
+        print(f"error: {FILE.name} is out of date{of}; `{RENEW}` updates it", file=sys.stderr)
         return 1
     if not fresh:
         FILE.write_text(text, encoding="utf-8")

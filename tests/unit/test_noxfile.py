@@ -77,6 +77,7 @@ def test_every_command_is_there_and_says_what_it_does() -> None:
         "static",
         "gpu",
         "compare",
+        "docs",
         "study",
         "baseline",
         "sanitize",
