@@ -116,6 +116,11 @@ DOCUMENTS = (
         "no: its table is that of the stored baseline, and goes into one commit with it",
     ),
     Document(
+        "docs/ladder-nvidia-h200.svg",
+        "harness report pictures",
+        "no: it shows the stored baseline, and goes into one commit with it",
+    ),
+    Document(
         "docs/instructions.md",
         "harness.ptx.instructions",
         "no: the interpreter's table changed, and the page belongs to that change",
