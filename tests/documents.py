@@ -116,6 +116,11 @@ DOCUMENTS = (
         "no: its table is that of the stored baseline, and goes into one commit with it",
     ),
     Document(
+        "docs/select.md",
+        "harness select --markdown docs/select.md",
+        "no: its figures are stored, and the page goes into one commit with them",
+    ),
+    Document(
         "docs/ladder-nvidia-h200.svg",
         "harness report pictures",
         "no: it shows the stored baseline, and goes into one commit with it",

@@ -16,7 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.table import Column
 
-EVERY = 10.0  # seconds between two lines, unless there are few steps
+EVERY = 10.0  # seconds between the first two lines, unless there are few steps; later more, up to LONGEST
+LONGEST = 60.0
 FEW = 20
 
 
@@ -102,7 +103,8 @@ def _bar(steps: Steps, console: Console) -> Iterator[None]:
 @contextmanager
 def _lines(steps: Steps, file: TextIO) -> Iterator[None]:
     """A line a step where there are few, otherwise one from time to time, also during a long step."""
-    ended, said, shown = threading.Event(), time.monotonic(), 0
+    start = said = time.monotonic()
+    ended, shown = threading.Event(), 0
 
     def show() -> None:
         nonlocal said, shown
@@ -115,7 +117,8 @@ def _lines(steps: Steps, file: TextIO) -> Iterator[None]:
 
     def watch() -> None:
         while not ended.wait(0.5):
-            if time.monotonic() - said >= EVERY:
+            now = time.monotonic()
+            if now - said >= min(LONGEST, max(EVERY, (now - start) / 3)):
                 show()
 
     steps.changed = changed
