@@ -27,8 +27,8 @@ from harness.tuning.figures import Known
 from harness.tuning.select import Selector
 from harness.verdicts.vocabulary import Policy, Verdict, VerdictKind
 from tests.ladder import H200, LADDER, PROJECT, find_kernel
-from tests.unit.replay import ReplayDevice
-from tests.unit.rig import Outcome, Rig
+from tests.unit.replay import ReplayDevice, VerifiedDevice
+from tests.unit.rig import KERNELS_FILE, Outcome, Rig
 from tests.unit.synthetic import CUBE, SLUG, case, five_runs, measurement, merged
 from tests.unit.test_select import EVEN, FIGURES, LARGE, SMALL, figure, selector
 
@@ -136,6 +136,18 @@ def test_a_row_is_measured_stored_and_judged(rig: Rig) -> None:
     assert "double_buffered-tile128x128x16" in " ".join(again.row("select-f32-2048x2048x2048"))
     info = again.timed["select-f32-2048x2048x2048"]["extra_info"]
     assert (info["verdict"], info["chosen"]) == ("PASS", entry.info["chosen"])
+
+
+def test_a_baseline_of_rows_verifies_what_they_choose(rig: Rig) -> None:
+    words = (KERNELS_FILE, "--verify-timed", "-k", "select-f32 and not batch")
+    outcome = rig.run(*words, device=VerifiedDevice())
+    assert outcome.status == 0, outcome.text
+    variant = "double_buffered-f32-tile128x128x16-thread8x8-pad4-stages2"
+    assert f"test_kernel[{variant}-37x29x0-beta2]" in outcome.passed
+    assert any(name.startswith("test_kernel[select-f32-") for name in outcome.passed)
+    assert not any("tiled" in name for name in outcome.passed)
+    wrong = rig.run(*words, device=VerifiedDevice(wrong="select-f32-137x131x45"))
+    assert wrong.status == 1
 
 
 def test_a_baseline_that_cannot_be_trusted_is_told(rig: Rig) -> None:
