@@ -227,11 +227,6 @@ def test_a_single_shape_has_nothing_to_be_chosen_by_without_it() -> None:
     assert Summary.of([None]) is None
 
 
-def test_the_page_is_up_to_date() -> None:
-    page = str(PROJECT.root / "docs" / "select.md")
-    assert command(["--check", "--markdown", page, "--project", str(PROJECT.root)]) == 0
-
-
 def test_a_page_that_is_not_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.gemm-regression]\nkernels = "kernels"\n')
     (tmp_path / "kernels").symlink_to(PROJECT.root / "kernels")
