@@ -40,6 +40,14 @@ from tests.unit.simulated import SimulatedDevice
 CUBE = synthetic.CUBE
 WRONG, SLOWER, CRASHED = (synthetic.case(name) for name in ("tiled", "register", "warp_tiled"))
 ROUNDS = 60
+ROOFS = {
+    "f32": {"gflops": 65_000.0, "mhz": 1980.0, "arithmetic": 66_908.2},
+    "bf16": {"gflops": 800_000.0, "mhz": 1755.0, "arithmetic": 948_953.0},
+    "shared": {"gbps": 33_000.0, "mhz": 1980.0, "arithmetic": 33_454.1},
+    "l2": {"gbps": 7_000.0, "mhz": 1980.0},
+    "dram": {"gbps": 4_300.0, "mhz": 1980.0, "arithmetic": 4916.7},
+    "cycles": {"fma": 4.0, "shared": 29.0, "l1": 38.5, "l2": 262.0, "dram": 743.8},
+}
 SINCE = 8  # the file of the series with which SLOWER becomes slower
 
 
@@ -96,7 +104,8 @@ def run(baseline: Baseline) -> dict[str, Any]:
         delta=0.01,
     )
     made = synthetic.run(0, {})
-    made["machine_info"], made["commit_info"] = dict(baseline.machine_info), dict(baseline.commit_info)
+    made["machine_info"] = dict(baseline.machine_info) | {"roofs": ROOFS}
+    made["commit_info"] = dict(baseline.commit_info)
     made[UNUSABLE], device = [], Planted(baseline)
     for case in cases(baseline):
         result = timed(device, case, baseline, Policy(), Plan(), dict, lambda *_: slower)

@@ -14,6 +14,7 @@ import pytest
 from harness.baselines import BaselineError
 from harness.commands.report import main
 from harness.reports.page import charts, history, records, render, roofs, sources, spaces, verdicts
+from harness.reports.page import pictures as pictures_page
 from harness.reports.page.sources import Content, Measured, Source
 from tests.ladder import LADDER, PROJECT
 from tests.unit import made_report, synthetic
@@ -174,12 +175,15 @@ def test_roofs_are_those_measured_else_the_datasheets() -> None:
     sheet = roofs.roofs_of({"name": "NVIDIA H200"})
     assert sheet is not None
     assert (sheet.origin, sheet.bandwidths) == ("datasheet", {"DRAM": 4800.0})
-    own = roofs.roofs_of({"name": "NVIDIA H200", "roofs": {"f32": 60_000.0, "dram": 4000.0, "l2": 8000.0}})
+    own = roofs.roofs_of({"name": "NVIDIA H200", "roofs": made_report.ROOFS})
     assert own is not None
-    assert (own.origin, own.peaks, sorted(own.bandwidths)) == ("measured", {"f32": 60_000.0}, ["DRAM", "L2"])
+    assert (own.origin, sorted(own.peaks)) == ("measured", ["bf16", "f32"])
+    assert own.bandwidths == {"shared memory": 33_000.0, "L2": 7000.0, "DRAM": 4300.0}
     assert roofs.roofs_of({"name": "Test GPU 1000"}) is None
-    ridge = max(p["x"] for p in roofs.lines(own) if p["roof"].startswith("DRAM"))
-    assert ridge == pytest.approx(60_000 / 4000)
+    points = roofs.lines(own, ["f32", "bf16_bf16", "s8"])
+    assert {p["dtype"] for p in points} == {"f32", "bf16_bf16"}
+    ridge = max(p["x"] for p in points if p["dtype"] == "f32" and p["roof"].startswith("DRAM"))
+    assert ridge == pytest.approx(65_000 / 4300, rel=1e-4)
 
 
 def test_the_regression_of_a_series_is_found_at_its_file(content: Content) -> None:
@@ -227,6 +231,12 @@ def test_the_page_needs_no_network_and_keeps_its_budget(page: str) -> None:
     own = re.sub(r'<script type="module">const n=.*?</script>', "", page, flags=re.DOTALL)
     assert len(own) < len(page) - 500_000
     assert not re.findall(r'(?:src|href)="(?!#|data:)', own)
+
+
+def test_measured_roofs_stand_beside_the_datasheets_arithmetic(page: str) -> None:
+    text = re.sub(r"<[^>]*>", "|", page)
+    assert "|f32|65,000|GFLOPS|1980|66,908|97.1|" in text
+    assert "Latencies in cycles: FMA 4.0, shared memory 29.0, L1 38.5, L2 262.0, DRAM 743.8." in text
 
 
 def test_what_files_say_is_escaped(content: Content) -> None:
@@ -289,6 +299,8 @@ def test_pictures_are_stale_once_a_baseline_changes(
     assert pictures("--folder", tmp_path, "--root", files[2], "--check") == 0
     drawn = (tmp_path / "ladder-nvidia-h200.svg").read_text()
     assert drawn.count("prefetch") >= 1
+    (tmp_path / "ladder-nvidia-h200.svg").write_text(f"<<<<<<< HEAD\n{drawn}>>>>>>> main\n")
+    assert pictures("--folder", tmp_path, "--root", files[2], "--check") == 1
     capsys.readouterr()
     assert pictures("--folder", tmp_path, "--check") == 1  # other baselines: those of this repository
     assert "out of date" in capsys.readouterr().err
@@ -296,6 +308,12 @@ def test_pictures_are_stale_once_a_baseline_changes(
 
 def test_the_pictures_of_this_repository_are_up_to_date() -> None:
     assert pictures("--folder", PROJECT.root / "docs", "--check") == 0
+
+
+def test_a_kernel_without_a_baseline_leaves_the_pictures_as_they_are() -> None:
+    new = replace(LADDER[0], name="new")
+    content = sources.gather(PROJECT.baselines)
+    assert pictures_page.update(PROJECT.root / "docs", content, (new, *LADDER), check=True) == []
 
 
 @pytest.mark.parametrize("name", charts.NAMES)

@@ -67,6 +67,13 @@ def mark_of(spec: Mapping[str, Any]) -> str:
     return _MARK + hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
 
 
+def made_of(drawn: str, spec: Mapping[str, Any]) -> bool:
+    """Whether a picture was made of this specification: an SVG file whose first description says so."""
+    head, _, rest = drawn.partition("<desc>")
+    whole = head.startswith("<svg") and drawn.endswith("</svg>\n")
+    return whole and rest.startswith(f"{mark_of(spec)}<")
+
+
 def svg(spec: Mapping[str, Any]) -> str:
     """The picture as SVG, with its mark in it. Raises NoDrawingError."""
     drawn = str(_vl_convert().vegalite_to_svg(dict(spec)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from harness.reports.page.records import Record
 from harness.reports.page.sources import Content
 
 _WIDTH = 620  # pixels
+_USED = ("source", "stage", "dtype", "problem", "best", "gflops", "compulsory", "requested")
 
 
 def update(folder: Path, content: Content, kernels: Sequence[Kernel], check: bool) -> list[Path]:
@@ -24,7 +25,7 @@ def update(folder: Path, content: Content, kernels: Sequence[Kernel], check: boo
     stale = []
     for name, spec in _wanted(content, kernels):
         path = folder / name
-        if path.is_file() and charts.mark_of(spec) in path.read_text(encoding="utf-8"):
+        if path.is_file() and charts.made_of(path.read_text(encoding="utf-8"), spec):
             continue
         stale.append(path)
         if not check:
@@ -42,12 +43,20 @@ def _wanted(content: Content, kernels: Sequence[Kernel]) -> Iterator[tuple[str, 
         if slug in seen:
             continue
         seen.add(slug)
-        measured = [r for r in records.cases([source], declared) if r["best"]]
+        measured = records.cases([source], declared)
         problem = records.usual_problem(measured)
-        data: dict[str, list[Record]] = {
-            "cases": [r for r in measured if r["problem"] == problem],
-            "roofs": records.roof_lines([source]),
-        }
+        shown = _bare(r for r in measured if r["best"] and r["problem"] == problem)
         chosen = {"source": source.label, "problem": problem}
-        for name in ("ladder", "roofline"):
-            yield f"{name}-{slug}.svg", charts.picture(name, chosen, data, _WIDTH)
+        data: dict[str, dict[str, list[Record]]] = {
+            "ladder": {"cases": shown},
+            "roofline": {"cases": shown, "roofs": records.roof_lines([source], shown)},
+        }
+        for name, own in data.items():
+            yield f"{name}-{slug}.svg", charts.picture(name, chosen, own, _WIDTH)
+
+
+def _bare(shown: Iterable[Record]) -> list[Record]:
+    """What the pictures use of the records; kernels that are not shown leave no trace in their order."""
+    ordered = sorted(shown, key=lambda r: int(r["order"]))
+    places = {stage: place for place, stage in enumerate(dict.fromkeys(r["stage"] for r in ordered))}
+    return [{name: r[name] for name in _USED if name in r} | {"order": places[r["stage"]]} for r in ordered]

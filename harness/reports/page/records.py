@@ -170,12 +170,17 @@ def _pad(record: Record) -> int:
     return int(found[1]) if found else 0
 
 
-def roof_lines(sources: Iterable[Source]) -> list[Record]:
-    """The points of the roofs of each source whose GPU is known, or that measured its own."""
+def roof_lines(sources: Iterable[Source], measured: Iterable[Record]) -> list[Record]:
+    """The points of the roofs of each source whose GPU is known, or that measured its own, for the dtypes of
+    its records."""
+    dtypes: dict[str, dict[str, None]] = {}
+    for record in measured:
+        dtypes.setdefault(record["source"], {})[record["dtype"]] = None
     made = []
     for source in sources:
         if roofs := roofs_of(source.machine):
-            made += [{"source": source.label, "origin": roofs.origin, **point} for point in lines(roofs)]
+            points = lines(roofs, dtypes.get(source.label, ()))
+            made += [{"source": source.label, "origin": roofs.origin, **point} for point in points]
     return made
 
 

@@ -11,8 +11,8 @@ import jinja2
 
 from harness import __version__
 from harness.model import Kernel
-from harness.reports.figures import gflops_text, percent_text
-from harness.reports.page import charts, history, records, spaces, verdicts
+from harness.reports.figures import gflops_text, percent_text, share_text
+from harness.reports.page import charts, history, records, roofs, spaces, verdicts
 from harness.reports.page.records import Record
 from harness.reports.page.sources import Compared, Content
 from harness.reports.page.spaces import Space
@@ -40,7 +40,7 @@ def html(content: Content, kernels: Sequence[Kernel]) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"gflops": gflops_text, "percent": percent_text}
+    environment.filters |= {"gflops": gflops_text, "percent": percent_text, "share": share_text}
     template = environment.get_template("page.html.jinja")
     values = _values(content, kernels, said)
     for every_round in (True, False):
@@ -72,7 +72,7 @@ def datasets(content: Content, kernels: Sequence[Kernel]) -> dict[str, list[Reco
         "cases": measured,
         "padding": records.padding(measured),
         "configs": [cell for space in heat_maps(content, measured) for cell in space.cells],
-        "roofs": records.roof_lines(content.sources),
+        "roofs": records.roof_lines(content.sources, measured),
         "history": history.series(content.histories, declared),
         "compared": [record for each in content.comparisons for record in _intervals(each)],
     }
@@ -139,6 +139,11 @@ def _values(content: Content, kernels: Sequence[Kernel], said: Sequence[Said]) -
         "changed": history.changed(content.histories),
         "options": options,
         "specs": specs,
+        "measured_roofs": {
+            source.label: (found, roofs.latencies(source.machine))
+            for source in content.sources
+            if (found := roofs.measured(source.machine))
+        },
         "bundle": charts.bundle(),
         "version": __version__,
         "data": {"datasets": data, "specs": specs, "verdicts": by_case, "spaces": shown},

@@ -1,13 +1,13 @@
-"""The roofs of a roofline: peak GFLOPS by dtype and GB/s of the device memory.
+"""The roofs of a roofline: GFLOPS by dtype, and GB/s of the memories.
 
-What a file measured itself (``machine_info["roofs"]``) comes first; else the datasheet's, dense, of the GPU.
-Sources: NVIDIA H100 Tensor Core GPU datasheet (SXM and PCIe), NVIDIA H200 Tensor Core GPU datasheet, NVIDIA
-A100 Tensor Core GPU datasheet. The FP32 peak of the first two is 132 SMs · 128 FMA · 2 · 1.98 GHz.
+Those that a run has measured (``roofs`` in its ``machine_info``) come first; else the datasheet's, dense, of
+the GPU. Sources: NVIDIA's datasheets of the H100 (SXM), H200 and A100 Tensor Core GPUs. The FP32 peak of the
+first two is 132 SMs · 128 FMA · 2 · 1.98 GHz.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 _HOPPER = {"f32": 66_900.0, "tf32": 494_700.0, "f16": 989_400.0, "bf16": 989_400.0, "s8": 1_978_900.0}
@@ -29,29 +29,68 @@ class Roofs(NamedTuple):
     origin: str
 
 
+class Measured(NamedTuple):
+    """A roof as measured: ``rate`` in GFLOPS or GB/s (``unit``) at ``mhz``, and the datasheet's arithmetic at
+    that clock; None if unknown."""
+
+    name: str
+    rate: float
+    unit: str
+    mhz: float | None
+    arithmetic: float | None
+
+    @property
+    def share(self) -> float | None:
+        """The measured rate as a share of the arithmetic."""
+        return self.rate / self.arithmetic if self.arithmetic else None
+
+
+def measured(machine: Mapping[str, Any]) -> list[Measured]:
+    """The roofs that a run has measured; empty if it has none."""
+    found = []
+    for name, values in dict(machine.get("roofs") or {}).items():
+        for unit, key in (("GFLOPS", "gflops"), ("GB/s", "gbps")):
+            if rate := values.get(key):
+                title = _MEMORIES.get(str(name), str(name))
+                found.append(Measured(title, rate, unit, values.get("mhz"), values.get("arithmetic")))
+    return found
+
+
+def latencies(machine: Mapping[str, Any]) -> dict[str, float]:
+    """Cycles from one dependent step to the next, by what is waited for; empty if they were not measured."""
+    cycles = (machine.get("roofs") or {}).get("cycles", {})
+    return {_MEMORIES.get(name, {"l1": "L1", "fma": "FMA"}.get(name, name)): n for name, n in cycles.items()}
+
+
 def roofs_of(machine: Mapping[str, Any]) -> Roofs | None:
     """The roofs of a GPU by the machine_info of a file; None for an unknown GPU that measured none."""
-    measured = machine.get("roofs")
-    values = measured or _DATASHEETS.get(str(machine.get("name")))
+    if own := measured(machine):
+        peaks = {one.name: one.rate for one in own if one.unit == "GFLOPS"}
+        return Roofs(peaks, {one.name: one.rate for one in own if one.unit == "GB/s"}, "measured")
+    values = _DATASHEETS.get(str(machine.get("name")))
     if not values:
         return None
-    return Roofs(
-        {name: value for name, value in values.items() if name not in _MEMORIES},
-        {_MEMORIES[name]: value for name, value in values.items() if name in _MEMORIES},
-        "measured" if measured else "datasheet",
-    )
+    peaks = {name: value for name, value in values.items() if name not in _MEMORIES}
+    return Roofs(peaks, {_MEMORIES[n]: v for n, v in values.items() if n in _MEMORIES}, "datasheet")
 
 
-def lines(roofs: Roofs, left: float = 0.2, right: float = 1500.0) -> list[dict[str, Any]]:
+def lines(
+    roofs: Roofs, dtypes: Iterable[str], left: float = 0.2, right: float = 1500.0
+) -> list[dict[str, Any]]:
     """The points of the roofs of each dtype from ``left`` to ``right`` FLOP per byte: GFLOPS = GB/s · FLOP/B
-    up to the peak. ``level``: whether it is the peak."""
+    up to the peak. ``level``: whether it is the peak. The product decides, whatever the output is rounded to:
+    ``f16_f16`` has the roof of ``f16``."""
     points = []
-    for dtype, peak in roofs.peaks.items():
+    for dtype in dtypes:
+        peak = roofs.peaks.get(dtype.partition("_")[0].removesuffix("acc16"))
+        if peak is None:
+            continue
         ends = [
             (f"{memory} {rate:,.0f} GB/s", rate, peak / rate) for memory, rate in roofs.bandwidths.items()
         ]
         for roof, rate, ridge in ends:
-            points += [_point(dtype, roof, x, x * rate, level=False) for x in (left, ridge)]
+            start = min(left, ridge / 2)
+            points += [_point(dtype, roof, x, x * rate, level=False) for x in (start, ridge)]
         top = f"{dtype} {peak / 1000:,.1f} TFLOPS"
         first = min((ridge for _, _, ridge in ends), default=left)
         points += [_point(dtype, top, x, peak, level=True) for x in (first, right)]
