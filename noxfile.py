@@ -39,7 +39,7 @@ def install(session: nox.Session, group: str) -> None:
         installed.write_text(wanted, encoding="utf-8")
 
 
-def install_gpu(session: nox.Session) -> None:
+def install_gpu(session: nox.Session, group: str = "gpu") -> None:
     """Install what a GPU needs, on a machine that has one and can build PyCUDA."""
     if NO_GPU.intersection(session.posargs):
         return install(session, "test")
@@ -51,7 +51,7 @@ def install_gpu(session: nox.Session) -> None:
                 "no cuda.h found (PATH, CUDA_HOME, CPATH), with which PyCUDA is built: install the "
                 "CUDA toolkit and put its bin folder on PATH"
             )
-    install(session, "gpu")
+    install(session, group)
 
 
 def gpu_there(session: nox.Session) -> bool:
@@ -170,6 +170,16 @@ def baseline(session: nox.Session) -> None:
     """Measure this GPU's baseline in five runs and write it, if every case is correct."""
     install_gpu(session)
     harness(session, "baseline")
+
+
+@nox.session(default=False)
+def tune(session: nox.Session) -> None:
+    """Search a kernel's space for its fastest config; `-- --simulate FILE` compares strategies, no GPU."""
+    with_gpu = {"--simulate", "emulated", "--device=emulated", "--list-strategies"}.isdisjoint(
+        session.posargs
+    )
+    install_gpu(session, "tune-gpu") if with_gpu else install(session, "tune")
+    harness(session, "tune")
 
 
 @nox.session(default=False)

@@ -20,6 +20,7 @@ from harness.model import (
 )
 from harness.project.suites import ADVICE, SMOKE
 
+from . import spaces
 from .advised import ADVISED
 
 __all__ = ["KERNELS", "SUITES"]
@@ -281,6 +282,7 @@ LADDER: tuple[Kernel, ...] = (
             _register(128, 8, 16, 16),
         ),
         shape=_register_tile,
+        space=spaces.REGISTER,
     ),
     Kernel(
         name="vectorized",
@@ -304,6 +306,7 @@ LADDER: tuple[Kernel, ...] = (
         dtypes=(F32,),
         configs=(_register(128, 8, 8, 8, 4), _register(128, 16, 8, 8, 4), _register(64, 8, 8, 8, 4)),
         shape=_float4_tile,
+        space=spaces.PREFETCH,
     ),
     Kernel(
         name="double_buffered",
@@ -346,6 +349,7 @@ LADDER: tuple[Kernel, ...] = (
             _warp((256, 256, 8), (64, 64), (16, 16), stages=3),  # too large for a warp's lanes
         ),
         shape=_warp_tile,
+        space=spaces.WARP_TILED,
         min_capability=(8, 0),
     ),
     Kernel(
@@ -390,6 +394,7 @@ LADDER: tuple[Kernel, ...] = (
             Config(TILE_M=16, TILE_N=64, TILE_K=16, THREAD_TILE_M=4, THREAD_TILE_N=4, SPLIT=8),
         ),
         shape=_split_tile,
+        space=spaces.SPLIT_K,
         workspace=Workspace(_counters_and_slabs, _counters),
     ),
     Kernel(

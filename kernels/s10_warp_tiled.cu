@@ -16,6 +16,10 @@
 #if !defined(WARP_TILE_M) || !defined(WARP_TILE_N) || !defined(THREAD_TILE_M) || !defined(THREAD_TILE_N)
 #error "warp_tiled needs -D WARP_TILE_M, WARP_TILE_N, THREAD_TILE_M and THREAD_TILE_N"
 #endif
+#ifndef BAND_ROWS
+#define BAND_ROWS 8
+#endif
+static_assert(BAND_ROWS >= 1, "BAND_ROWS: 1 or more");
 static_assert(TILE_M % WARP_TILE_M == 0, "TILE_M: a multiple of WARP_TILE_M");
 static_assert(TILE_N % WARP_TILE_N == 0, "TILE_N: a multiple of WARP_TILE_N");
 static_assert(THREAD_TILE_M % 4 == 0 && THREAD_TILE_N % 4 == 0, "thread tile: multiples of 4");
@@ -48,8 +52,8 @@ gemm_warp_tiled(int M, int N, int K, float alpha, const float* __restrict__ A, i
     // STAGES times: As (TILE_K × A_STRIDE, transposed), Bs (TILE_K × TILE_N).
     extern __shared__ __align__(16) float tiles[];
 
-    // Blocks start in the order of their index: take them down columns of bands of eight block rows.
-    const int band_rows = 8;
+    // Blocks start in the order of their index: take them down columns of bands of BAND_ROWS block rows.
+    const int band_rows = BAND_ROWS;
     const int grid_rows = gridDim.y, grid_cols = gridDim.x;
     const int index = blockIdx.y * grid_cols + blockIdx.x;
     const int band = index / (band_rows * grid_cols), in_band = index % (band_rows * grid_cols);

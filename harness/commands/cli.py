@@ -18,6 +18,7 @@ COMMANDS = {
     "baseline": "measure this GPU's baseline and write it; show, prune and merge stored ones",
     "advice": "how far the course notes' recommendations are behind the best, from stored figures",
     "claims": "what the course notes say, judged by what is stored: docs/claims.md",
+    "tune": "search a kernel's declared space for its fastest config; replay a search without a GPU",
     "static": "compare registers, occupancy, SASS and memory counters with stored ones; --refresh stores "
     "them",
     "counters": "memory requests, sectors, bank conflicts and FLOP of kernels, from their PTX",

@@ -171,9 +171,24 @@ def open_cuda(time_limit: float) -> CudaDevice:
     return device
 
 
-def open_emulated(arch: str, strict: bool = False, time_limit: float = math.inf) -> EmulatedDevice:
+def compile_ahead(cases: Sequence[Case], capability: tuple[int, int]) -> None:
+    """Compiles into this machine's caches what the cuda device will load, over all cores and without a GPU,
+    in a process of its own, which alone imports PyCUDA. What does not compile says so when it is run."""
+    from importlib.util import find_spec
+
+    if find_spec("pycuda") is None or not cases:
+        return
+    from harness.devices.cuda.client import compile_ahead
+
+    compile_ahead(cases, capability)
+
+
+def open_emulated(
+    arch: str, strict: bool = False, time_limit: float = math.inf, by_source: bool = True
+) -> EmulatedDevice:
     """The emulated device, compiling for an architecture such as "sm_90a"; if ``strict``, its notes are
-    violations; a case takes ``time_limit`` seconds, or hangs. Raises NoDevice without nvcc."""
+    violations; a case takes ``time_limit`` seconds, or hangs; without ``by_source`` findings name lines of
+    the PTX alone. Raises NoDevice without nvcc."""
     from harness.compiler.errors import ToolchainError
     from harness.compiler.tools import find_nvcc
     from harness.devices.emulated.device import EmulatedDevice
@@ -182,4 +197,4 @@ def open_emulated(arch: str, strict: bool = False, time_limit: float = math.inf)
         find_nvcc()
     except ToolchainError as error:
         raise NoDevice(str(error)) from None
-    return EmulatedDevice(arch, strict=strict, time_limit=time_limit)
+    return EmulatedDevice(arch, by_source=by_source, strict=strict, time_limit=time_limit)

@@ -34,6 +34,7 @@ from harness.model.operation import (
 )
 from harness.model.parameters import Argument, Parameter, TensorMap
 from harness.model.problem import INT_MAX, Problem, find_problem
+from harness.model.space import Rule, Space, Values
 from harness.model.takes import Takes
 from harness.model.waiver import Waiver
 
@@ -68,9 +69,12 @@ __all__ = [
     "Parameter",
     "Problem",
     "Resources",
+    "Rule",
+    "Space",
     "Storage",
     "Takes",
     "TensorMap",
+    "Values",
     "Waiver",
     "Workspace",
     "find_dtype",

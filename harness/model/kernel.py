@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from harness.model.dtype import F32, DType
 from harness.model.operation import GEMM, Operation
 from harness.model.parameters import Parameter, TensorMap, parse_parameters, usual_parameters
 from harness.model.problem import Problem
+from harness.model.space import Space
 from harness.model.takes import ANY, Takes, narrow, signature_refusals
 from harness.model.waiver import Waiver
 
@@ -106,7 +107,7 @@ class Kernel:
     ``tma``. ``threshold`` overrides the smallest slowdown that counts as a regression; ``largest_timed``
     skips timing of problems with more FLOP; ``duty`` is the duty cycle of the timing, below 1 for kernels
     that would otherwise reach the power cap. ``waived`` are findings of the emulated device that are
-    accepted.
+    accepted. ``space`` is where `nox -s tune` looks for better configs.
     """
 
     name: str
@@ -133,6 +134,7 @@ class Kernel:
     grid: Callable[[BlockShape, Problem], tuple[int, int, int]] | None = None
     waived: tuple[Waiver, ...] = ()
     chooses: bool = False
+    space: Space | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.source, str):

@@ -26,7 +26,7 @@ from harness.baselines.fields import (
 )
 from harness.baselines.store import gpu_slug
 from harness.files import write_whole
-from harness.model import Config
+from harness.model import Config, Space
 
 SCHEMA = 1
 FOLDER = "tuned"
@@ -113,7 +113,7 @@ class Tuned:
     objective: Objective
     strategy: str
     seconds: float
-    axes: Mapping[str, tuple[int, ...]]
+    axes: Mapping[str, Sequence[int]]
     evaluations: tuple[Evaluation, ...]
     confirmed: tuple[Evaluation, ...] = ()
     failed: tuple[Failed, ...] = ()
@@ -247,10 +247,10 @@ def load(path: Path) -> Tuned:
 
 
 def _tuned(head: Mapping[str, Any], document: Mapping[str, Any]) -> Tuned:
-    names, defaults = list(document["axes"]), document["defaults"]
+    space = Space({name: tuple(of) for name, of in document["axes"].items()}, (), document["defaults"])
 
     def config(values: Sequence[int]) -> Config:
-        return config_of(dict(zip(names, values, strict=True)), defaults)
+        return space.config(dict(zip(space.axes, values, strict=True)))
 
     def evaluation(values: Sequence[int], measured: Sequence[float]) -> Evaluation:
         seconds, cycles, watts, noise = measured
@@ -264,23 +264,13 @@ def _tuned(head: Mapping[str, Any], document: Mapping[str, Any]) -> Tuned:
         machine_info=machine_of(document),
         commit_info=commit_of(document),
         datetime=document["datetime"],
-        axes={name: tuple(values) for name, values in document["axes"].items()},
-        defaults=defaults,
+        axes=space.axes,
+        defaults=space.defaults,
         pruned=document["pruned"],
         evaluations=tuple(evaluation(*row) for row in document["evaluations"]),
         confirmed=tuple(evaluation(*row) for row in document["confirmed"]),
         failed=tuple(Failed(config(values), *rest) for values, *rest in document["failed"]),
     )
-
-
-def config_of(values: Mapping[str, int], defaults: Mapping[str, int]) -> Config:
-    """The config of these values of all axes, as a kernel declares it: an axis at its default is omitted."""
-    return Config(**{name: value for name, value in values.items() if defaults.get(name) != value})
-
-
-def values_of(config: Config, axes: Iterable[str], defaults: Mapping[str, int]) -> list[int]:
-    """The inverse: a value for every axis. Raises KeyError for an axis that has neither value nor default."""
-    return [config[name] if name in config else defaults[name] for name in axes]
 
 
 # Writing
@@ -295,8 +285,8 @@ def write(root: Path, tuned: Tuned) -> Path:
 
 def save(path: Path, tuned: Tuned) -> None:
     """Writes it to a file, whole or not at all. Raises BaselineError."""
-    text = _text(tuned)
     try:
+        text = _text(tuned)
         checked(json.loads(text), _Document)  # What would be refused when read is never written.
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text)
@@ -308,9 +298,13 @@ def save(path: Path, tuned: Tuned) -> None:
 
 def _text(t: Tuned) -> str:
     defaults = dict(t.defaults or {})
+    space = Space(t.axes, (), defaults)
 
     def values(config: Config) -> list[int]:
-        return values_of(config, t.axes, defaults)
+        found = space.values(config)
+        if found is None:
+            raise ValueError(f"the config {config.label} is not in its axes {', '.join(t.axes)}")
+        return list(found)
 
     def row(one: Evaluation) -> list[Any]:
         watts = None if one.watts is None else round(one.watts, 1)

@@ -59,8 +59,14 @@ def source_drifted(kernel: Kernel, source: str) -> list[str]:
     if not demanded or "#error" not in code:
         found.append("demands no macro")
     optional = set(re.findall(r"#ifndef (\w+)", code))  # an axis of advised configs
+    tuned = dict(kernel.space.defaults) if kernel.space else {}
+    found += [
+        f"{name} is not {value} by default"
+        for name, value in tuned.items()
+        if f"#ifndef {name} #define {name} {value} #endif" not in code
+    ]
     for config in kernel.declared:
-        known = demanded | (optional if config not in kernel.configs else set())
+        known = demanded | set(tuned) | (optional if config not in kernel.configs else set())
         found += [f"{config.label} lacks {name}" for name in demanded - set(config)]
         found += [f"{name} of {config.label} is not demanded" for name in set(config) - known]
     used = re.sub(r"#if.*?#error \"[^\"]*\"", "", code)
@@ -85,6 +91,14 @@ def test_files_are_the_ladder() -> None:
 def test_a_file_is_what_is_declared(kernel: Kernel) -> None:
     assert kernel.source
     assert source_drifted(kernel, kernel.source.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if k.space], ids=lambda kernel: kernel.name)
+def test_a_space_holds_the_configs_that_are_timed_at_every_shape(kernel: Kernel) -> None:
+    assert kernel.space
+    values = kernel.space.values(kernel.configs[0])
+    assert values
+    assert kernel.space.broken(dict(zip(kernel.space.axes, values, strict=True))) == ""
 
 
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,23 @@ from harness.timing.plan import PairPlan, Plan
 from harness.timing.samples import PairedSamples
 
 _START_SECONDS = 120.0  # a first context on a machine with many GPUs takes its time
+
+
+def compile_ahead(cases: Iterable[Case], capability: tuple[int, int]) -> None:
+    """See `harness.devices.compile_ahead`."""
+    variants = {case.variant: case for case in cases}.values()
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        for case in variants:
+            threads.submit(compile_ptx, case.kernel, case.config, case.dtype, arch(capability))
+    builds = [Build.of(case, capability) for case in variants]
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        process.submit(_compile_all, builds).result()
+
+
+def _compile_all(builds: Sequence[Build]) -> None:
+    from harness.devices.cuda.modules import compile_all
+
+    compile_all(builds)
 
 
 def _serve(connection: Any) -> None:

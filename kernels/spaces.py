@@ -1,0 +1,104 @@
+"""Where `nox -s tune` looks for configs: the axes of each kernel, and which combinations make sense.
+
+The rules are those of the `static_assert`s in the `.cu` files, which have the last word, and bounds on what
+is worth compiling.
+"""
+
+from __future__ import annotations
+
+from harness.model import Rule, Space, Values
+
+
+def _threads(v: Values) -> int:
+    return v["TILE_M"] // v["THREAD_TILE_M"] * (v["TILE_N"] // v["THREAD_TILE_N"])
+
+
+def _warps(v: Values) -> int:
+    return v["TILE_M"] // v["WARP_TILE_M"] * (v["TILE_N"] // v["WARP_TILE_N"])
+
+
+def _lanes(v: Values) -> tuple[int, int]:
+    return v["WARP_TILE_M"] // v["THREAD_TILE_M"], v["WARP_TILE_N"] // v["THREAD_TILE_N"]
+
+
+_WHOLE_THREAD_TILES = Rule(
+    "the tile is not made of whole thread tiles",
+    lambda v: v["TILE_M"] % v["THREAD_TILE_M"] == 0 and v["TILE_N"] % v["THREAD_TILE_N"] == 0,
+)
+_FEW_WARPS = Rule("fewer than two warps or more than sixteen", lambda v: 64 <= _threads(v) <= 512)
+_COVERED = Rule(
+    "the threads do not cover a tile in whole steps of float4s",
+    lambda v: (
+        _threads(v) % (v["TILE_K"] // 4) == 0
+        and _threads(v) % (v["TILE_N"] // 4) == 0
+        and v["TILE_M"] % (_threads(v) // (v["TILE_K"] // 4)) == 0
+        and v["TILE_K"] % (_threads(v) // (v["TILE_N"] // 4)) == 0
+    ),
+)
+
+REGISTER = Space(
+    axes={
+        "TILE_M": (16, 32, 64, 128),
+        "TILE_N": (32, 64, 128),
+        "TILE_K": (8, 16, 32),
+        "THREAD_TILE_M": (2, 4, 8, 16),
+        "THREAD_TILE_N": (4, 8, 16),
+        "PADDING": (0, 1, 4),
+    },
+    rules=(
+        _WHOLE_THREAD_TILES,
+        Rule("TILE_K 32 with more than 64 rows", lambda v: v["TILE_K"] < 32 or v["TILE_M"] <= 64),
+    ),
+)
+
+PREFETCH = Space(
+    axes={
+        "TILE_M": (16, 32, 64, 128, 256),
+        "TILE_N": (32, 64, 128, 256),
+        "TILE_K": (8, 16, 32),
+        "THREAD_TILE_M": (4, 8, 16),
+        "THREAD_TILE_N": (4, 8, 16),
+        "PADDING": (0, 4),
+    },
+    rules=(_WHOLE_THREAD_TILES, _FEW_WARPS, _COVERED),
+)
+
+WARP_TILED = Space(
+    axes={
+        "TILE_M": (64, 128, 256),
+        "TILE_N": (64, 128, 256),
+        "TILE_K": (8, 16),
+        "WARP_TILE_M": (32, 64, 128),
+        "WARP_TILE_N": (32, 64, 128),
+        "THREAD_TILE_M": (4, 8, 16),
+        "THREAD_TILE_N": (4, 8, 16),
+        "STAGES": (2, 3, 4, 5),
+        "BAND_ROWS": (2, 4, 8, 16),
+    },
+    rules=(
+        Rule(
+            "the block tile is not made of whole warp tiles",
+            lambda v: v["TILE_M"] % v["WARP_TILE_M"] == 0 and v["TILE_N"] % v["WARP_TILE_N"] == 0,
+        ),
+        Rule("32 thread tiles do not make a warp tile", lambda v: _lanes(v)[0] * _lanes(v)[1] == 32),
+        Rule("an odd number of thread tiles down a warp tile", lambda v: _lanes(v)[0] % 2 == 0),
+        Rule("fewer than two warps or more than eight", lambda v: 2 <= _warps(v) <= 8),
+        Rule(
+            "the threads do not share the copies of a tile evenly",
+            lambda v: v["TILE_K"] * v["TILE_N"] % (_warps(v) * 128) == 0,
+        ),
+    ),
+    defaults={"BAND_ROWS": 8},
+)
+
+SPLIT_K = Space(
+    axes={
+        "TILE_M": (16, 32, 64, 128),
+        "TILE_N": (32, 64, 128, 256),
+        "TILE_K": (8, 16, 32),
+        "THREAD_TILE_M": (4, 8),
+        "THREAD_TILE_N": (4, 8),
+        "SPLIT": (2, 4, 8, 16, 32, 64),
+    },
+    rules=(_WHOLE_THREAD_TILES, _FEW_WARPS, _COVERED),
+)
