@@ -84,6 +84,7 @@ def test_every_command_is_there_and_says_what_it_does() -> None:
         "profile",
         "doctor",
         "select",
+        "tune",
     }
     assert all(len(description.split()) > 3 for description in found.values())
 
