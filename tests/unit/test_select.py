@@ -25,6 +25,7 @@ from harness.model import (
     Kernel,
     Problem,
     Takes,
+    TensorMap,
     find_problem,
 )
 from harness.model.legality import GpuLimits
@@ -55,6 +56,14 @@ def kernel(name: str, *tiles: int, takes: Takes | None = None, **more: object) -
 
 SMALL, LARGE = kernel("small", 16), kernel("large", 32, 128)
 EVEN = kernel("even", 64, takes=Takes({"m": 8, "lda": 4, "A": 2}, {"k": 16}, {"n": 5000}))
+MAPPED = kernel(
+    "mapped",
+    32,
+    takes=Takes({"lda": 4}),
+    parameters="int M, int N, int K, float alpha, const CUtensorMap A=mapA, const float* B, int ldb, "
+    "float beta, float* C, int ldc",
+    maps=lambda config: {"A": TensorMap((32, 32))},
+)
 BATCH = kernel("batch", 8, operation=GEMM_BATCHED)
 CUBES = {64: (1.0, 0.5), 512: (0.8, 1.0), 4096: (0.2, 1.0)}  # the share of each in the faster one's speed
 
@@ -211,7 +220,7 @@ def test_a_dtype_without_figures_is_the_notes_too() -> None:
 @given(st.randoms(use_true_random=False))
 def test_rules_are_what_a_declaration_refuses(rng: random.Random) -> None:
     square = kernel("square", takes=Takes(square=True))
-    for of in (SMALL, EVEN, BATCH, square):
+    for of in (SMALL, EVEN, BATCH, MAPPED, square):
         variant = Variant(of, of.configs[0], F32)
         m, n, k = (rng.choice([0, 1, 5, 8, 16, 40, 6000, 2**21]) for _ in range(3))
         problem = Problem(

@@ -16,7 +16,7 @@ from harness.tuning.header import exported, header
 from harness.tuning.select import Selector
 from harness.tuning.table import key_of
 from tests.ladder import PROJECT
-from tests.unit.test_select import BATCH, CUBES, EVEN, FIGURES, LARGE, SMALL, figure, kernel, selector
+from tests.unit.test_select import BATCH, CUBES, EVEN, FIGURES, LARGE, MAPPED, SMALL, figure, kernel, selector
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 
@@ -114,12 +114,14 @@ def test_kernels_that_refuse_problems(tmp_path: Path) -> None:
     figures = [
         *FIGURES,
         *(figure(EVEN, Problem(n, n, n), 2.0 * n) for n in CUBES),
+        *(figure(MAPPED, Problem(n, n, n), 3.0 * n) for n in CUBES),
         *(figure(square, Problem(n, n, n), 1.5 * n) for n in CUBES),
         figure(BATCH, Problem(8, 8, 8, batch=1000), 1.0),
     ]
-    of = selector(figures, SMALL, LARGE, EVEN, square, BATCH)
+    of = selector(figures, SMALL, LARGE, EVEN, MAPPED, square, BATCH)
     got = compare(tmp_path, of, 512, 5_000)
-    assert got == {"small tile16", "large tile32", "even tile64", "square tile64", "batch tile8", "none"}
+    stages = ("small tile16", "large tile32", "even tile64", "mapped tile32", "square tile64", "batch tile8")
+    assert got == {*stages, "none"}
 
 
 def test_a_kernel_that_is_no_rules_is_left_out_and_named() -> None:
