@@ -12,7 +12,8 @@ from typing import Any
 from harness.project.loader import Project, ProjectError, find, load
 
 KERNELS, PERFORMANCE, STATIC = "test_kernels.py", "test_performance.py", "test_static.py"
-SHOWN = ("-o", "console_output_style=classic", "--progress")  # and a name
+# What a command shows of pytest's own: no versions, and in place of dots how far it is. And a name.
+SHOWN = ("--no-header", "-o", "console_output_style=classic", "--progress")
 # Needed if the harness is not installed, only on the path; and no warning about pytest's import order.
 PLUGIN = ("-p", "harness.commands.entry", "-W", "ignore:Module already:pytest.PytestAssertRewriteWarning")
 

@@ -28,7 +28,8 @@ class Watched:
     def pytest_runtest_logreport(self, report: Any) -> None:
         self._failed += report.failed
         if report.when in ("teardown", "???"):  # "???": its process was killed
-            self._steps(self._steps.what)
+            self._steps.done += 1
+            self.now(report.nodeid)
 
     def now(self, what: str) -> None:
         """What is being done; of a test, its case."""
@@ -51,7 +52,9 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
     if not option.progress or unwanted or hasattr(config, "workerinput"):
         return (yield)
     with progress(str(option.progress), len(session.items)) as steps:
-        watched = Watched(steps)
+        watched, reporter = Watched(steps), config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            reporter.showfspath = False  # the names of two files, before their dots
         config.stash[KEY].says = watched.now
         config.pluginmanager.register(watched)
         try:

@@ -45,6 +45,16 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return [*_about(config, session), *([f"{VerdictKind.REFUSED}: {refused}"] if refused else [])]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """What is compared with what is shown also where a command leaves out the rest of pytest's header."""
+    option = session.config.option
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and option.progress and option.no_header and option.verbose >= 0:
+        for line in pytest_report_header(session.config):
+            reporter.write_line(line)
+
+
 def _about(config: pytest.Config, session: Session) -> list[str]:
     """What the run uses, and what it is compared with."""
     if session.gpu is None:

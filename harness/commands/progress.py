@@ -112,7 +112,7 @@ def _lines(steps: Steps, file: TextIO) -> Iterator[None]:
         print(steps, file=file, flush=True)
 
     def changed() -> None:
-        if steps.done > shown and (steps.total and (steps.total <= FEW or not steps.left)):
+        if steps.done > shown and 0 < steps.total <= FEW:
             show()
 
     def watch() -> None:

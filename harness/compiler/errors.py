@@ -10,7 +10,7 @@ from pathlib import Path
 # Where a message of nvcc, ptxas or the host's compiler begins.
 _BEGINS = re.compile(r"^(?=\S+\(\d+\): |\S+:\d+(?::\d+)?: |(?:ptxas|nvlink|nvcc) \S+\s*: )", re.MULTILINE)
 _ERROR = re.compile(r"\b(?:error|fatal)\b")
-SHOWN, LINES = 3, 6  # errors shown, and lines of each
+SHOWN, LINES = 2, 6  # errors shown, and lines of each
 
 
 class ToolchainError(Exception):

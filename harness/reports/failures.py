@@ -152,10 +152,13 @@ def github_annotations(failures: Sequence[Failure], sources: Mapping[str, Path])
 
 
 def summary(failures: Sequence[Failure]) -> list[str]:
-    """A line a test function, kernel and first reason: the first test, and how many more there are."""
+    """A line a test function, kernel and first reason, one for all functions of what does not compile: the
+    first test, and how many more there are."""
     lines = []
-    for function in dict.fromkeys(failure.function for failure in failures):
-        there = [failure for failure in failures if failure.function == function]
+    broken = [failure for failure in failures if failure.reasons[0].is_compilers]
+    others = [failure for failure in failures if not failure.reasons[0].is_compilers]
+    functions = dict.fromkeys(failure.function for failure in others)
+    for there in (broken, *([f for f in others if f.function == function] for function in functions)):
         for group in grouped(there, lambda failure: failure.reasons[:1]):
             more = f" and {len(group.tests) - 1} more" if len(group.tests) > 1 else ""
             lines.append(f"FAILED {group.tests[0]}{more} - {group.reason.what}")

@@ -41,7 +41,7 @@ def test_of_many_steps_lines_are_few(capsys: pytest.CaptureFixture[str]) -> None
     with progress("check", 1000) as step:
         for number in range(1000):
             step(str(number))
-    assert re.fullmatch(r"check: 1000 of 1000: 999, \d+ s\n", capsys.readouterr().err)
+    assert capsys.readouterr().err == ""  # over before the first is due
 
 
 class Slow(ReplayDevice):
@@ -70,7 +70,8 @@ def test_a_run_of_cases_shows_lines_in_place_of_dots(rig: Rig, monkeypatch: pyte
     text = rig.run(*OURS, *shown, "--allow-no-baseline", device=Slow(), outputs=False).text
     count = len(CASES) + 1  # and that there are no orphans
     assert f"gpu: 0 of {count}: {CASES[0]}, " in text
-    assert re.search(rf"gpu: {count} of {count}: 1 failed, .*, \d s\n", text)
+    assert re.search(rf"gpu: {count} of {count}: 1 failed, test_no_orphans, \d s\n", text)
+    assert "gpu: NVIDIA H200" in text
     assert re.search(r"compile: 1 of \d+: \S+, 0 s, 0 s left\n", text)
     assert "compiling" not in text
     assert not re.search(r"^tests/\S+ [.FE]", text, re.MULTILINE)

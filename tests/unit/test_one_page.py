@@ -1,0 +1,71 @@
+"""What a red run prints is a page: how many lines of one dropped barrier, one syntax error, a template's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.commands import init
+from harness.commands.common import SHOWN
+from tests.unit.rig import OURS, Rig
+from tests.unit.simulated import SimulatedDevice
+from tests.unit.test_init import harness
+
+LIBRARY_USE = """#include <algorithm>
+#include <list>
+struct X { int a; };
+void sorts() { std::list<X> l; std::sort(l.begin(), l.end()); }
+"""
+
+
+def edited(folder: Path, old: str, new: str) -> list[str]:
+    """The lines of a check of a new project whose kernel was edited, on two processes."""
+    assert init.main(["--project", str(folder)]) == 0
+    kernel = folder / "kernels" / "sgemm.cu"
+    text = kernel.read_text()
+    assert old in text
+    kernel.write_text(text.replace(old, new))
+    done = harness(folder, "check", "-n", "2", "--dist", "loadgroup", "--time-limit", "300")
+    assert done.returncode == 1, done.stdout + done.stderr
+    # Lines of progress are as many as the machine is slow.
+    return [line for line in (done.stdout + done.stderr).splitlines() if not line.startswith("check: ")]
+
+
+@pytest.mark.compile
+def test_a_dropped_barrier(tmp_path: Path) -> None:
+    lines = edited(tmp_path, "__syncthreads();  // No thread reads them any more.", "")
+    assert len(lines) <= 40, "\n".join(lines)
+    first = next(number for number, line in enumerate(lines) if line.startswith("sgemm: race at sgemm.cu:"))
+    assert "which other threads read with no barrier between" in lines[first + 1]
+    table = next(number for number, line in enumerate(lines) if "2 WRONG" in line)
+    assert "race at sgemm.cu:" in next(line for line in lines[table:] if line.startswith("FAILED"))
+
+
+@pytest.mark.compile
+def test_a_syntax_error(tmp_path: Path) -> None:
+    lines = edited(tmp_path, "Bs[TILE][TILE];", "Bs[TILE][TILE]")  # and more errors for what follows
+    assert len(lines) <= 25, "\n".join(lines)
+    assert any('sgemm.cu(12): error: expected a ";"' in line for line in lines)
+    (failed,) = [line for line in lines if line.startswith("FAILED")]
+    assert failed.endswith('does not compile: sgemm.cu:12: expected a ";"')
+
+
+@pytest.mark.compile
+def test_a_templates_error(tmp_path: Path) -> None:
+    lines = edited(tmp_path, "#if !defined(TILE)", f"{LIBRARY_USE}#if !defined(TILE)")
+    assert len(lines) <= 40, "\n".join(lines)
+    assert any("lines of the compiler: " in line for line in lines)
+
+
+def test_cases_without_a_baseline(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """52 of three problems are 70 lines: a row each, a heading a problem, and 15 more."""
+    rig = Rig(tmp_path_factory.mktemp("run"))
+    shapes = [f"{256 * m}x256x256" for m in range(1, 10)]
+    options = [word for shape in shapes for word in ("--shape", shape)]
+    outcome = rig.run(*OURS, *options, *SHOWN, "gpu", device=SimulatedDevice(), suite="full", outputs=False)
+    rows = outcome.text.count(" NO_BASELINE\n")
+    assert rows >= 52
+    lines = [line for line in outcome.text.splitlines() if not line.startswith(("gpu: 0", "gpu: 1"))]
+    assert len(lines) - rows - len(shapes) <= 15, outcome.text
+    assert outcome.text.count("\nFAILED ") == 1
