@@ -1,9 +1,10 @@
 """``python -m harness report``: writes a report of measurements, updates the README's ladder and pictures.
 
 ``report [FILE ...]`` writes one HTML file, and with ``--markdown`` its essentials for a job summary, from the
-stored baselines and the given files: a run's JSON (``--benchmark-json``), a comparison's (``compare --json``)
-or a baseline. ``report readme`` updates the ladder table in the README from the stored baselines, ``report
-pictures`` the pictures of ladder and roofline; both change nothing with ``--check``.
+stored baselines and the given files: the JSON of a run (``--benchmark-json``) or of a comparison (``compare
+--json``), the XML of tests (``--junitxml``), a baseline. ``report readme`` updates the ladder table in the
+README from the stored baselines, ``report pictures`` the pictures of ladder and roofline; both change nothing
+with ``--check``.
 
 Exit status: 0 written or up to date, 1 out of date, or a file that cannot be trusted, 2 a wrong command line.
 """
@@ -50,7 +51,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     html = commands.add_parser("html", parents=[shared], help="the report; may be left out")
-    html.add_argument("files", nargs="*", type=Path, metavar="FILE", help="JSON of runs and comparisons")
+    html.add_argument(
+        "files", nargs="*", type=Path, metavar="FILE", help="JSON of runs and comparisons, XML of tests"
+    )
     html.add_argument("--output", type=Path, default=Path("results/report.html"), help="default: %(default)s")
     html.add_argument("--markdown", type=Path, metavar="FILE", help="append the essentials to this file")
     for name, path in (("readme", "README.md"), ("pictures", "docs")):

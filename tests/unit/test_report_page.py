@@ -13,7 +13,7 @@ import pytest
 
 from harness.baselines import BaselineError
 from harness.commands.report import main
-from harness.reports.page import charts, history, records, render, roofs, sources, spaces, verdicts
+from harness.reports.page import charts, history, records, render, roofs, sources, spaces, tested, verdicts
 from harness.reports.page import pictures as pictures_page
 from harness.reports.page.sources import Content, Measured, Source
 from tests.ladder import LADDER, PROJECT
@@ -215,6 +215,50 @@ def test_a_comparison_is_judged_again_from_its_samples(content: Content) -> None
     assert [(one.verdict, one.red) for one in said[:2]] == [("REGRESSED", True), ("PASS", False)]
     assert said[0].command.startswith('nox -s compare -- main -k "[tiled-f32')
     assert sum(one.source.endswith("control") for one in said) == 3
+
+
+JUNIT = """<?xml version="1.0" encoding="utf-8"?><testsuites><testsuite name="pytest">
+<testcase classname="tests.test_kernels" name="test_kernel[tiled-f32-tile16-pad0-1x1x1]"/>
+{failed}
+<testcase classname="tests.test_performance" name="test_performance[{case}]">
+<failure message="Failed">REGRESSED: {case}: slower</failure></testcase>
+</testsuite></testsuites>"""
+FAILED = """<testcase classname="tests.test_kernels" name="test_kernel[tiled-f32-tile16-pad0-{problem}]">
+<properties><property name="variant" value="tiled-f32-tile16-pad0"/>
+<property name="reason" value="race at s02_tiled.cu:31&#09;thread 0 &lt;writes&gt; As+0"/>
+<property name="reason" value="race at s02_tiled.cu:32&#09;Bs"/></properties>
+<failure message="Failed: WRONG">WRONG</failure></testcase>"""
+
+
+def test_failed_tests_with_one_reason_are_one_entry(tmp_path: Path, content: Content) -> None:
+    path = tmp_path / "junit.xml"
+    failed = "".join(FAILED.format(problem=problem) for problem in ("16x32x64", "37x29x41"))
+    path.write_text(JUNIT.format(failed=failed, case=SLOWER.id))
+    found = tested.read(path)
+    assert (found.tests, found.red) == (4, 3)
+    race, other = found.failed
+    assert other.case == "tiled: race at s02_tiled.cu:32"
+    assert race.case == "tiled: race at s02_tiled.cu:31"
+    assert dict(race.evidence)["tests"] == "2"
+    assert race.command == (
+        'nox -s judge -- "tests/test_kernels.py::test_kernel[tiled-f32-tile16-pad0-16x32x64]"'
+    )
+    # The timed case is told by the run; without one, by the test.
+    both = render.judged(replace(content, tested=(found,)))
+    assert [one.case for one in both if one.source == "junit.xml"] == [race.case, other.case]
+    alone = render.judged(Content(tested=(found,)))
+    assert [one.verdict for one in alone] == ["FAILED", "FAILED", "REGRESSED"]
+    made = render.html(Content(tested=(found,)), LADDER)
+    assert "junit.xml: 4 tests, 3 failed." in made
+    assert "&lt;writes&gt;" in made
+
+
+@pytest.mark.parametrize("text", ["", "<testsuites>", "<testsuites/>"])
+def test_xml_without_tests_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "junit.xml"
+    path.write_text(text)
+    with pytest.raises(BaselineError, match="give what pytest's --junitxml wrote"):
+        sources.gather(tmp_path, [path])
 
 
 # The page

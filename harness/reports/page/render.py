@@ -12,11 +12,11 @@ import jinja2
 from harness import __version__
 from harness.model import Kernel
 from harness.reports.figures import gflops_text, percent_text, share_text
-from harness.reports.page import charts, history, records, roofs, spaces, verdicts
+from harness.reports.page import charts, history, records, roofs, spaces, tested, verdicts
 from harness.reports.page.records import Record
+from harness.reports.page.said import Said
 from harness.reports.page.sources import Compared, Content
 from harness.reports.page.spaces import Space
-from harness.reports.page.verdicts import Said
 
 BUDGET = 5_000_000  # bytes
 
@@ -53,9 +53,12 @@ def html(content: Content, kernels: Sequence[Kernel]) -> str:
 
 
 def judged(content: Content) -> list[Said]:
-    """Every verdict of the runs and comparisons. Raises BaselineError."""
+    """Every verdict of the runs and comparisons, and why tests failed. Raises BaselineError."""
     of_runs = [one for source in content.runs for one in verdicts.of_run(source)]
-    return [*of_runs, *(one for each in content.comparisons for one in verdicts.of_comparison(each))]
+    known = {one.case for one in of_runs}
+    of_tests = [one for each in content.tested for one in tested.without(each, known)]
+    of_pairs = [one for each in content.comparisons for one in verdicts.of_comparison(each)]
+    return [*of_runs, *of_tests, *of_pairs]
 
 
 def heat_maps(content: Content, measured: Sequence[Record]) -> list[Space]:

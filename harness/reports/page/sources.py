@@ -1,4 +1,4 @@
-"""What a report shows: stored baselines, the JSON of runs, the JSON of comparisons."""
+"""What a report shows: stored baselines, the JSON of runs and of comparisons, the JUnit XML of tests."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from harness.baselines.fields import File, checked, commit_of, machine_of, read_
 from harness.baselines.history import of_boards
 from harness.baselines.store import history
 from harness.gate.document import SCHEMA
+from harness.reports.page import tested
+from harness.reports.page.tested import Tested
 from harness.tuning.stored import Tuned, find
 from harness.verdicts.evidence import UNUSABLE
 
-_REMEDY = "give a stored baseline, or what `--benchmark-json` or `compare --json` wrote"
+_REMEDY = "give a stored baseline, or what `--benchmark-json`, `compare --json` or `--junitxml` wrote"
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,15 @@ class Compared:
 @dataclass(frozen=True)
 class Content:
     """All that a report shows: the given ``runs`` and ``comparisons``; the newest baseline of each board,
-    ``baselines``; all numbered ones, by GPU model, oldest first, ``histories``; and ``tuned`` spaces."""
+    ``baselines``; all numbered ones, by GPU model, oldest first, ``histories``; ``tuned`` spaces; and the
+    tests of given runs, ``tested``."""
 
     runs: tuple[Source, ...] = ()
     comparisons: tuple[Compared, ...] = ()
     baselines: tuple[Source, ...] = ()
     histories: Mapping[str, Sequence[Baseline]] = field(default_factory=dict)
     tuned: tuple[Tuned, ...] = ()
+    tested: tuple[Tested, ...] = ()
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -86,15 +90,20 @@ def gather(root: Path, files: Iterable[Path] = ()) -> Content:
     ]
     runs: list[Source] = []
     comparisons: list[Compared] = []
+    tests: list[Tested] = []
     for path in files:
-        read_one = read(path)
-        if isinstance(read_one, Compared):
+        read_one = tested.read(path) if path.suffix == ".xml" else read(path)
+        if isinstance(read_one, Tested):
+            tests.append(read_one)
+        elif isinstance(read_one, Compared):
             comparisons.append(read_one)
         elif read_one.judged:
             runs.append(read_one)
         else:
             newest.append(read_one)
-    return Content(tuple(_named_apart(runs)), tuple(comparisons), tuple(_once(newest)), histories, tuned)
+    return Content(
+        *(tuple(_named_apart(runs)), tuple(comparisons), tuple(_once(newest)), histories, tuned, tuple(tests))
+    )
 
 
 def read(path: Path) -> Source | Compared:

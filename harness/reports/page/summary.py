@@ -9,8 +9,8 @@ from harness.reports.figures import gflops_text, percent_text
 from harness.reports.markdown import safe, table_text
 from harness.reports.page import history, records, verdicts
 from harness.reports.page.render import judged
+from harness.reports.page.said import Said
 from harness.reports.page.sources import Content, Source
-from harness.reports.page.verdicts import Said
 
 _MOST = 20  # rows of a table that may have any number
 
@@ -22,6 +22,8 @@ def markdown(content: Content, kernels: Sequence[Kernel]) -> str:
     parts = []
     for label in dict.fromkeys(one.source for one in said):
         parts += _verdicts(label, [one for one in said if one.source == label])
+    for each in content.tested:
+        parts.append(f"{safe(each.label)}: {each.tests} tests, {each.red} failed.")
     declared = records.variants(kernels)
     for source in content.sources[:1]:
         parts += _ladder(source, declared)
@@ -29,12 +31,18 @@ def markdown(content: Content, kernels: Sequence[Kernel]) -> str:
     return "\n\n".join(parts or ["Nothing is measured yet: `nox -s baseline` on a GPU."]) + "\n"
 
 
+def _first_line(one: Said) -> str:
+    line = one.message.partition("\n")[0]
+    return line if line.startswith(one.case) else f"{one.case}: {line}"
+
+
 def _verdicts(label: str, said: Sequence[Said]) -> list[str]:
     red = [one for one in said if one.red]
     numbers = ", ".join(f"{number} {kind}" for kind, number, _ in verdicts.counts(said))
     parts = [f"## {'Red' if red else 'Green'}: {safe(label)}: {numbers}"]
     parts += [
-        f"- **{one.verdict} {one.reason}** {safe(one.message)}\n\n  `{one.command}`" for one in red[:_MOST]
+        f"- **{f'{one.verdict} {one.reason}'.strip()}** {safe(_first_line(one))}\n\n  `{one.command}`"
+        for one in red[:_MOST]
     ]
     if len(red) > _MOST:
         parts.append(f"… and {len(red) - _MOST} more")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -14,39 +13,16 @@ from harness.files import fault
 from harness.gate.document import verdicts as compared_again
 from harness.reports import wording
 from harness.reports.figures import gflops_text, noise_text, percent_text
+from harness.reports.page.said import Said
 from harness.reports.page.sources import Compared, Measured, Source
 from harness.verdicts.evidence import Evidence, conclude, recall
 from harness.verdicts.vocabulary import Verdict, VerdictKind
 
 # The order of a report: what needs somebody to act comes first.
 ORDER = (
-    *(VerdictKind.WRONG, VerdictKind.CRASHED, VerdictKind.REGRESSED, VerdictKind.DRIFTED),
+    *("FAILED", VerdictKind.WRONG, VerdictKind.CRASHED, VerdictKind.REGRESSED, VerdictKind.DRIFTED),
     *(VerdictKind.AMBIGUOUS, VerdictKind.NO_BASELINE, VerdictKind.ORPHAN, VerdictKind.IMPROVED),
 )
-
-
-@dataclass(frozen=True)
-class Said:
-    """A verdict in words.
-
-    Attributes:
-        source: the label of the run or comparison.
-        case: the case id.
-        verdict, reason: kind and reason code.
-        red: whether it fails.
-        message: the verdict in one line.
-        evidence: what it is based on, as names and texts.
-        command: judges the case again.
-    """
-
-    source: str
-    case: str
-    verdict: str
-    reason: str
-    red: bool
-    message: str
-    evidence: tuple[tuple[str, str], ...]
-    command: str
 
 
 def of_run(source: Source) -> list[Said]:
