@@ -14,11 +14,10 @@
 #endif
 static_assert(TILE_SIZE > 0 && TILE_SIZE * TILE_SIZE <= 1024, "TILE_SIZE: a block has at most 1024 threads");
 static_assert(PADDING >= 0, "PADDING: 0 or more");
-#ifndef UNROLL
-#define UNROLL TILE_SIZE
-#endif
+#ifdef UNROLL
 static_assert(UNROLL > 0, "UNROLL: 1 or more");
 constexpr int STEPS = UNROLL;  // a pragma takes a name, but no macro
+#endif
 
 extern "C" __global__ void __launch_bounds__(TILE_SIZE * TILE_SIZE)
 gemm_tiled_unrolled(int M, int N, int K, float alpha, const float* __restrict__ A, int lda,
@@ -42,7 +41,11 @@ gemm_tiled_unrolled(int M, int N, int K, float alpha, const float* __restrict__ 
         As[ty][tx] = row_inside && k0 + tx < K ? *a : 0.0f;
         Bs[ty][tx] = col_inside && k0 + ty < K ? *b : 0.0f;
         __syncthreads();  // the tiles are complete
+#ifdef UNROLL
 #pragma unroll STEPS
+#else
+#pragma unroll
+#endif
         for (int k = 0; k < TILE_SIZE; ++k)
             sum += As[ty][k] * Bs[k][tx];
         __syncthreads();  // no thread still reads what the next round overwrites

@@ -103,8 +103,8 @@ LOST = (
         _LOST,
         (
             (
-                "#pragma unroll STEPS\n        for (int k = 0; k < TILE_SIZE",
-                "#pragma unroll 1\n        for (int k = 0; k < TILE_SIZE",
+                "#pragma unroll\n#endif\n        for (int k = 0; k < TILE_SIZE",
+                "#pragma unroll 1\n#endif\n        for (int k = 0; k < TILE_SIZE",
             ),
         ),
         "the product of the tiles stays a loop",
