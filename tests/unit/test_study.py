@@ -374,7 +374,7 @@ def test_a_report_of_nothing_is_an_error(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_a_plot_is_drawn(judged: Any, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("vl_convert", reason="the group `report` is not installed")
     study = Study("s.jsonl.gz", judged[0], judged[1], 0, "f" * 64)
     groups = {title: [c for c in study.cells if c.case in cases] for title, cases in study.groups.items()}
     for name in ("a.svg", "b.svg"):

@@ -35,6 +35,11 @@ def specification(name: str) -> dict[str, Any]:
     return {"config": json.loads(_text("look.json")), **made}
 
 
+def on_paper() -> dict[str, Any]:
+    """What a specification of a picture has besides its own: the look, and a white ground."""
+    return {"config": json.loads(_text("look.json")), "background": "white"}
+
+
 def with_values(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The specification with these values of its parameters, which it must have."""
     made = specification(name)
@@ -53,7 +58,7 @@ def picture(
     name: str, values: Mapping[str, Any], data: Mapping[str, Sequence[Record]], width: int
 ) -> dict[str, Any]:
     """The specification of a picture for paper: its own data, a width in pixels, no controls."""
-    made = with_values(name, values) | {"datasets": dict(data), "width": width, "background": "white"}
+    made = with_values(name, values) | on_paper() | {"datasets": dict(data), "width": width}
     made["params"] = [
         {key: value for key, value in parameter.items() if key != "bind"}
         for parameter in made.get("params", ())
@@ -74,10 +79,10 @@ def made_of(drawn: str, spec: Mapping[str, Any]) -> bool:
     return whole and rest.startswith(f"{mark_of(spec)}<")
 
 
-def svg(spec: Mapping[str, Any]) -> str:
-    """The picture as SVG, with its mark in it. Raises NoDrawingError."""
+def svg(spec: Mapping[str, Any], mark: str = "") -> str:
+    """The picture as SVG, with a mark in it, by default that of the specification. Raises NoDrawingError."""
     drawn = str(_vl_convert().vegalite_to_svg(dict(spec)))
-    return drawn.replace(">", f"><desc>{mark_of(spec)}</desc>", 1) + "\n"
+    return drawn.replace(">", f"><desc>{mark or mark_of(spec)}</desc>", 1) + "\n"
 
 
 def _vl_convert() -> Any:
