@@ -38,9 +38,11 @@ class Function:
 def split_commas(text: str) -> list[str]:
     """Operands, those in braces, brackets or parentheses whole."""
     items, depth, start = [], 0, 0
-    for position, char in enumerate(text):
-        depth += (char in "{[(") - (char in "}])")
-        if char == "," and not depth:
+    for found in re.finditer(r"[{\[()\]},]", text):
+        position, char = found.start(), found[0]
+        if char != ",":
+            depth += 1 if char in "{[(" else -1
+        elif not depth:
             items.append(text[start:position].strip())
             start = position + 1
     last = text[start:].strip()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 
@@ -18,7 +17,7 @@ class Exits:
         self.alive = self.living
         self._at = np.full(geometry.lanes, -1)
         self._after = after
-        self._reached = cache(self._reach)
+        self._reached: dict[int, Array] = {}
 
     def add(self, lanes: Array | None, at: int) -> None:
         """These (None for all) exit at the end of a block of code; −1 for one with nothing else in it, as an
@@ -29,7 +28,9 @@ class Exits:
     def past(self, at: int) -> Array:
         """The lanes, (lanes,) bool, that have exited at the end of code which comes after the block of code
         ``at``: without its last instruction, they went past it."""
-        return np.asarray(~self.alive & self._reached(at)[self._at])
+        if at not in self._reached:
+            self._reached[at] = self._reach(at)
+        return np.asarray(~self.alive & self._reached[at][self._at])
 
     def _reach(self, at: int) -> Array:
         found: set[int] = set()

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,9 +39,10 @@ _ENDS = re.compile(
 
 @dataclass
 class Block:
-    """Instructions that run one after another, and what comes then."""
+    """The ``number``-th instructions that run one after another, and what comes then."""
 
     run: list[Run]
+    number: int
     end: Instruction | None  # a branch, a barrier, an exit; None to fall into the next block
     target: int = -1
     guard: Callable[[], Any] | None = None
@@ -54,6 +56,14 @@ class Block:
     fast: Callable[[], Sequence[Run]] | None = None
     tracked: Sequence[Tracked | Later] = ()  # the same instructions, while some values are undefined
     ending: Ending | None = None
+
+    @cached_property
+    def after(self) -> list[int]:
+        """The blocks of code that may come after this one."""
+        jumps = self.end is not None and self.end.op.startswith("bra")
+        leaves = self.end is not None and self.end.op in ("ret", "exit")
+        falls = self.guard is not None or not (jumps or leaves)
+        return [*([self.target] if jumps else []), *([self.number + 1] if falls else [])]
 
 
 class Flow:
@@ -75,7 +85,7 @@ class Flow:
         self._budget, self._report, self._counters = budget, report, counters
         self._waiting: dict[int, Array | None] = {0: geometry.living}  # block of code -> lanes, None for all
         self._order = [0]
-        exits = Exits(geometry, [_after(blocks, at) for at in range(len(blocks))])
+        exits = Exits(geometry, [block.after for block in blocks])
         self._barriers = Barriers(geometry, [block.barrier for block in blocks], state, tell, exits)
         self._gates = Gates(state, [block.gate for block in blocks], tell, exits)
         self._exits = exits
@@ -212,15 +222,6 @@ class Flow:
 
 
 _NONE: Any = object()
-
-
-def _after(blocks: Sequence[Block], at: int) -> list[int]:
-    """The blocks of code that may come after one."""
-    end, guarded = blocks[at].end, blocks[at].guard is not None
-    jumps = end is not None and end.op.startswith("bra")
-    leaves = end is not None and end.op in ("ret", "exit")
-    falls = guarded or not (jumps or leaves)
-    return [*([blocks[at].target] if jumps else []), *([at + 1] if falls else [])]
 
 
 def _first_site(blocks: list[Block]) -> Site | None:

@@ -89,13 +89,13 @@ class Machine:
         number = {start: i for i, start in enumerate(order)}
         number[len(code)] = len(order)
         self._native = None if self.state.inflight.watched else Native.of(self._builder)
-        blocks = []
+        blocks: list[Block] = []
         for start, stop in zip(order, [*order[1:], len(code)], strict=True):
             body = code[start:stop]
             end = body.pop() if body and ends(body[-1]) else None
             tracked = [self._tracked(i, n) for n, i in enumerate(body)]
             runs = [each.plain if each.reads_memory else each.whole for each in tracked]
-            block = Block(runs, end, code=code[start:stop], tracked=tracked)
+            block = Block(runs, len(blocks), end, code=code[start:stop], tracked=tracked)
             if is_collective(code[start]):
                 block.gate = self._gate(code[start])
             if end is not None:
@@ -112,10 +112,7 @@ class Machine:
                     block.target = number[labels[end.operands[-1].text]]
             blocks.append(block)
         if self._native:
-            bodies = [
-                (block.code, block.run, _steps(block), (at + 1, block.target))
-                for at, block in enumerate(blocks)
-            ]
+            bodies = [(block.code, block.run, _steps(block), block.after) for block in blocks]
             for block, fast in zip(blocks, self._native.blocks(bodies), strict=True):
                 block.fast = fast
         self.state.registers += self._builder.initial
@@ -139,14 +136,8 @@ class Machine:
     def _live(self) -> dict[int, tuple[str, Any]]:
         """Name and undefined bits of the registers that may be read before they are written, by slot."""
         steps = [_steps(block) for block in self._blocks]
-        following = []
-        for at, block in enumerate(self._blocks):
-            ends_here = block.end is not None and block.end.op in ("ret", "exit") and not block.guard
-            jumps = block.end is not None and block.end.op.startswith("bra")
-            falls = not ends_here and not (jumps and not block.guard)
-            following.append([*([block.target] if jumps else []), *([at + 1] if falls else [])])
         names = list(self.entry.registers.items())
-        found = sorted(unset(steps, following))
+        found = sorted(unset(steps, [block.after for block in self._blocks]))
         return {slot: (names[slot][0], ones(names[slot][1])) for slot in found}
 
     def _tracked(self, instruction: Instruction, number: int) -> Tracked | Later:
@@ -256,7 +247,16 @@ class Machine:
                     break
         self._report.printed = self.state.printed
         self.state.undefined.finish(memory.outputs(), self._report.stopped)
+        self._leave()
         return self._report
+
+    def _leave(self) -> None:
+        """A machine is kept for other launches: what this one held is free."""
+        self.state.leave(self._builder.initial)
+        for site in self._builder.sites:
+            site.patterns.clear()
+        if self._native:
+            self._native.forget()
 
     def report(self, check: str, what: str, site: Site | None, lane: int, note: bool = False) -> None:
         """Keep a hazard, once an instruction and launch, and so many of a kind that none hides another."""

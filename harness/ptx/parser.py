@@ -50,7 +50,8 @@ def parse(text: str, entry: str, source: str = "") -> Entry:
     kernel.functions, kernel.target = frozenset(functions), target
     Body(kernel, functions, Places(text, source)).read(body_events, line)
     # nvcc puts the shared memory of all kernels of a file outside; a kernel has what it names, as ptxas says.
-    words = {word for instruction in kernel.code for word in re.findall(r"[\w$]+", instruction.text)}
+    texts = "\n".join(i.text for i in kernel.code) if any(v.space == "shared" for v in outside) else ""
+    words = set(re.findall(r"[\w$]+", texts))
     kernel.variables[:0] = [v for v in outside if v.space != "shared" or v.name in words]
     return kernel
 
@@ -95,18 +96,17 @@ class _Reader:
     def _split(self) -> Iterator[Event]:
         start, line, quoted, braces = 0, 1, False, 0
         text = self._text
-        for position, char in enumerate(text):
+        for found in re.finditer(r'["\n;{}:]', text):
+            position, char = found.start(), found[0]
             if char == '"':
                 quoted = not quoted
-            if quoted:
+            if quoted or char == '"':
                 continue
             if char == "\n":
                 if text[start:position].lstrip().removeprefix(".").startswith(_LINE_DIRECTIVES):
                     yield "line", text[start:position].strip(), line
                     start = position + 1
                 line += 1
-                continue
-            if char not in ";{}:":
                 continue
             piece = text[start:position].strip()
             if char == ";":

@@ -170,6 +170,13 @@ class State:
             for i, (name, kind) in enumerate(self._declared)
         }
 
+    def leave(self, initial: Sequence[Any]) -> None:
+        """After the last blocks: nothing of the launch is kept."""
+        self.registers[:], self.wide[:] = initial, [None] * len(initial)
+        self.memory, self.local = GlobalMemory([]), LocalMemory(0, 0)
+        self.shared, self.asynchronous, self.clocks = None, None, None  # type: ignore[assignment]
+        self.parameters = {}
+
     def prints(self) -> bool:
         """Whether there is still room for what a thread prints."""
         return len(self.printed) < _PRINTED

@@ -6,6 +6,7 @@ of launches has a copy of each buffer for every launch.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,9 +66,10 @@ class Buffer:
                 held = self._known[i, start : start + rows * self._row // self.item].reshape(rows, -1)
                 held[:, :columns] = each
             self._known = self._known.ravel()
-        self.shadow = Shadow(self.bytes, self._all_known, lambda: self._unit, lambda: None)
+        me = weakref.proxy(self)
+        self.shadow = Shadow(self.bytes, lambda: me._all_known(), lambda: me._unit, lambda: None)
         if output and writable:
-            self.shadow.place = lambda at: self.element(at // self.item, self.item)
+            self.shadow.place = lambda at: str(me.element(at // me.item, me.item))
         self._cell = self.item  # bytes of which one writer is known
         self._writer: Array | None = None
         self._when: Array | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +24,8 @@ class LocalMemory:
         self._known = np.zeros(self._size * lanes, bool)
         self._row = np.arange(lanes, dtype=np.int64) * self._size
         self.undefined: Any = None  # the undefined values of the launch, set by the machine
-        self._shadow = Shadow(self.bytes, lambda: self._known, lambda: 1, lambda: None)
+        me = weakref.proxy(self)
+        self._shadow = Shadow(self.bytes, lambda: me._known, lambda: 1, lambda: None)
 
     def locate(self, site: Site, address: Any, width: int, mask: Mask | None) -> Array:
         """Storage offsets of the active lanes. Traps out of bounds and misaligned accesses."""

@@ -12,6 +12,7 @@ byte of some block in common is it looked at thread by thread.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,6 +48,7 @@ class SharedMemory:
         clocks: Clocks | None = None,
         asynchronous: bool = False,
     ) -> None:
+        me = weakref.proxy(self)  # so that a launch's memory is free at once, not when garbage is collected
         self._geometry, self.granule, self._clocks = geometry, granule, clocks
         self.layout = Layout(variables, dynamic, geometry, reserved, asynchronous)
         self.storage = np.zeros(self.layout.row_size * geometry.count, np.uint8)
@@ -65,8 +67,8 @@ class SharedMemory:
         if clocks is not None and asynchronous:
             assert isinstance(self._tags, ClockTags)
             self.proxy = AsyncProxy(cells, clocks, self._tags, geometry)
-            self.proxy.place = lambda cell: self.layout.describe(cell * granule)
-            self.proxy.report = lambda *said: self.report(*said)
+            self.proxy.place = lambda cell: str(me.layout.describe(cell * granule))
+            self.proxy.report = lambda *said: me.report(*said)
         self._log: list[tuple[bool, Pattern, Any]] = []
         self._applied = 0
         self._reads = self._writes = 0  # bits of the patterns of the epoch
@@ -75,7 +77,7 @@ class SharedMemory:
         self._sure: list[Pattern] = []  # those known to be written
         self.report: Any = None  # (check, text, site, lane) -> None, set by the machine
         self.undefined: Any = None  # the undefined values of the launch, set by the machine
-        self.shadow = Shadow(self.storage, lambda: self._written, lambda: self.granule, self._doubt)
+        self.shadow = Shadow(self.storage, lambda: me._written, lambda: me.granule, lambda: me._doubt())
 
     # Accesses
 

@@ -9,7 +9,7 @@ from typing import Any
 from harness.ptx.builder import SEEN, Builder, Run
 from harness.ptx.hazards import Site
 from harness.ptx.lanes import Array, Mask
-from harness.ptx.liveness import Step
+from harness.ptx.liveness import Step, before, bits
 from harness.ptx.native.build import Library, library
 from harness.ptx.straight.program import Program
 from harness.ptx.straight.translate import Load, Stretch, Translator
@@ -75,7 +75,7 @@ class Native:
 
     def _facts(self, i: Instruction, step: Step) -> tuple[int, int]:
         """Registers that an instruction certainly writes, and those it may read, as bits."""
-        reads, writes = (sum(1 << slot for slot in slots) for slots in (step.reads, step.writes))
+        reads, writes = bits(step.reads), bits(step.writes)
         return (writes, reads) if self._translator.target(i) else (0, reads | writes)
 
     def _alive(self, facts: list[list[tuple[int, int]]], successors: list[Sequence[int]]) -> list[int]:
@@ -87,18 +87,13 @@ class Native:
                 w, r = w | kills, (r & ~kills) | uses
             written.append(w)
             reads.append(r)
-        before, after, changed = reads[:], [0] * len(facts), True
-        while changed:
-            changed = False
-            for at in range(len(facts) - 1, -1, -1):
-                out = 0
-                for following in successors[at]:
-                    if 0 <= following < len(facts):
-                        out |= before[following]
-                found = reads[at] | (out & ~written[at])
-                changed |= found != before[at] or out != after[at]
-                before[at], after[at] = found, out
-        return after
+        live, found = before(reads, written, successors), []
+        for following in successors:
+            after = 0
+            for n in following:
+                after |= live[n]
+            found.append(after)
+        return found
 
     # From instructions to stretches
 
