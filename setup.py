@@ -26,5 +26,10 @@ def ranges(group: str) -> list[str]:
 
 setup(
     install_requires=ranges("run"),
-    extras_require={"compiler": pinned("compiler"), "gpu": ranges("gpu"), "report": ranges("report")},
+    extras_require={
+        "compiler": pinned("compiler"),
+        "gpu": ranges("gpu"),
+        "report": ranges("report"),
+        "tune": ranges("tune"),
+    },
 )

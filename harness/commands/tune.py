@@ -100,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--simulate", type=Path, metavar="FILE", help="replay a stored space with several strategies")
     add("--seeds", type=int, default=SEEDS, metavar="N", help=f"of each strategy replayed; default {SEEDS}")
     add("--markdown", type=Path, metavar="FILE", help="write the table of strategies into this page")
+    add("--check", action="store_true", help="write no page: exit status 1 if it is out of date")
     add("-q", "--quiet", action="store_true", help="no progress")
     return parser
 
@@ -267,10 +268,21 @@ def _simulate(given: argparse.Namespace, budget: Budget) -> int:
         found = replay(tuned, chosen, range(1, given.seeds + 1), budget if given.budget else BUDGET, step)
     text = said.strategies(tuned, found)
     print(text)
-    if given.markdown:
-        write_whole(given.markdown, said.page(text, shown(given.simulate.resolve())))
     _plot(given.plot, tuned)
-    return 0
+    return _page(given, said.page(text, shown(given.simulate.resolve()))) if given.markdown else 0
+
+
+def _page(given: argparse.Namespace, text: str) -> int:
+    """Writes the page, or with --check says whether it is up to date."""
+    if not given.check:
+        write_whole(given.markdown, text)
+        return 0
+    if given.markdown.is_file() and given.markdown.read_text(encoding="utf-8") == text:
+        return 0
+    print(
+        f"tune: {given.markdown} is not what it would be now; write it again without --check", file=sys.stderr
+    )
+    return 1
 
 
 if __name__ == "__main__":

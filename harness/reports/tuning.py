@@ -151,7 +151,7 @@ def plot(tuned: Tuned, path: Path) -> None:
             {"axis": name, "place": _place(of, v), "value": str(v)} for name, of in axes.items() for v in of
         ],
     }
-    made = {**charts.specification("tuned"), "title": "; ".join(summary(tuned)[:2]), "datasets": data}
+    made = {**charts.specification("tuned"), "title": summary(tuned)[:2], "datasets": data}
     write_whole(path, charts.svg({**made, "background": "white"}))
 
 

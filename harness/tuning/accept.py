@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 from harness.files import write_whole
 from harness.model import Config
@@ -42,27 +43,27 @@ def edited(text: str, kernel: str, config: Config) -> str:
     """The declarations with one more config. Raises AcceptError."""
     value = _configs(ast.parse(text), kernel, config)
     lines = text.splitlines(keepends=True)
-    starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line.encode()))
-    data = text.encode()
-    begin, end = (
-        starts[line - 1] + column
-        for line, column in (
-            (value.lineno, value.col_offset),
-            (value.end_lineno or 0, value.end_col_offset or 0),
-        )
-    )
-    written = data[begin:end].decode()
-    indent = " " * (len(lines[value.lineno - 1]) - len(lines[value.lineno - 1].lstrip()))
-    if isinstance(value, ast.Tuple) and written.endswith(")"):
-        inner = written[1:-1].strip().rstrip(",")
+    first = lines[value.lineno - 1]
+    indent = " " * (len(first) - len(first.lstrip()))
+    begin, end = _place(lines, value.lineno, value.col_offset), _end(lines, value)
+    if isinstance(value, ast.Tuple) and value.elts and text[begin] == "(":
+        last = _end(lines, value.elts[-1])
+        # A comma, or none, and comments.
+        rest = text[last : end - 1].lstrip().removeprefix(",").rstrip()
+        known = f"{text[begin + 1 : last].strip()},{rest}"
     else:
-        inner = f"*{written}"
-    inner = "\n".join(inner.splitlines())
+        known = f"*{text[begin:end]},"
     more = _literal(config, indent + "    ")
-    made = f"(\n{indent}    {inner},\n{indent}    {more},\n{indent})"
-    return (data[:begin] + made.encode() + data[end:]).decode()
+    return f"{text[:begin]}(\n{indent}    {known}\n{indent}    {more},\n{indent}){text[end:]}"
+
+
+def _place(lines: Sequence[str], line: int, column: int) -> int:
+    """Where a place of the syntax tree, whose columns are bytes, is in the text."""
+    return sum(map(len, lines[: line - 1])) + len(lines[line - 1].encode()[:column].decode())
+
+
+def _end(lines: Sequence[str], node: ast.expr) -> int:
+    return _place(lines, node.end_lineno or 0, node.end_col_offset or 0)
 
 
 def _configs(tree: ast.Module, kernel: str, config: Config) -> ast.expr:

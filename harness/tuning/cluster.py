@@ -81,6 +81,7 @@ class Cluster:
     def __init__(self, setup: Setup, address: str | None = None, wanted: int | None = None) -> None:
         self._ray = _ray()
         self._problem = ""
+        self._workers: list[Any] = []
         self._ours = not self._ray.is_initialized()
         if self._ours:
             _connect(self._ray, address, setup)
@@ -172,6 +173,9 @@ class Cluster:
         raise ClusterError(f"all Ray workers are lost; {_GO_ON}")
 
     def close(self) -> None:
+        for worker in self._workers:
+            self._ray.kill(worker)
+        self._workers = []
         if self._ours:
             self._ray.shutdown()
 

@@ -201,6 +201,7 @@ def _tune(
             AttributeError,
             ImportError,
             LookupError,
+            RuntimeError,
             TypeError,
             ValueError,
         ) as error:
