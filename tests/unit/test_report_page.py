@@ -328,6 +328,22 @@ def test_the_summary_has_the_failures_the_ladder_and_the_history(
         assert part in text
 
 
+def test_side_by_side_a_run_stands_next_to_the_baseline_of_its_gpu() -> None:
+    def chosen(**values: Any) -> list[Any]:
+        made = render.html(Content(**values), LADDER)
+        data = json.loads(re.findall(r'id="data">(.*?)</script>', made, re.DOTALL)[0])
+        return [parameter["value"] for parameter in data["specs"]["against"]["params"]]
+
+    machine = {"driver": "999.1", "cuda_driver": "13.0", "nvcc": "13.0.88"}
+    made = [
+        replace(source(name, tile32_pad0=1.0), machine={**machine, "name": gpu})
+        for name, gpu in (("a", "GPU 1"), ("b", "GPU 2"), ("c", "GPU 1"))
+    ]
+    assert chosen(baselines=tuple(made)) == ["c", "a"]
+    assert chosen(baselines=tuple(made[:2])) == ["b", "a"]
+    assert chosen(baselines=tuple(made[:1])) == ["a", "a"]
+
+
 # Pictures
 
 

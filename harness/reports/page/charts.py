@@ -90,6 +90,7 @@ def _vl_convert() -> Any:
         import vl_convert  # late: the harness is used without it
     except ImportError as error:
         raise NoDrawingError(
-            f"no charts ({error}): `nox -s report` runs this where vl-convert-python is installed"
+            f"no charts ({error}): `nox -s report` runs this where vl-convert-python is installed; of the "
+            "package, it is in the extra `report`"
         ) from None
     return vl_convert

@@ -15,7 +15,7 @@ from harness.reports.figures import gflops_text, percent_text, share_text
 from harness.reports.page import charts, history, records, roofs, spaces, tested, verdicts
 from harness.reports.page.records import Record
 from harness.reports.page.said import Said
-from harness.reports.page.sources import Compared, Content
+from harness.reports.page.sources import Compared, Content, Source
 from harness.reports.page.spaces import Space
 
 BUDGET = 5_000_000  # bytes
@@ -62,8 +62,10 @@ def judged(content: Content) -> list[Said]:
 
 
 def heat_maps(content: Content, measured: Sequence[Record]) -> list[Space]:
-    """The tuned spaces, then those of the sources, the largest first."""
-    of_cases = sorted(spaces.of_cases(measured), key=lambda space: -len(space.cells))
+    """The tuned spaces, then those of the sources, the largest first; of equal ones, at the usual problem."""
+    usual = records.usual_problem(measured)
+    found = spaces.of_cases(sorted(measured, key=lambda r: r["problem"] != usual))
+    of_cases = sorted(found, key=lambda space: -len(space.cells))
     return [*spaces.of_tuned(content.tuned), *of_cases]
 
 
@@ -125,7 +127,7 @@ def _values(content: Content, kernels: Sequence[Kernel], said: Sequence[Said]) -
         "roofline": charts.with_values("roofline", chosen),
         "padding": charts.with_values("padding", chosen | {"problem": _among(problem, options["padded"])}),
         "configs": charts.with_values("configs", _first_map(maps)),
-        "against": charts.with_values("against", {"one": labels[-1], "other": labels[0]} if labels else {}),
+        "against": charts.with_values("against", _side_by_side(content.sources)),
         "history": charts.with_values("history", {"board": first["board"]}),
         "compared": charts.with_values("compared", {"comparison": first["comparison"]}),
         "rounds": charts.specification("rounds"),
@@ -153,6 +155,16 @@ def _values(content: Content, kernels: Sequence[Kernel], said: Sequence[Said]) -
         "gpus": _distinct([{"gpu": source.gpu} for source in content.sources], "gpu"),
         "to_json": _embedded,
     }
+
+
+def _side_by_side(sources: Sequence[Source]) -> dict[str, str]:
+    """The first source and what it is compared with first: the newest baseline of its GPU model, if that is
+    another one, else the next."""
+    if not sources:
+        return {}
+    first, *others = sources
+    alike = [one for one in others if one.gpu == first.gpu and not one.judged]
+    return {"one": [*alike, *others, first][0].label, "other": first.label}
 
 
 def _embedded(value: Any) -> str:
