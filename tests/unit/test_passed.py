@@ -8,10 +8,13 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import harness
+from harness.commands import plugin_unchanged
 from harness.compiler import tools
 from harness.compiler.cache import load_entry, store_entry
 from harness.compiler.tools import Nvcc
@@ -252,18 +255,34 @@ def test_a_check_answers_what_passed_and_nothing_that_is_broken(
         assert (status, answered(said)) == (1, "2 of 4"), said
         assert "2 variants checked without a GPU: 1 WRONG, 1 PASS" in said
     replaced("kernels/gemm.cu", "// __syncthreads", "__syncthreads")(root)
-    assert answered(check("-k", "gemm")[1]) == "2 of 2"
-    for all_of_it in (("--no-cache",), ("--lf",)):
-        status, said = check("-n", "0", *all_of_it)
-        assert (status, answered(said)) == (0, ""), said
-    monkeypatch.setenv("CI", "true")
-    status, said = check("-n", "0")
+    status, said = check("-n", "0", "--no-cache")
     assert (status, answered(said)) == (0, ""), said
     assert "4 passed" in said
-    monkeypatch.delenv("CI")
     replaced("kernels/edge.cuh", "<", "<=")(root)
     status, said = check("-n", "0", "tests/test_kernels.py::test_kernel[gemm-f32-3x2x7]")
     assert (status, answered(said)) == (1, ""), said
+
+
+@pytest.mark.parametrize(
+    ("chosen", "ci", "reads"),
+    [
+        ({}, "", True),
+        ({}, "false", True),
+        ({}, "true", False),
+        ({}, "1", False),
+        ({"no_cache": True}, "", False),
+        ({"lf": True}, "", False),
+        ({"failedfirst": True}, "", False),
+        ({"stepwise": True}, "", False),
+    ],
+)
+def test_in_ci_and_where_the_user_picks_all_run(
+    chosen: dict[str, bool], ci: str, reads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    usual = {"no_cache": False, "lf": False, "failedfirst": False, "stepwise": False}
+    config: Any = SimpleNamespace(option=SimpleNamespace(**usual | chosen))
+    assert plugin_unchanged._reads(config) is reads
 
 
 @pytest.mark.compile
