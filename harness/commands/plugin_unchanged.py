@@ -141,5 +141,5 @@ class Unchanged:
         self._store.keep(passed, self._failed)
         self._session.answered = [Answer(key, self._store.answers[key]) for key in self._answered]
         if self._answered and (reporter := self._config.pluginmanager.get_plugin("terminalreporter")):
-            reporter.stats["from the cache"] = self._session.answered
+            reporter._add_stats("from the cache", self._session.answered)
         return (yield)

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import sys
 import sysconfig
 from collections import defaultdict
@@ -129,7 +130,7 @@ class Keys:
         if kernel.name not in self._states:
             return ""
         compiled = compile_options(kernel, config, dtype), kernel.entry_of(config, dtype), dtype
-        text = repr((self._states[kernel.name], test, compiled, config, *details))
+        text = _text(self._states[kernel.name], test, compiled, config, *details)
         return f"{kernel.name}:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
@@ -184,10 +185,15 @@ def _of_kernel(kernel: Kernel, common: State) -> State | None:
     declared = kernel.name, kernel.features, kernel.waived, kernel.parameters, kernel.workspace
     try:
         own = sources(kernel)
-        found = _state((), Path(), repr((common.key, own.key, declared)), own.paths)
+        found = _state((), Path(), _text(common.key, own.key, declared), own.paths)
         return found if sources(kernel).key == own.key else None
     except (CompileError, ValueError):
         return None
+
+
+def _text(*parts: object) -> str:
+    """The same in each process: functions without their addresses; their code is in the declarations."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(parts))
 
 
 def _state(read: Iterable[Path], root: Path, about: str, more: Iterable[Path] = ()) -> State:

@@ -138,6 +138,17 @@ def test_whatever_decides_a_verdict_makes_another_key(what: str, root: Path) -> 
     assert all((before[case] == after[case]) is own for case in before if case.startswith("other-"))
 
 
+def test_an_address_in_memory_makes_no_other_key(root: Path) -> None:
+    """Of a function in the declarations, which are loaded anew in each process."""
+    replaced("kernels/__init__.py", "Kernel,", "Kernel, Workspace,")(root)
+    replaced("kernels/__init__.py", '"gemm", SHAPE', '"gemm", SHAPE, workspace=Workspace(lambda c, p: 4)')(
+        root
+    )
+    one, two = project_of(root), project_of(root)
+    assert one.kernels[0].workspace != two.kernels[0].workspace
+    assert Passed(one, SETTINGS).keys == Passed(two, SETTINGS).keys
+
+
 def test_a_problem_is_a_case_of_its_own(root: Path) -> None:
     before = keys(root)
     replaced("kernels/__init__.py", "Problem(13, 11, 9)", "Problem(13, 11, 9, alpha=1.0000001)")(root)
