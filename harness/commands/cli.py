@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -74,4 +75,8 @@ def run() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
+    if "_ARGCOMPLETE" in os.environ:
+        from harness.commands.completion import complete
+
+        complete(COMMANDS)
     sys.exit(main(sys.argv[1:]))

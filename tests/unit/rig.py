@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from harness.devices import NoDevice
-from tests.ladder import select
 from tests.unit.replay import ReplayDevice, recorded
+from tests.unit.samples import select
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SUITE_FILE = "tests/test_performance.py"
@@ -130,7 +130,7 @@ class Rig:
             shutil.copy(REPOSITORY / file, root / file)
         shutil.copy(REPOSITORY / "pyproject.toml", root)
         shutil.copy(REPOSITORY / "conftest.py", root)
-        (root / "kernels").symlink_to(REPOSITORY / "kernels")
+        (root / "kernels").symlink_to(Path(__file__).with_name("sample") / "kernels")
 
     @property
     def baselines(self) -> Path:

@@ -14,7 +14,7 @@ from harness.gate.timed import observation
 from harness.model import Case, Kernel, Problem, Resources
 from harness.timing.measurement import Measurement
 from harness.verdicts.vocabulary import Observation, Reference
-from tests.ladder import LADDER
+from tests.unit.samples import KERNELS as LADDER
 
 GPU = "Test GPU 1000"
 SLUG = "test-gpu-1000"

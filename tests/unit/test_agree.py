@@ -68,7 +68,7 @@ def test_command_is_red_where_they_disagree(capsys: pytest.CaptureFixture[str], 
 
 def test_only_what_is_timed_alike_is_compared(tmp_path: Path) -> None:
     """A launch that an old file does not tell is no difference; another duty cycle or binary is."""
-    cases = [synthetic.case(name) for name in ("tiled", "naive", "rectangular", "register", "cublas")]
+    cases = [synthetic.case(name) for name in ("tiled", "naive", "warp_tiled", "register", "cublas")]
     files = []
     for number in (0, 1):
         cubins = {case: None if case.kernel.source is None else synthetic.NEW for case in cases}

@@ -13,7 +13,7 @@ import pytest
 from harness.baselines import BaselineError, current, load, prune, stored, write
 from harness.commands.baseline import main
 from harness.model import Problem
-from tests.ladder import select
+from tests.unit.samples import select
 from tests.unit.synthetic import GPU, SLUG, case, contents, five_runs, measurement, merged, run, saved
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ladder import find_case, select
+from tests.unit.samples import find_case, select
 
 ALL = select()
 

@@ -17,10 +17,10 @@ from harness.model import Case, Problem, Takes
 from harness.reports.check import check_rows, check_table, counts_text, notes_lines
 from harness.reports.markdown import job_summary
 from harness.reports.wording import checked_text
-from tests.ladder import LADDER
 from tests.unit import synthetic
 from tests.unit.fakes import NumpyDevice
 from tests.unit.rig import KERNELS_FILE, SUITE_FILE, Rig
+from tests.unit.samples import KERNELS as LADDER
 
 NAIVE, TILED = "naive-f32-block32x32", "tiled-f32-tile32-pad0"
 SMALL = ("--kernel", "naive", "--shape=33x17x9")

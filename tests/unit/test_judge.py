@@ -17,7 +17,7 @@ from harness.reports.wording import message, orphans_text
 from harness.verdicts.evidence import Evidence
 from harness.verdicts.judge import confirm, judge
 from harness.verdicts.vocabulary import CompareFail, Policy, Verdict, VerdictKind
-from tests.ladder import select
+from tests.unit.samples import select
 from tests.unit.synthetic import NEW, OLD, case, observed, reference
 
 POLICY = Policy()

@@ -12,9 +12,9 @@ import pytest
 from harness import baselines
 from harness.model import Case
 from harness.timing.measurement import Measurement
-from tests.ladder import select
 from tests.unit.replay import ReplayDevice, VerifiedDevice, slowed
 from tests.unit.rig import CASES, KERNELS_FILE, OTHER, OURS, RECORDED, SLOW, Rig, named
+from tests.unit.samples import select
 
 SLOWED, UNTOUCHED = RECORDED[SLOW], RECORDED[OTHER]
 NOTHING_ELSE = {"test_no_orphans"}
@@ -284,7 +284,7 @@ def test_illegal_config_is_refused_with_the_reason(rig: Rig) -> None:
 def _an_illegal_one() -> tuple[str, str]:
     from harness.model.legality import GpuLimits
     from harness.project.selection import illegal
-    from tests.ladder import LADDER
+    from tests.unit.samples import KERNELS as LADDER
 
     variant, reasons = illegal(LADDER, GpuLimits.of((9, 0)))[0]
     return variant, reasons[0]
@@ -304,9 +304,9 @@ def test_config_that_the_suite_leaves_out_is_refused(rig: Rig) -> None:
 def test_kernel_that_this_gpu_cannot_run_is_refused(rig: Rig) -> None:
     device = ReplayDevice()
     device.info = dataclasses.replace(device.info, capability=(7, 5))
-    outcome = rig.run("--kernel", "async_copy", device=device, outputs=False)
+    outcome = rig.run("--kernel", "warp_tiled", device=device, outputs=False)
     assert outcome.status == 4
-    assert "has no case of kernel 'async_copy' here" in outcome.errors[0]
+    assert "has no case of kernel 'warp_tiled' here" in outcome.errors[0]
 
 
 def test_unknown_gpu_generation_is_refused(rig: Rig) -> None:

@@ -16,9 +16,9 @@ from harness import baselines
 from harness.devices import DeviceError
 from harness.model import Case
 from harness.timing.measurement import Measurement
-from tests.ladder import find_case
 from tests.unit.replay import ReplayDevice, slowed
 from tests.unit.rig import CASES, KERNELS_FILE, LIBRARY, OTHER, OURS, RECORDED, REPOSITORY, SLOW, Rig, named
+from tests.unit.samples import find_case
 
 SLOWED, UNTOUCHED = RECORDED[SLOW], RECORDED[OTHER]
 

@@ -12,9 +12,9 @@ from harness import baselines
 from harness.commands import evidence as evidence_command
 from harness.model import Case
 from harness.timing.measurement import Measurement
-from tests.ladder import select
 from tests.unit.replay import ReplayDevice, slowed
 from tests.unit.rig import CASES, LIBRARY, OTHER, OURS, RECORDED, SLOW, Outcome, Rig, named
+from tests.unit.samples import select
 
 SLOWED, UNTOUCHED = RECORDED[SLOW], RECORDED[OTHER]
 

@@ -17,7 +17,7 @@ from harness.reports.markdown import BEGIN, END, NO_BASELINE, job_summary, readm
 from harness.reports.terminal import Row, ladder_table, row
 from harness.verdicts.judge import judge
 from harness.verdicts.vocabulary import Policy, Verdict, VerdictKind
-from tests.ladder import LADDER
+from tests.unit.samples import KERNELS as LADDER
 from tests.unit.synthetic import (
     CUBE,
     SLUG,

@@ -36,7 +36,8 @@ from harness.tuning.header import header
 from harness.tuning.rules import FIELDS, Variant, refusals, rules
 from harness.tuning.select import Selector, select
 from harness.tuning.table import BITS, Figure, log2_fixed, place_of
-from tests.ladder import PROJECT, find_kernel
+from tests.ladder import PROJECT
+from tests.unit.samples import find_kernel
 from tests.unit.synthetic import SLUG, case, five_runs, merged
 
 TILED = find_kernel("tiled")

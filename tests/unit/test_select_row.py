@@ -26,14 +26,14 @@ from harness.tuning.accuracy import Summary, outcomes
 from harness.tuning.figures import Known
 from harness.tuning.select import Selector
 from harness.verdicts.vocabulary import Policy, Verdict, VerdictKind
-from tests.ladder import H200, LADDER, PROJECT, find_kernel
+from tests.ladder import H200, LADDER, PROJECT
 from tests.unit.replay import ReplayDevice, VerifiedDevice
 from tests.unit.rig import KERNELS_FILE, Outcome, Rig
 from tests.unit.synthetic import CUBE, SLUG, case, five_runs, measurement, merged
 from tests.unit.test_select import EVEN, FIGURES, LARGE, SMALL, figure, selector
 
-CHOICE = find_kernel("select")
-ROWS = select(PROJECT, Choice(kernels=("select",)), H200)
+CHOICE = next(kernel for kernel in LADDER if kernel.chooses)
+ROWS = select(PROJECT, Choice(kernels=(CHOICE.name,)), H200)
 ROW = Case(CHOICE, F32, Config(), CUBE)
 F32_SQUARES = ("--kernel", "select", "-k", "select-f32 and not batch")
 

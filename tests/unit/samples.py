@@ -1,0 +1,29 @@
+"""The project of the unit tests' own (sample/), as the harness loads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.model import Case, Kernel
+from harness.project import names, selection
+from harness.project.loader import load
+from harness.project.selection import Choice, Selection
+
+PROJECT = load(Path(__file__).with_name("sample"))
+KERNELS = PROJECT.kernels
+H200 = (9, 0)
+
+
+def find_kernel(name: str) -> Kernel:
+    return names.find_kernel(KERNELS, name)
+
+
+def find_case(text: str, capability: tuple[int, int] = H200) -> Case:
+    return selection.find_case(PROJECT, text, capability)
+
+
+def select(
+    suite: str = "full", kernels: tuple[str, ...] = (), capability: tuple[int, int] = H200
+) -> Selection:
+    """What a suite has of these kernels, or of all."""
+    return selection.select(PROJECT, Choice(suite, kernels), capability)
