@@ -23,7 +23,7 @@ from harness.gate.document import document
 from harness.gate.pairs import Pair
 from harness.gate.timed import extra_info
 from harness.gate.timed import run as timed
-from harness.model import Case, Config, Resources
+from harness.model import F32, Case, Config, Resources
 from harness.project.commit import Commit, Tree
 from harness.timing.looks import Rule
 from harness.timing.measurement import Measurement
@@ -38,7 +38,8 @@ from tests.unit import synthetic
 from tests.unit.simulated import SimulatedDevice
 
 CUBE = synthetic.CUBE
-WRONG, SLOWER, CRASHED = (synthetic.case(name) for name in ("tiled", "register", "warp_tiled"))
+COMPILED = [kernel for kernel in LADDER if kernel.compiled]
+WRONG, SLOWER, CRASHED = (Case(COMPILED[i], F32, COMPILED[i].configs[0], CUBE) for i in (2, 5, 10))
 ROUNDS = 60
 ROOFS = {
     "f32": {"gflops": 65_000.0, "mhz": 1980.0, "arithmetic": 66_908.2},
