@@ -52,6 +52,11 @@ def main(arguments: Sequence[str]) -> int:
             return 0
         budget = Budget.parse(given.budget) if given.budget else Budget()
         return _simulate(given, budget) if given.simulate else _tune(given, budget)
+    except KeyboardInterrupt:
+        print(
+            "tune: stopped before anything was timed; what was compiled stays in the cache", file=sys.stderr
+        )
+        return 130
     except NoDevice as error:
         without = "; without one, --device emulated counts instructions, and --simulate FILE replays a search"
         print(f"tune: {error}{without if given.device == 'cuda' else ''}", file=sys.stderr)

@@ -8,6 +8,8 @@ import pytest
 
 from harness.commands import tune
 from harness.devices import NoDevice
+from harness.model import Config
+from harness.project.loader import load
 from harness.tuning import local, stored
 from tests.unit.tunable import DECLARATIONS, SOURCE, FakeGpu, project
 
@@ -112,6 +114,44 @@ def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(
     assert "2 results were in " in capsys.readouterr().out
     assert len(gpu.timed) == 3 + 3  # the rest, and the best again
     assert len(the_file(root).evaluations) == 5
+
+
+def test_ctrl_c_before_the_search_is_said_in_a_line(
+    root: Path,
+    use: Callable[[FakeGpu], FakeGpu],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def stop(*arguments: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    use(FakeGpu())
+    monkeypatch.setattr("harness.tuning.screening.compile_all", stop)
+    assert run() == 130
+    assert capsys.readouterr().err == (
+        "tune: stopped before anything was timed; what was compiled stays in the cache\n"
+    )
+
+
+def test_the_best_config_is_written_into_the_declaration(
+    root: Path, use: Callable[[FakeGpu], FakeGpu], capsys: pytest.CaptureFixture[str]
+) -> None:
+    use(FakeGpu(microseconds={"size32-step4": 5.0}))
+    assert run("--accept", "--axis", "SIZE=16,32") == 0
+    assert "one declares size32-step4 now" in capsys.readouterr().out
+    assert load(root).kernels[0].configs[-1] == Config(SIZE=32, STEP=4)
+
+
+def test_a_large_space_is_screened_as_it_is_asked_for(
+    root: Path, use: Callable[[FakeGpu], FakeGpu], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.tuning.tune.AHEAD", 3)
+    use(FakeGpu())
+    assert run() == 0
+    tuned = the_file(root)
+    assert len(tuned.evaluations) == 5
+    assert {one.code for one in tuned.failed} == {"COMPILE_ERROR"}
+    assert len(tuned.failed) == 2
 
 
 def test_a_torn_last_line_costs_that_config(
