@@ -26,7 +26,7 @@ from harness.ptx.hazards import Report, Site, Tell, Trap
 from harness.ptx.lanes import Array, Geometry, Mask
 from harness.ptx.state import State
 from harness.ptx.syntax import Instruction
-from harness.ptx.tracked import Later, Tracked
+from harness.ptx.tracked import Later, Tracked, needs
 from harness.ptx.undefined import Switch
 from harness.ptx.waits import Wait, Waits
 from harness.ptx.warps import Gate, Gates
@@ -56,6 +56,11 @@ class Block:
     fast: Callable[[], Sequence[Run]] | None = None
     tracked: Sequence[Tracked | Later] = ()  # the same instructions, while some values are undefined
     ending: Ending | None = None
+
+    @cached_property
+    def found(self) -> tuple[frozenset[int], frozenset[int]]:
+        """The registers that its instructions find as they were, and those that they write for certain."""
+        return needs(self.tracked)
 
     @cached_property
     def after(self) -> list[int]:
@@ -136,9 +141,11 @@ class Flow:
         return bool(self._order)
 
     def _execute(self, block: Block, mask: Mask | None) -> None:
-        """Its instructions; one by one where some values are undefined."""
-        start = 0
-        if not self._undefined.registers:
+        """Its instructions; one by one where some of the values are undefined that they find."""
+        start, held = 0, self._undefined.registers
+        if not held or held.keys().isdisjoint(block.found[0]):
+            if held:
+                self._undefined.clear(block.found[1], mask)
             try:
                 for run in block.fast() if block.fast else block.run:
                     run(mask)

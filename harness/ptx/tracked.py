@@ -8,7 +8,7 @@ with effects that are in no register and no memory, all of whose results are und
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,7 @@ class Tracked:
         self._guard = (b.slot(Register(i.guard[0])), i.guard[1]) if i.guard else None
         reads = [*self._sources, *self._addresses, *self._members, *([self._guard[0]] if self._guard else [])]
         self.step = Step(frozenset(reads), frozenset(() if i.guard else self._targets))
-        self._involved = frozenset({*reads, *self._targets})
+        self.involved = frozenset({*reads, *self._targets})
         self.reads_memory = bool(_MEMORY.match(op))
         self._restores = bool(self._targets.keys() & set(reads))
         self._wide = bool(_WARP_WIDE.match(op))
@@ -101,7 +101,7 @@ class Tracked:
     def __call__(self, mask: Mask | None) -> None:
         """Where some registers are undefined."""
         undefined = self._state.undefined
-        if undefined.registers.keys().isdisjoint(self._involved):
+        if undefined.registers.keys().isdisjoint(self.involved):
             before = self._values() if self._restores and self.reads_memory else {}
             self.whole(mask)
             if undefined.fresh is not None:
@@ -114,7 +114,7 @@ class Tracked:
 
     def _values(self) -> dict[int, Any]:
         registers, wide = self._state.registers, self._state.wide
-        return {slot: (registers[slot], wide[slot]) for slot in self._involved}
+        return {slot: (registers[slot], wide[slot]) for slot in self.involved}
 
     def _follow(self, mask: Mask | None, before: dict[int, Any]) -> None:
         """After the instruction was executed: what of its results is undefined. ``before``: the registers as
@@ -164,23 +164,10 @@ class Tracked:
     # Results
 
     def _set(self, slot: int, bits: Array, origins: Array, mask: Mask | None) -> None:
-        held = self._state.undefined.registers
-        if mask is not None and slot in held:
-            bits, origins = (
-                np.where(mask.bits, new, old) for new, old in zip((bits, origins), held[slot], strict=True)
-            )
-        elif mask is not None:
-            bits = active(bits, mask)
-        if (bits != 0).any():
-            held[slot] = bits, origins
-        else:
-            held.pop(slot, None)
+        self._state.undefined.set(slot, bits, origins, mask)
 
     def _clear(self, mask: Mask | None) -> None:
-        held = self._state.undefined.registers
-        for slot in self._targets:
-            if slot in held:
-                self._set(slot, np.zeros_like(held[slot][0]), held[slot][1], mask)
+        self._state.undefined.clear(self._targets, mask)
 
     def _all(self, lanes: Array, origins: Array, mask: Mask | None) -> None:
         """The results of these lanes are undefined, each bit of them."""
@@ -346,6 +333,17 @@ def _sums(op: str) -> str:
     return next((w for w in op.split(".") if w in ("f16", "f32", "f64", "s32")), "")
 
 
+def needs(steps: Iterable[Tracked | Later]) -> tuple[frozenset[int], frozenset[int]]:
+    """Of instructions one after another: the registers of which they read, or write in some lanes alone, what
+    was there before; and those that they write for certain."""
+    before: set[int] = set()
+    written: set[int] = set()
+    for each in steps:
+        before |= (each.involved - each.step.writes | each.step.reads) - written
+        written |= each.step.writes
+    return frozenset(before), frozenset(written)
+
+
 class Later:
     """An instruction that is certainly known, made ready when it first runs on its own: most never do where C
     runs them."""
@@ -353,7 +351,7 @@ class Later:
     def __init__(self, make: Callable[[], Tracked], step: Step, reads_memory: bool) -> None:
         self._make = make
         self._tracked: Tracked | None = None
-        self.step, self.reads_memory = step, reads_memory
+        self.step, self.reads_memory, self.involved = step, reads_memory, step.reads | step.writes
 
     @property
     def _made(self) -> Tracked:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from harness.ptx.hazards import Hazard, Site, Tell
-from harness.ptx.lanes import Array
+from harness.ptx.lanes import Array, Mask
 from harness.ptx.memory.shadow import ORIGIN, Shadow
 
 CHECK = "uninit"
@@ -102,6 +102,26 @@ class Undefined:
             self.registers[slot] = np.full(lanes, bits), np.full(lanes, number, ORIGIN)
             if self._origins[number].site is None:
                 self.unplaced[slot] = number
+
+    def set(self, slot: int, bits: Array, origins: Array, mask: Mask | None) -> None:
+        """These bits (lanes,) of a register are undefined in the active lanes."""
+        held = self.registers
+        if mask is not None and slot in held:
+            bits, origins = (
+                np.where(mask.bits, new, old) for new, old in zip((bits, origins), held[slot], strict=True)
+            )
+        elif mask is not None:
+            bits = np.where(mask.bits, bits, np.zeros_like(bits))
+        if (bits != 0).any():
+            held[slot] = bits, origins
+        else:
+            held.pop(slot, None)
+
+    def clear(self, slots: Iterable[int], mask: Mask | None) -> None:
+        """These registers are defined in the active lanes."""
+        for slot in self.registers.keys() & slots:
+            bits, origins = self.registers[slot]
+            self.set(slot, np.zeros_like(bits), origins, mask)
 
     def _number(self, key: Any, make: Callable[[], Origin]) -> int:
         if key not in self._numbers:

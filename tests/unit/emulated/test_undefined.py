@@ -205,6 +205,18 @@ bar.sync 0;
 """
 
 
+def test_blocks_of_code_that_do_not_meet_it_run_as_ever() -> None:
+    """One that sets the register in some lanes leaves it undefined in the others."""
+    loop = "mov.u32 %r22, 0;\n$LOOP:\nadd.u32 %r22, %r22, 1;\nsetp.lt.u32 %p1, %r22, 4;\n@%p1 bra $LOOP;\n"
+    some = "setp.ne.u32 %p2, %r1, {};\n@%p2 bra $END;\nmov.u32 %r20, 1;\n$END:"
+    for sets, left in ((some.format(5), False), (some.format(6), True), ("bra $END;\n$END:", True)):
+        assert undefined(loop + sets + OUT.format("%r20")) == left
+    assert not undefined(loop + "mov.u32 %r20, 1;\nadd.u32 %r20, %r20, 1;" + OUT.format("%r20"))
+    guarded = "setp.ne.u32 %p2, %r1, 6;\nbra $NEXT;\n$NEXT:\n@{}%p2 mov.u32 %r20, 1;\nbra $END;\n$END:"
+    assert not undefined(loop + guarded.format("") + OUT.format("%r20"))
+    assert undefined(loop + guarded.format("!") + OUT.format("%r20"))
+
+
 def test_through_shared_memory() -> None:
     """Lane 5 stores it; lane 58 = 63 − 5 reads it."""
     turned = PUT + "xor.b32 %r31, %r31, 252;\nadd.u32 %r33, %r30, %r31;\nld.shared.u32 %r22, [%r33];\n"
