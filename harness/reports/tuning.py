@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -111,14 +112,22 @@ def strategies(tuned: Tuned, replayed: Sequence[Replayed]) -> str:
     return f"{said}\n\n{table_text(heads, 'lrrrrr', rows)}"
 
 
-def page(text: str, file: str) -> str:
+def mark(space: bytes, strategies: Sequence[str], seeds: int, budget: str) -> str:
+    """What a page is made of, as a comment in it."""
+    made = f"{hashlib.sha256(space).hexdigest()} {' '.join(strategies)} {seeds} {budget}"
+    return f"<!-- made of {hashlib.sha256(made.encode()).hexdigest()} -->"
+
+
+def page(text: str, file: str, mark: str) -> str:
     """The generated page of docs/: the table, and how it was made."""
     return (
         "# Strategies compared\n\n"
         "How many configs each of Kernel Tuner's strategies has to time before it comes near the best config "
         "of a space that was measured in full. Replayed without a GPU, by "
         f"`nox -s tune -- --simulate {file} --markdown docs/strategies.md`.\n\n"
-        f"{text}\n"
+        f"{text}\n\n"
+        "bayes_opt and diff_evo have random numbers that no seed repeats.\n\n"
+        f"{mark}\n"
     )
 
 
