@@ -186,6 +186,21 @@ def test_roofs_are_those_measured_else_the_datasheets() -> None:
     assert ridge == pytest.approx(65_000 / 4300, rel=1e-4)
 
 
+def test_the_nearest_roof_is_the_one_that_allows_least() -> None:
+    own = roofs.roofs_of({"roofs": made_report.ROOFS})
+    assert own is not None
+    for dtype, gflops, intensity, name in (
+        ("f32", 32_500.0, 100.0, "math"),
+        ("f32", 2150.0, 1.0, "DRAM"),
+        ("bf16_bf16", 400_000.0, None, "math"),
+    ):
+        found = roofs.nearest(own, dtype, gflops, intensity)
+        assert found is not None
+        assert found[0] == name
+        assert found[1] == pytest.approx(0.5)
+    assert roofs.nearest(own, "s8", 1.0, None) is None
+
+
 def test_the_regression_of_a_series_is_found_at_its_file(content: Content) -> None:
     ((_, move, slower),) = history.changed(content.histories)
     assert (move.case, move.file[:4], slower) == (SLOWER.id, f"{made_report.SINCE:04}", True)

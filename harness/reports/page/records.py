@@ -10,7 +10,7 @@ from typing import Any
 from harness.counters.counts import expected_bytes
 from harness.model import Case, Config, DType, Kernel, Problem, find_problem, variant_name
 from harness.reports.markdown import SHOWN
-from harness.reports.page.roofs import lines, roofs_of
+from harness.reports.page.roofs import lines, nearest, roofs_of
 from harness.reports.page.sources import Measured, Source
 
 Record = dict[str, Any]
@@ -34,7 +34,8 @@ def cases(sources: Iterable[Source], declared: Variants) -> list[Record]:
 
     ``us`` is the median; ``share``: % of cuBLAS; ``speedup``: over the best ``naive`` of the same source and
     problem; ``best``: the fastest config of its stage and dtype; ``everywhere``: the config that is timed at
-    most problems; ``compulsory`` and ``requested``: FLOP per byte (see `_intensities`).
+    most problems; ``compulsory`` and ``requested``: FLOP per byte (see `_intensities`); ``roof``: the nearest
+    one, and the percentage of it, ``of_roof`` (see `nearest`).
     """
     return [record for source in sources for record in _of_source(source, declared)]
 
@@ -50,9 +51,13 @@ def _of_source(source: Source, declared: Variants) -> list[Record]:
         for r in group:
             r["everywhere"] = r["config"] == chosen
     for group in grouped(found, "problem"):
-        slowest = min((r["us"] for r in group if r["stage"] == "naive"), default=None)
+        naive = min((r["us"] for r in group if r["stage"] == "naive"), default=None)
         for r in group:
-            r["speedup"] = slowest and digits(slowest / r["us"], 4)
+            r["speedup"] = naive and digits(naive / r["us"], 4)
+    if roofs := roofs_of(source.machine):
+        for r in found:
+            if near := nearest(roofs, r["dtype"], r["gflops"], r.get("compulsory")):
+                r["roof"], r["of_roof"] = near[0], _percent(near[1])
     return found
 
 

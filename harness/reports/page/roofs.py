@@ -74,15 +74,30 @@ def roofs_of(machine: Mapping[str, Any]) -> Roofs | None:
     return Roofs(peaks, {_MEMORIES[n]: v for n, v in values.items() if n in _MEMORIES}, "datasheet")
 
 
+def nearest(roofs: Roofs, dtype: str, gflops: float, intensity: float | None) -> tuple[str, float] | None:
+    """The roof that a case comes nearest to, ``math`` or ``DRAM``, and its GFLOPS as a share of what that
+    roof alone would allow, by FLOP per compulsory byte; None if neither is known."""
+    reached = {}
+    if peak := _peak(roofs, dtype):
+        reached["math"] = gflops / peak
+    if intensity and (dram := roofs.bandwidths.get("DRAM")):
+        reached["DRAM"] = gflops / (intensity * dram)
+    return max(reached.items(), key=lambda one: one[1], default=None)
+
+
+def _peak(roofs: Roofs, dtype: str) -> float | None:
+    """The product decides, whatever the output is rounded to: ``f16_f16`` has the roof of ``f16``."""
+    return roofs.peaks.get(dtype.partition("_")[0].removesuffix("acc16"))
+
+
 def lines(
     roofs: Roofs, dtypes: Iterable[str], left: float = 0.2, right: float = 1500.0
 ) -> list[dict[str, Any]]:
     """The points of the roofs of each dtype from ``left`` to ``right`` FLOP per byte: GFLOPS = GB/s · FLOP/B
-    up to the peak. ``level``: whether it is the peak. The product decides, whatever the output is rounded to:
-    ``f16_f16`` has the roof of ``f16``."""
+    up to the peak. ``level``: whether it is the peak."""
     points = []
     for dtype in dtypes:
-        peak = roofs.peaks.get(dtype.partition("_")[0].removesuffix("acc16"))
+        peak = _peak(roofs, dtype)
         if peak is None:
             continue
         ends = [

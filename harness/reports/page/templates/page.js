@@ -3,7 +3,7 @@ const at = (id) => document.getElementById(id);
 const all = page.datasets.cases;
 const COLUMNS = [
   ["stage", "stage"], ["dtype", "dtype"], ["config", "config"], ["problem", "problem"],
-  ["gflops", "GFLOPS", 0], ["share", "% of cuBLAS", 1], ["speedup", "× naive", 2], ["us", "µs", 2],
+  ["gflops", "GFLOPS", 0], ["share", "% of cuBLAS", 1], ["speedup", "× naive", 2], ["us", "µs", 2], ["of_roof", "% of roof", 0], ["roof", "roof"],
   ["noise", "noise %", 2], ["change", "change %", 2], ["mhz", "MHz", 0], ["verdict", "verdict"],
 ];
 const number = (value, digits) =>
@@ -112,6 +112,7 @@ function facts(record, said) {
       ["% of cuBLAS", number(record.share, 1)], ["× naive", number(record.speedup, 2)]);
     if (record.mhz && !said) found.push(["SM clock", `${number(record.mhz, 0)} MHz, ${number(record.watts, 0)} W, ${number(record.celsius, 0)} °C`]);
     if (record.registers) found.push(["registers", `${record.registers} per thread, ${number(record.shared_bytes, 0)} bytes of shared memory per block`]);
+    if (record.roof) found.push(["nearest roof", `${record.roof}, ${number(record.of_roof, 1)} %`]);
     if (record.compulsory) found.push(["FLOP per byte", `${number(record.requested, 2)} of the bytes requested, ${number(record.compulsory, 2)} of the compulsory ones`]);
   }
   return [...found, ...(said?.evidence ?? [])];
