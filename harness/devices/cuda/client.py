@@ -11,6 +11,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from typing import Any
 
@@ -37,7 +38,10 @@ def compile_ahead(cases: Iterable[Case], capability: tuple[int, int]) -> None:
         for case in variants:
             threads.submit(compile_ptx, case.kernel, case.config, case.dtype, arch(capability))
     builds = [Build.of(case, capability) for case in variants]
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+    with (
+        ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process,
+        contextlib.suppress(ImportError, BrokenProcessPool),  # no driver here: the workers compile
+    ):
         process.submit(_compile_all, builds).result()
 
 
