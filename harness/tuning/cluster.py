@@ -198,7 +198,8 @@ def _connect(ray: Any, address: str | None, setup: Setup) -> None:
         ray.init(runtime_env=environment, **settings)
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
         where = f"no Ray cluster answers at {address}" if address else "Ray does not start here"
-        raise ClusterError(f"{where}: {_last_line(error)}") from None
+        token = "; if it asks for a token, set RAY_AUTH_TOKEN" if address else ""
+        raise ClusterError(f"{where}: {_last_line(error)}{token}") from None
 
 
 def _path() -> str:
