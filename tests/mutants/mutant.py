@@ -64,7 +64,8 @@ def build(mutant: Mutant, folder: Path) -> Kernel:
         found = [name for name, text in texts.items() for _ in range(text.count(old))]
         if len(found) != 1:
             where = ", ".join(texts)
-            raise Rotten(f"{mutant.name}: occurs {len(found)} times in {where}: {old!r}")
+            said = f"{mutant.name}: occurs {len(found)} times in {where}: {old!r}"
+            raise Rotten(f"{said}; the kernel has changed, and its mutant has to be adapted")
         texts[found[0]] = texts[found[0]].replace(old, new)
     for name, text in texts.items():
         path = folder / (f"{mutant.name}.cu" if name == source else name)
