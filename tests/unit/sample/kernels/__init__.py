@@ -85,6 +85,7 @@ KERNELS = (
             Config(TILE_SIZE=size, PADDING=padding) for size in (32, 16, 8, 64) for padding in (0, 1)
         ),
         shape=_square,
+        advised=tuple(Config(TILE_SIZE=size, PADDING=0) for size in (32, 16, 8, 31, 36, 48, 96)),
     ),
     Kernel(
         name="double_buffered",
