@@ -58,7 +58,7 @@ def source_drifted(kernel: Kernel, source: str) -> list[str]:
     demanded = set(re.findall(r"!defined\((\w+)\)", code))
     if not demanded or "#error" not in code:
         found.append("demands no macro")
-    optional = set(re.findall(r"#ifndef (\w+)", code))  # an axis of advised configs
+    optional = set(re.findall(r"#ifn?def (\w+)", code))  # an axis of advised configs
     tuned = dict(kernel.space.defaults) if kernel.space else {}
     found += [
         f"{name} is not {value} by default"
