@@ -304,7 +304,14 @@ LADDER: tuple[Kernel, ...] = (
         source=Path("s07_prefetch.cu"),
         entry="gemm_prefetch",
         dtypes=(F32,),
-        configs=(_register(128, 8, 8, 8, 4), _register(128, 16, 8, 8, 4), _register(64, 8, 8, 8, 4)),
+        configs=(
+            _register(128, 8, 8, 8, 4),
+            _register(128, 16, 8, 8, 4),
+            _register(64, 8, 8, 8, 4),
+            # Tuned at 1000x1000x1000 and 16x8192x8192 on an H200.
+            Config(TILE_M=128, TILE_N=64, TILE_K=16, THREAD_TILE_M=8, THREAD_TILE_N=4, PADDING=4),
+            Config(TILE_M=32, TILE_N=64, TILE_K=32, THREAD_TILE_M=4, THREAD_TILE_N=4, PADDING=4),
+        ),
         shape=_float4_tile,
         space=spaces.PREFETCH,
     ),
@@ -346,6 +353,9 @@ LADDER: tuple[Kernel, ...] = (
             _warp((128, 256, 8), (64, 64), (16, 8), stages=3),
             _warp((128, 128, 8), (64, 32), (8, 8), stages=3),
             _warp((64, 64, 16), (32, 32), (8, 4), stages=3),
+            # Tuned at 4096x4096x4096 and 1000x1000x1000 on an H200.
+            _warp((256, 128, 16), (32, 128), (16, 8), stages=2),
+            _warp((128, 64, 16), (32, 32), (8, 4), stages=2),
             _warp((256, 256, 8), (64, 64), (16, 16), stages=3),  # too large for a warp's lanes
         ),
         shape=_warp_tile,

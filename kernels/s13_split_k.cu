@@ -138,19 +138,24 @@ gemm_split_k(int M, int N, int K, float alpha, const float* __restrict__ A, int 
     if (thread == 0) *counter = 0;  // zero again for the next launch
     __threadfence();                // nothing is read before the others were counted
 
+    float total[THREAD_TILE_M][THREAD_TILE_N] = {};
+#pragma unroll 2
+    for (int z = 0; z < SPLIT; ++z)
+#pragma unroll
+        for (int m = 0; m < THREAD_TILE_M; ++m)
+#pragma unroll
+            for (int n = 0; n < THREAD_TILE_N; ++n)
+                total[m][n] += slabs[z * TILE_M * TILE_N + (m * THREAD_TILE_N + n) * THREADS];
+
 #pragma unroll
     for (int m = 0; m < THREAD_TILE_M; ++m) {
         const int row = block_row + m / 4 * 4 * THREADS_Y + ty * 4 + m % 4;
 #pragma unroll
         for (int n = 0; n < THREAD_TILE_N; ++n) {
             const int col = block_col + n / 4 * 4 * THREADS_X + tx * 4 + n % 4;
-            float total = 0.0f;
-#pragma unroll
-            for (int z = 0; z < SPLIT; ++z)
-                total += slabs[z * TILE_M * TILE_N + (m * THREAD_TILE_N + n) * THREADS];
             if (row >= M || col >= N) continue;
             float* c = &C[(size_t)row * ldc + col];
-            *c = beta == 0.0f ? alpha * total : alpha * total + beta * *c;
+            *c = beta == 0.0f ? alpha * total[m][n] : alpha * total[m][n] + beta * *c;
         }
     }
 }
