@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from rich.table import Table
 
 from harness.counters.counts import Counts, expected_bytes
-from harness.ptx import GlobalAccess, Tally
+from harness.ptx import GlobalAccess, SharedAccess, Tally
 
 LEGEND = """\
 loads, stores: requests to global memory, one per warp with an active lane; loads include cp.async
@@ -102,9 +101,16 @@ def document(found: Sequence[Counts]) -> list[dict[str, Any]]:
             "sector_intensity": round(c.sector_intensity, 4),
             "bytes": {name: b._asdict() for name, b in c.buffers.items()},
             "expected_bytes": {name: b._asdict() for name, b in expected_bytes(c.case).items()},
-            "total": asdict(c.total),
+            "total": _named(c.total),
             "mix": dict(c.mix),
-            "lines": {line: asdict(tally) for line, tally in c.lines.items()},
+            "lines": {line: _named(tally) for line, tally in c.lines.items()},
         }
         for c in found
     ]
+
+
+def _named(tally: Tally) -> dict[str, object]:
+    return {
+        name: v._asdict() if isinstance(v, GlobalAccess | SharedAccess) else v
+        for name, v in tally._asdict().items()
+    }

@@ -15,7 +15,7 @@ banks of L1, which is the same memory, and writes others: it takes as many wavef
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,8 +27,7 @@ BANKS = 32
 _ROW = 4 * BANKS  # bytes, one word of each bank
 
 
-@dataclass(frozen=True)
-class GlobalAccess:
+class GlobalAccess(NamedTuple):
     """Requests and their sectors; ``ideal`` the fewest sectors that could hold the distinct bytes of each
     request; ``bytes`` what the lanes asked for, each for itself."""
 
@@ -37,7 +36,7 @@ class GlobalAccess:
     ideal: int = 0
     bytes: int = 0
 
-    def __add__(self, other: GlobalAccess) -> GlobalAccess:
+    def __add__(self, other: GlobalAccess) -> GlobalAccess:  # type: ignore[override]
         return GlobalAccess(
             self.requests + other.requests,
             self.sectors + other.sectors,
@@ -56,8 +55,7 @@ class GlobalAccess:
         return self.sectors - self.ideal
 
 
-@dataclass(frozen=True)
-class SharedAccess:
+class SharedAccess(NamedTuple):
     """Requests and their wavefronts; ``ideal`` what they were without a bank conflict; ``bytes`` of all
     lanes."""
 
@@ -66,7 +64,7 @@ class SharedAccess:
     ideal: int = 0
     bytes: int = 0
 
-    def __add__(self, other: SharedAccess) -> SharedAccess:
+    def __add__(self, other: SharedAccess) -> SharedAccess:  # type: ignore[override]
         return SharedAccess(
             self.requests + other.requests,
             self.wavefronts + other.wavefronts,

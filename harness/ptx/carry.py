@@ -10,6 +10,8 @@ CARRY = Register("%cc")  # its CC.CF; a name that PTX has no register of
 def with_carry(op: str, operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
     """The operands of an instruction, with the carry that it writes as a second result ({d, %cc}) and the one
     that it reads as its last source."""
+    if not op.startswith(("add", "sub", "mad")):  # as most are not
+        return operands
     base, *words = op.split(".")
     if base in ("addc", "subc", "madc"):
         operands = (*operands, CARRY)

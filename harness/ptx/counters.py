@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,7 @@ KINDS = ("load", "store", "copy")  # copy: cp.async, a load from global and a st
 _GLOBAL, _SHARED = GlobalAccess(), SharedAccess()
 
 
-@dataclass(frozen=True)
-class Tally:
+class Tally(NamedTuple):
     """What some instructions did in all their executions. ``instructions`` and ``barriers`` are counted a
     warp, ``divergent`` the times that a branch split a warp; ``flop`` 2 an FMA and active lane, 1 an addition
     or multiplication, 2·m·n·k a tensor core instruction."""
@@ -41,7 +40,7 @@ class Tally:
     shared_stores: SharedAccess = _SHARED
     shared_copies: SharedAccess = _SHARED
 
-    def __add__(self, other: Tally) -> Tally:
+    def __add__(self, other: Tally) -> Tally:  # type: ignore[override]
         return Tally(
             self.instructions + other.instructions,
             self.flop + other.flop,

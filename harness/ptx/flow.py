@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -237,4 +237,9 @@ def _first_site(blocks: list[Block]) -> Site | None:
 
 def ends(instruction: Instruction) -> bool:
     """Whether lanes may part, wait or end after an instruction."""
-    return instruction.op in ("ret", "exit") or bool(_ENDS.match(instruction.op))
+    return _ends(instruction.op)
+
+
+@cache
+def _ends(op: str) -> bool:
+    return op in ("ret", "exit") or bool(_ENDS.match(op))

@@ -45,7 +45,9 @@ class InFlight:
         self.watched = {
             name for i in used for o in i.operands[:2] if isinstance(o, Vector) for name in registers([o])
         }
-        moves = [(registers([i.operands[0]]), registers([i.operands[1]])) for i in code if is_move(i)]
+        moves = [
+            (registers([i.operands[0]]), registers([i.operands[1]])) for i in code if used and is_move(i)
+        ]
         size = -1
         while used and size != len(self.watched):
             size = len(self.watched)

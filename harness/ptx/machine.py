@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from contextlib import ExitStack
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,7 @@ class Machine:
         self._blocks = self._build()
         self._unset = self._live()
         self._report = Report()
+        self._counters: Counters | None = None
         self._told: dict[tuple[str, bool, int], set[int]] = {}  # lines, by check, level and launch
 
     def _place(self, site: Site) -> Place:
@@ -226,14 +228,16 @@ class Machine:
         launches = np.repeat(np.arange(len(parameters)), count)
         threads = -(-block[0] * block[1] * block[2] // WARP) * WARP
         each = max(1, LANES // (threads * size)) * size
-        for site in self._builder.sites:
-            site.counters = counters
-            site.patterns.clear()
-        previous = -1
-        with np.errstate(all="ignore", under="raise"):
+        if counters is not self._counters:
+            for site in self._builder.sites:
+                site.counters = counters
+            self._counters = counters
+        previous = 0
+        with np.errstate(all="ignore", under="raise"), ExitStack() as after:
+            after.callback(self._leave)
             for at in range(0, len(blocks), each):
                 geometry = Geometry(blocks[at : at + each], launches[at : at + each], block, grid, cluster)
-                for site in self._builder.sites:
+                for site in self._builder.sites if previous else ():
                     if site.patterns and len(geometry.blocks) != previous:
                         site.patterns.clear()
                     for pattern in site.patterns:
@@ -247,7 +251,6 @@ class Machine:
                     break
         self._report.printed = self.state.printed
         self.state.undefined.finish(memory.outputs(), self._report.stopped)
-        self._leave()
         return self._report
 
     def _leave(self) -> None:
@@ -308,6 +311,7 @@ class Machine:
                 self.report("barrier", what, None, m.row * geometry.threads)
 
 
+@cache
 def _may_be_shared(op: str) -> bool:
     """Whether it may access shared memory: by name, or by a generic address."""
     base, *words = op.split(".")

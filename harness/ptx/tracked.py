@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -308,6 +309,7 @@ class Tracked:
         self._all(bad, origins, mask)
 
 
+@cache
 def _manner(op: str) -> tuple[str, str]:
     """How an instruction is sampled, and how its results are smeared."""
     kind = op.rsplit(".", 1)[-1]

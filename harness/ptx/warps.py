@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -29,14 +30,19 @@ _LANE = np.arange(WARP, dtype=np.uint32)
 
 
 def is_collective(instruction: Instruction) -> bool:
-    return bool(_OPS.match(instruction.op))
+    return _collects(instruction.op)
+
+
+@cache
+def _collects(op: str) -> bool:
+    return bool(_OPS.match(op))
 
 
 def all_name_all(code: Sequence[Instruction]) -> bool:
     """Whether each member mask is a number that names the whole warp, or a register that only holds it."""
     masks = {i.operands[-1] for i in code if is_collective(i)}
     held = {mask for mask in masks if isinstance(mask, Register)}
-    for i in code:
+    for i in code if held else ():
         target = None if i.op.startswith("bar") or not i.operands else i.operands[0]
         items = target.items if isinstance(target, Vector) else (target,)
         if held & {*items} and not (i.op.startswith("mov") and _is_all(i.operands[-1])):

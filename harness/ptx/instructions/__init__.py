@@ -91,6 +91,7 @@ _LONGEST = 3  # words of a key of the tables
 
 
 @cache
+@cache
 def known(op: str) -> Known | None:
     """The entry of an instruction such as "add.rn.f32" in the table, by the most of its first words that have
     one; None for one that is not known."""

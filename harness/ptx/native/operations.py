@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,11 @@ class Operation:
     result: str
     operands: tuple[str, ...]
     expression: str
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of the result and of the operands."""
+        return tuple(SIZES[kind] for kind in (self.result, *self.operands))
 
 
 _SIGNS = (("s", "int"), ("u", "uint"))

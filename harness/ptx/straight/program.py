@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -70,15 +71,18 @@ class Program:
             )
             seen.setdefault(value, k)
         strip = _strip(sum(size))
-        # Kept, as the structure has their addresses alone.
-        self._held = [np.array(rows, np.int32) for rows in (operation, self.inputs, size, room, output)]
-        self._held += [np.zeros(count * strip * 8 + 64, np.uint8)]
-        self._held += [np.zeros(n + 1, np.int64) for n in (len(number), len(number))]
-        self._held += [np.zeros(len(number) + 1, np.uint8)]
-        self._held += [np.zeros(n + 1, np.int64) for n in (len(output), len(output))]
         counts = (len(steps), len(before), len(number), len(output), len(strides), strip)
-        pointers = [array.__array_interface__["data"][0] for array in self._held]
-        pointers[5] += -pointers[5] % 64
+        rows = [list(chain(*operation)), self.inputs, size, room, list(chain(*output))]
+        # The scratch, and of each value and output what a run fills in.
+        filled_of = [count * strip * 8, *[8 * len(number)] * 3, *[8 * len(output)] * 2]
+        # Kept, as the structure has their addresses alone.
+        self._held = np.array(list(chain(*rows)), np.int32), np.zeros(sum(filled_of) + 64, np.uint8)
+        numbers, filled = (array.__array_interface__["data"][0] for array in self._held)
+        filled += -filled % 64
+        pointers = [
+            *_one_after_another(numbers, [4 * len(each) for each in rows]),
+            *_one_after_another(filled, filled_of),
+        ]
         self._fields = _Fields(*counts, *pointers, id(np.ndarray), id(np.empty))
         self._run, self._library = library.run, library
         self._at = ctypes.addressof(self._fields)
@@ -91,6 +95,11 @@ class Program:
             raise AssertionError(
                 f"register {self.inputs[wrong - 1]} holds {registers[self.inputs[wrong - 1]]!r}"
             )
+
+
+def _one_after_another(start: int, sizes: Sequence[int]) -> list[int]:
+    """Where pieces of so many bytes begin."""
+    return list(accumulate(sizes[:-1], initial=start))
 
 
 def _rooms(

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from harness.ptx.builder import STORED, Builder
-from harness.ptx.native.operations import CODES, GATHER, OPERATIONS, SIZES
+from harness.ptx.native.operations import CODES, GATHER, OPERATIONS
 from harness.ptx.syntax import Address, Instruction, Name, Number, Operand, Register, Vector, size_of
 
 _SEEN_AS = {"uint8_t": "pred", "float": "f32"} | {f"uint{n}_t": f"u{n}" for n in (16, 32, 64)}
@@ -100,6 +101,11 @@ class Stretch:
         return found
 
 
+@cache
+def _words(op: str) -> tuple[str, ...]:
+    return tuple(op.replace("::", ".").split("."))
+
+
 class Translator:
     """Of the instructions of one kernel."""
 
@@ -159,7 +165,7 @@ class Translator:
     # What an instruction is made of
 
     def _fits(self, i: Instruction) -> bool:
-        words, operands = i.op.replace("::", ".").split("."), i.operands
+        words, operands = _words(i.op), i.operands
         if words[0] == "ld":
             return self._fits_load(words, operands)
         if words[0] == "mov":
@@ -169,10 +175,9 @@ class Translator:
         operation = OPERATIONS.get(i.op)
         if operation is None or len(operands) != 1 + len(operation.operands):
             return False
-        kinds = (operation.result, *operation.operands)
-        return all(self._plain(o, SIZES[kind]) for o, kind in zip(operands, kinds, strict=True))
+        return all(map(self._plain, operands, operation.sizes))
 
-    def _fits_load(self, words: list[str], operands: Sequence[Operand]) -> bool:
+    def _fits_load(self, words: Sequence[str], operands: Sequence[Operand]) -> bool:
         if len(operands) != 2 or not {"global", "shared"} & set(words) or set(words[1:-1]) - _PLAIN:
             return False
         target, source = operands

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -395,6 +396,22 @@ def test_a_broken_kernel_breaks_alike(
     fast, slow = both(lambda: of_case(case), monkeypatch)
     assert fast == slow
     assert fast[1]
+
+
+@pytest.mark.parametrize("name", ["register", "split_k", "async_copy"])
+def test_a_launch_leaves_no_garbage(name: str) -> None:
+    """Its memory is free when it ends: garbage is looked for seldom."""
+    (kernel,) = (k for k in LADDER if k.name == name)
+    case, device = a_case(kernel), EmulatedDevice()
+    inputs = make_inputs(kernel.operation, case.problem, case.dtype, "normal")
+    device.run_all([case], [inputs])
+    gc.collect()
+    gc.disable()
+    try:
+        device.run_all([case], [inputs])
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 # Where it cannot be built
