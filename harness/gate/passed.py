@@ -39,7 +39,7 @@ from harness.ptx.native.build import identity
 
 Records = list[tuple[str, Any]]  # what a test recorded: name and value
 _CONFIGURATION = ("pyproject.toml", "pytest.ini", "pytest.toml", "tox.ini", "setup.cfg", "conftest.py")
-_SOURCES = frozenset((".cu", ".cuh", ".h", ".hpp", ".hh", ".inl", ".inc", ".pyc"))  # told by each kernel
+_SOURCES = frozenset((".cu", ".cuh", ".h", ".hpp", ".hh", ".inl", ".inc"))  # told by each kernel
 
 
 @dataclass(frozen=True)
@@ -160,12 +160,14 @@ def _compilers() -> Iterator[str]:
 
 def _files(project: Project) -> set[Path]:
     """The harness, the declarations, what they and pytest's configuration import, and the tests' files."""
-    found = {path for path in Path(harness.__file__).parent.rglob("*") if path.suffix != ".pyc"}
+    found = {*Path(harness.__file__).parent.rglob("*")}
     found.add(declared := project.declarations)
     if declared.name == "__init__.py":
         found |= {path for path in declared.parent.rglob("*") if path.suffix not in _SOURCES}
     found |= {*project.tests.glob("*.py")} | {project.root / name for name in _CONFIGURATION}
-    return {path for path in {*found, *_imported()} if path.is_file()}
+    # Python writes its bytecode under other names first; editors keep hidden files.
+    made = {path for path in found if "__pycache__" in path.parts or path.name.startswith(".")}
+    return {path for path in {*(found - made), *_imported()} if path.is_file()}
 
 
 def _imported() -> Iterator[Path]:
@@ -202,7 +204,10 @@ def _state(read: Iterable[Path], root: Path, about: str, more: Iterable[Path] = 
     made, files = hashlib.sha256(about.encode()), sorted(read)
     times = tuple(_times(str(path)) for path in (*files, *more))  # before they are read
     for path in files:
-        content = path.read_bytes()
+        try:
+            content = path.read_bytes()
+        except OSError:  # gone meanwhile
+            continue
         made.update(f"\0{os.path.relpath(path, root)}\0{len(content)}\0".encode())
         made.update(content)
     return State(made.hexdigest(), times)

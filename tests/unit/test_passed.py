@@ -149,6 +149,15 @@ def test_an_address_in_memory_makes_no_other_key(root: Path) -> None:
     assert Passed(one, SETTINGS).keys == Passed(two, SETTINGS).keys
 
 
+def test_bytecode_and_hidden_files_make_no_other_key(root: Path) -> None:
+    before = keys(root)
+    for folder in (root.parent / "harness" / "ptx", root / "kernels"):
+        (folder / "__pycache__").mkdir(exist_ok=True)
+        (folder / "__pycache__" / "machine.cpython-311.pyc.139823").write_bytes(b"half")
+        (folder / ".machine.py.swp").write_bytes(b"an editor's")
+    assert keys(root) == before
+
+
 def test_a_problem_is_a_case_of_its_own(root: Path) -> None:
     before = keys(root)
     replaced("kernels/__init__.py", "Problem(13, 11, 9)", "Problem(13, 11, 9, alpha=1.0000001)")(root)
