@@ -92,7 +92,8 @@ class Selection:
         if not pairs:
             return ""
         kernels = len({name for name, _ in pairs})
-        return f"{len(pairs)} problems of {kernels} kernels; --list-cases shows the reasons"
+        of = "1 kernel" if kernels == 1 else f"{kernels} kernels"
+        return f"{len(pairs)} problems of {of}; --list-cases shows the reasons"
 
 
 def select(

@@ -82,7 +82,7 @@ def test_what_is_refused_is_listed_with_reasons_and_what_runs_in_its_place() -> 
     assert told == f"  tiled-f32-tile16 {refused}: {'; '.join(reasons)}; {instead} runs instead"
     assert "  tiled-f32-tile16 1000x1000x1000: m 1000 is not a multiple of TILE = 16; " in "\n".join(lines)
     count = len({each.asked for each in found.refused})
-    assert found.refused_text == f"{count} problems of 1 kernels; --list-cases shows the reasons"
+    assert found.refused_text == f"{count} problems of 1 kernel; --list-cases shows the reasons"
 
 
 def test_timed_problems_are_refused_and_not_replaced() -> None:
