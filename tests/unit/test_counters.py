@@ -383,7 +383,10 @@ def test_expressions(expression: str, fit: bool) -> None:
 
 
 @pytest.mark.compile
-def test_the_command_shows_a_row_a_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_a_row_a_case(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)  # 80 in a process of pytest-xdist, too few for the table
     file = tmp_path / "out.json"
     args = [
         "-k",
