@@ -70,9 +70,9 @@ def registers(values: Array, kind: str, saturates: bool = False) -> Array:
 def product(a: Array, b: Array, c: Array, kind: str, operation: str = "") -> Array:
     """a·b + c of matrices (warps, rows, columns); of bits with xor or and in place of products."""
     if kind in _ROUNDED:
-        total = np.zeros(c.shape)
+        total, term = np.zeros(c.shape), np.empty(c.shape)
         for k in range(a.shape[2]):
-            total += a[:, :, k, None] * b[:, k, None, :]
+            total += np.multiply(a[:, :, k, None], b[:, k, None, :], out=term)
         return np.asarray(total + c)
     both = a @ b  # whole numbers, exact in any order
     if operation == "xor":
