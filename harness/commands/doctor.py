@@ -154,7 +154,7 @@ def project(folder: Path) -> Line:
     except ProjectError as error:
         return Line("fail", "project", str(error), "`gemm-regression init` creates one")
     gpus = ", ".join(sorted(path.name for path in found.baselines.glob("nvidia-*") if path.is_dir()))
-    return Line("ok", "project", f"{found.root}, {len(found.kernels)} kernels, baselines: {gpus or 'none'}")
+    return Line("ok", "project", f"{found.root}, kernels: {len(found.kernels)}, baselines: {gpus or 'none'}")
 
 
 def history(folder: Path) -> Line:

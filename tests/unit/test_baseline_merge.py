@@ -13,7 +13,7 @@ import pytest
 from harness.baselines import BaselineError, current, load, prune, stored, write
 from harness.commands.baseline import main
 from harness.model import Problem
-from tests.unit.samples import select
+from tests.unit.samples import PROJECT, select
 from tests.unit.synthetic import GPU, SLUG, case, contents, five_runs, measurement, merged, run, saved
 
 ROOT = Path(__file__).parents[2]
@@ -173,10 +173,10 @@ def test_prune_drops_what_the_suite_has_no_more(tmp_path: Path, capsys: pytest.C
     root, gone = tmp_path / "baselines", case(problem=Problem(17, 19, 23))
     live = select().timed[0]
     write(merged(tmp_path, five_runs([gone, live])), root / SLUG)
-    assert main(["prune", "--root", str(root)]) == 0
+    assert main(["prune", "--root", str(root), "--project", str(PROJECT.root)]) == 0
     assert f"removing {gone.id}" in capsys.readouterr().out
     assert [b.case_ids for b in stored(root)] == [(live.id,)]
-    assert main(["prune", "--root", str(root)]) == 0
+    assert main(["prune", "--root", str(root), "--project", str(PROJECT.root)]) == 0
     assert "nothing to remove" in capsys.readouterr().out
     assert len(contents(root / SLUG)) == 2
 
@@ -184,7 +184,7 @@ def test_prune_drops_what_the_suite_has_no_more(tmp_path: Path, capsys: pytest.C
 def test_prune_does_not_empty_a_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "baselines"
     write(merged(tmp_path, five_runs([case(problem=Problem(17, 19, 23))])), root / SLUG)
-    assert main(["prune", "--root", str(root)]) == 1
+    assert main(["prune", "--root", str(root), "--project", str(PROJECT.root)]) == 1
     assert "none of its cases is in the suite" in capsys.readouterr().err
     assert len(contents(root / SLUG)) == 1
 

@@ -18,6 +18,7 @@ from harness.reports.terminal import Row, ladder_table, row
 from harness.verdicts.judge import judge
 from harness.verdicts.vocabulary import Policy, Verdict, VerdictKind
 from tests.unit.samples import KERNELS as LADDER
+from tests.unit.samples import PROJECT
 from tests.unit.synthetic import (
     CUBE,
     SLUG,
@@ -34,6 +35,8 @@ ROOT = Path(__file__).parents[2]
 POLICY = Policy()
 LONG = "tile128x256x8-thread16x8-warp64x64-stages3-pad4"
 SMALL = "256x256x256"
+
+SAMPLE = ("--project", str(PROJECT.root))
 
 
 def made(stage: str = "tiled", config: str = "tile32-pad0", problem: str = SMALL, **more: object) -> Row:
@@ -170,7 +173,9 @@ def project(tmp_path: Path) -> Path:
 
 
 def readme(project: Path, *more: str) -> int:
-    return main(["readme", "--readme", f"{project}/README.md", "--root", f"{project}/baselines", *more])
+    return main(
+        ["readme", "--readme", f"{project}/README.md", "--root", f"{project}/baselines", *SAMPLE, *more]
+    )
 
 
 def test_the_readme_shows_the_best_config_of_each_stage(project: Path) -> None:
