@@ -136,6 +136,18 @@ DOCUMENTS = (
         "no: its figures are stored, and the page goes into one commit with them",
     ),
     Document(
+        "docs/claims.md",
+        "harness claims",
+        "no: its figures are stored, and the page goes into one commit with them",
+    ),
+    Document(
+        "docs/strategies.md",
+        "harness tune --simulate baselines/nvidia-h200/tuned/warp_tiled-f32-4096x4096x4096.json "
+        "--markdown docs/strategies.md",
+        "no: it is made of a stored space",
+        MISSING,
+    ),
+    Document(
         "tests/mutants/generated.json",
         "tests.mutants.generated",
         "until the change is done: a kernel or an operator changed, and with it the edits that are tried",

@@ -20,7 +20,8 @@ class Outcome:
     Attributes:
         best: the fastest variant measured there.
         chosen, share: the choice.
-        row: of the row of choices in the baseline, measured on its own; None if it has none.
+        row: of the row of choices in the baseline, measured on its own; None if it has none, of another
+            choice than today's, or on another board than the fastest: boards differ by some per cent.
         left_out, share_left_out: the choice among the variants measured there, by the figures of the other
             shapes alone; None without other shapes, or if none of them was measured elsewhere.
     """
@@ -66,12 +67,13 @@ def outcomes(selector: Selector) -> Iterator[Outcome]:
         best = max(there.values(), key=lambda figure: figure.gflops)
         chosen = selector.select(problem, best.variant.dtype).variant
         left_out = _left_out(selector, problem, there)
-        measured = selector.known.rows.get((dtype, problem))
+        row = selector.known.rows.get((dtype, problem))
+        same = row and (row.choice, row.board) == (f"{chosen.kernel.name}-{chosen.config.label}", best.board)
         yield Outcome(
             best,
             chosen,
             there[chosen].gflops / best.gflops,
-            measured and measured / best.gflops,
+            row.gflops / best.gflops if row and same else None,
             left_out,
             there[left_out].gflops / best.gflops if left_out else None,
         )

@@ -20,6 +20,15 @@ from harness.tuning.table import Figure
 _ARCH = re.compile(r"sm_(\d+)(\d)a?")
 
 
+@dataclass(frozen=True)
+class Measured:
+    """A choice measured as a row of the baseline: which, its GFLOPS, and the board it ran on."""
+
+    choice: str
+    gflops: float
+    board: str = ""
+
+
 class SelectError(ValueError):
     """Nothing can be chosen; one line: what, and what to do."""
 
@@ -34,14 +43,14 @@ class Known:
         figures: speeds of declared kernels on plain problems (tight, alpha 1, beta 0), legal or not: first
             those of its newest baseline, then of the survey of advised configs, then of tuned spaces.
         library: GFLOPS of the library, by dtype and problem.
-        rows: GFLOPS of choices measured as a row of the baseline, by dtype and problem.
+        rows: choices measured as a row of the baseline, by dtype and problem.
     """
 
     gpu: str
     limits: GpuLimits
     figures: tuple[Figure, ...] = ()
     library: Mapping[tuple[str, Problem], float] = field(default_factory=dict)
-    rows: Mapping[tuple[str, Problem], float] = field(default_factory=dict)
+    rows: Mapping[tuple[str, Problem], Measured] = field(default_factory=dict)
 
 
 def gpus(project: Project) -> list[str]:
@@ -89,12 +98,14 @@ def _measured(project: Project, gpu: str) -> Known:
     }
     machines: list[Mapping[str, object]] = []
     every: list[Figure] = []
+    rows: dict[tuple[str, Problem], Measured] = {}
     folder = project.baselines / gpu
     if path := current(project.baselines, gpu):
         baseline = load(path)
         machines.append(baseline.machine_info)
-        found = ((e.info, e.group) for e in baseline.entries.values())
-        every += _of_cases(found, named, path.name)
+        cases = [(e.info, e.group) for e in baseline.entries.values()]
+        every += _of_cases(cases, named, path.name)
+        rows = _rows(cases, named)
     if (survey := folder / SURVEY).is_file():
         run = load_run(survey)
         machines.append(run.machine_info)
@@ -116,7 +127,7 @@ def _measured(project: Project, gpu: str) -> Known:
         limits,
         tuple(figure for figure in every if figure.variant.kernel.compiled),
         {(f.variant.dtype.name, f.problem): f.gflops for f in every if f.variant.kernel.library},
-        {(f.variant.dtype.name, f.problem): f.gflops for f in every if f.variant.kernel.chooses},
+        rows,
     )
 
 
@@ -129,7 +140,20 @@ def _of_cases(
         if variant is None or not _plain(problem := find_problem(group)):
             continue
         if info["case"] == Case(variant.kernel, variant.dtype, variant.config, problem).id:
-            yield Figure(variant, problem, float(info["gflops"]), source)
+            yield Figure(variant, problem, float(info["gflops"]), source, str(info.get("board", "")))
+
+
+def _rows(
+    cases: Iterable[tuple[Mapping[str, Any], str]], named: Mapping[str, Variant]
+) -> dict[tuple[str, Problem], Measured]:
+    """What the kernel that chooses was measured with."""
+    found = {}
+    for info, group in cases:
+        variant = named.get(str(info.get("variant")))
+        if variant and variant.kernel.chooses and info.get("chosen"):
+            measured = Measured(str(info["chosen"]), float(info["gflops"]), str(info.get("board", "")))
+            found[variant.dtype.name, find_problem(group)] = measured
+    return found
 
 
 def _of_tuned(one: stored.Tuned, kernels: tuple[Kernel, ...]) -> Iterator[Figure]:
@@ -141,7 +165,8 @@ def _of_tuned(one: stored.Tuned, kernels: tuple[Kernel, ...]) -> Iterator[Figure
         return
     for evaluation in (*one.confirmed, *one.evaluations):
         variant = Variant(kernel, evaluation.config, dtype)
-        yield Figure(variant, problem, evaluation.gflops, f"{stored.FOLDER}/{one.name}.json")
+        board = str(one.machine_info.get("board", ""))
+        yield Figure(variant, problem, evaluation.gflops, f"{stored.FOLDER}/{one.name}.json", board)
 
 
 def _plain(problem: Problem) -> bool:

@@ -61,12 +61,13 @@ class Found:
 
 @dataclass(frozen=True)
 class Figure:
-    """A measured speed: GFLOPS of a variant on a problem, and the file it is from."""
+    """A measured speed: GFLOPS of a variant on a problem, the file it is from, and the board it ran on."""
 
     variant: Variant
     problem: Problem
     gflops: float
     source: str = field(default="", compare=False)
+    board: str = field(default="", compare=False)
 
 
 def key_of(problem: Problem, dtype: str) -> Key:

@@ -23,7 +23,7 @@ from harness.project.selection import Choice, select
 from harness.reports import row
 from harness.timing.measurement import Measurement
 from harness.tuning.accuracy import Summary, outcomes
-from harness.tuning.figures import Known
+from harness.tuning.figures import Known, Measured
 from harness.tuning.select import Selector
 from harness.verdicts.vocabulary import Policy, Verdict, VerdictKind
 from tests.ladder import H200, LADDER, PROJECT
@@ -206,9 +206,16 @@ def test_only_what_was_measured_at_a_shape_is_chosen_for_it_without_its_figures(
 
 def test_a_row_of_its_own_is_compared_too() -> None:
     of = selector()
-    known = replace(of.known, rows={("f32", Problem(512, 512, 512)): 256.0})
-    found = {one.problem.m: one.row for one in outcomes(Selector(of.kernels, known))}
-    assert found == {64: None, 512: 0.5, 4096: None}
+    chosen = {one.problem.m: one.chosen for one in outcomes(of)}[512]
+    name = f"{chosen.kernel.name}-{chosen.config.label}"
+    for measured, share in (
+        (Measured(name, 256.0), 0.5),
+        (Measured("another", 256.0), None),  # what was chosen before other figures came
+        (Measured(name, 256.0, "another board"), None),
+    ):
+        known = replace(of.known, rows={("f32", Problem(512, 512, 512)): measured})
+        found = {one.problem.m: one.row for one in outcomes(Selector(of.kernels, known))}
+        assert found == {64: None, 512: share, 4096: None}
 
 
 def test_the_ladder_is_within_five_percent_of_the_best_at_every_timed_shape() -> None:
