@@ -118,7 +118,7 @@ def test_a_lost_edge_is_caught(cutlass: Path, emulated: EmulatedDevice, tmp_path
     (first, *_) = findings(kernel, emulated, PROBLEMS[1])
     assert first.startswith("bounds: ")
     assert "past the end of A" in first
-    assert "at cute_sgemm.cu:49 (PTX line " in first  # the line that calls the header's function
+    assert "at cute_sgemm.cu:49 in views.cuh:" in first  # the line that calls the header's function
 
 
 def test_without_the_headers_it_is_one_line() -> None:

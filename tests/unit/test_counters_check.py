@@ -170,8 +170,8 @@ SECOND_BARRIER = "        __syncthreads();  // no thread still reads what the ne
             "naive-f32-block32x32",
             UNCOALESCED,
             [
-                "global loads: 2.50 -> 16.50 sectors per request: coalescing lost at planted.cu:25",
-                "global stores: 4.00 -> 32.00 sectors per request: coalescing lost at planted.cu:29",
+                "global loads: 2.50 -> 16.50 sectors per request: coalescing lost at planted.cu:27",
+                "global stores: 4.00 -> 32.00 sectors per request: coalescing lost at planted.cu:31",
             ],
             id="uncoalesced",
         ),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -143,4 +144,7 @@ def load_probe(arch: str, file: str = "probe.cu", entry: str = "gate") -> Any:
     """The harness's own device code as a module: probe.cu, or another file beside it."""
     source = Path(__file__).with_name(file)
     text = source.read_text(encoding="utf-8")
-    return _source_module(Build(file.removesuffix(".cu"), "", text, entry, ("-std=c++17", "-O3"), arch, file))
+    build = Build(file.removesuffix(".cu"), "", text, entry, ("-std=c++17", "-O3"), arch, file)
+    with warnings.catch_warnings():  # ptxas tells of each wgmma.fence that it adds
+        warnings.simplefilter("ignore")
+        return _source_module(build)
