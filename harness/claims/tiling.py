@@ -28,6 +28,7 @@ from harness.claims.rules import (
     said_of,
     speed,
 )
+from harness.model import F32, variant_name
 from harness.tuning.advice import TILED_8, TILED_16, TILED_32, TILING, WALL
 
 NAIVE, NAIVE_16 = "naive-f32-block32x32", "naive-f32-block16x16"
@@ -96,7 +97,7 @@ def _edges(facts: Facts) -> Judged:
     found = []
     for gpu in facts.gpus:
         for kernel in facts.kernels:
-            name = f"{kernel.name}-f32-{kernel.configs[0].label}".rstrip("-")
+            name = variant_name(kernel, kernel.configs[0], F32)
             whole = speed(gpu, name, LARGE)
             ragged = [s for n in (4095, 4097) if (s := speed(gpu, name, f"{n}x{n}x{n}"))]
             if whole and ragged and kernel.compiled:

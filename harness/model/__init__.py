@@ -19,7 +19,7 @@ from harness.model.dtype import (
     find_dtype,
     with_output,
 )
-from harness.model.kernel import BlockShape, Kernel, Launch, Resources, Workspace, variant_name
+from harness.model.kernel import BlockShape, Kernel, Launch, Resources, Workspace, stage_name, variant_name
 from harness.model.operation import (
     GEMM,
     GEMM_BATCHED,
@@ -81,6 +81,7 @@ __all__ = [
     "find_problem",
     "gemm",
     "gemm_bias",
+    "stage_name",
     "variant_name",
     "with_output",
 ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from harness.model.config import Config
 from harness.model.dtype import DType
-from harness.model.kernel import Kernel, Launch, variant_name
+from harness.model.kernel import Kernel, Launch, stage_name, variant_name
 from harness.model.operation import Storage
 from harness.model.parameters import Argument, arguments
 from harness.model.problem import Problem
@@ -33,7 +33,7 @@ class Case:
     @property
     def choice(self) -> str:
         """What was chosen, such as ``tiled-tile32-pad0``; empty for a case that is no choice."""
-        return f"{self.kernel.name}-{self.config.label}".rstrip("-") if self.chosen_for else ""
+        return stage_name(self.kernel, self.config) if self.chosen_for else ""
 
     @property
     def variant(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import geometric_mean
 
-from harness.model import Problem
+from harness.model import Problem, stage_name
 from harness.tuning.rules import Variant, refusals
 from harness.tuning.select import Selector, takes_all
 from harness.tuning.table import Figure, choose, key_of, tables
@@ -68,7 +68,7 @@ def outcomes(selector: Selector) -> Iterator[Outcome]:
         chosen = selector.select(problem, best.variant.dtype).variant
         left_out = _left_out(selector, problem, there)
         row = selector.known.rows.get((dtype, problem))
-        same = row and (row.choice, row.board) == (f"{chosen.kernel.name}-{chosen.config.label}", best.board)
+        same = row and (row.choice, row.board) == (stage_name(chosen.kernel, chosen.config), best.board)
         yield Outcome(
             best,
             chosen,

@@ -20,15 +20,6 @@ from harness.tuning.table import Figure
 _ARCH = re.compile(r"sm_(\d+)(\d)a?")
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A choice measured as a row of the baseline: which, its GFLOPS, and the board it ran on."""
-
-    choice: str
-    gflops: float
-    board: str = ""
-
-
 class SelectError(ValueError):
     """Nothing can be chosen; one line: what, and what to do."""
 
@@ -50,7 +41,7 @@ class Known:
     limits: GpuLimits
     figures: tuple[Figure, ...] = ()
     library: Mapping[tuple[str, Problem], float] = field(default_factory=dict)
-    rows: Mapping[tuple[str, Problem], Measured] = field(default_factory=dict)
+    rows: Mapping[tuple[str, Problem], Figure] = field(default_factory=dict)
 
 
 def gpus(project: Project) -> list[str]:
@@ -98,14 +89,12 @@ def _measured(project: Project, gpu: str) -> Known:
     }
     machines: list[Mapping[str, object]] = []
     every: list[Figure] = []
-    rows: dict[tuple[str, Problem], Measured] = {}
     folder = project.baselines / gpu
     if path := current(project.baselines, gpu):
         baseline = load(path)
         machines.append(baseline.machine_info)
-        cases = [(e.info, e.group) for e in baseline.entries.values()]
-        every += _of_cases(cases, named, path.name)
-        rows = _rows(cases, named)
+        found = ((e.info, e.group) for e in baseline.entries.values())
+        every += _of_cases(found, named, path.name)
     if (survey := folder / SURVEY).is_file():
         run = load_run(survey)
         machines.append(run.machine_info)
@@ -127,7 +116,7 @@ def _measured(project: Project, gpu: str) -> Known:
         limits,
         tuple(figure for figure in every if figure.variant.kernel.compiled),
         {(f.variant.dtype.name, f.problem): f.gflops for f in every if f.variant.kernel.library},
-        rows,
+        {(f.variant.dtype.name, f.problem): f for f in every if f.variant.kernel.chooses},
     )
 
 
@@ -140,20 +129,8 @@ def _of_cases(
         if variant is None or not _plain(problem := find_problem(group)):
             continue
         if info["case"] == Case(variant.kernel, variant.dtype, variant.config, problem).id:
-            yield Figure(variant, problem, float(info["gflops"]), source, str(info.get("board", "")))
-
-
-def _rows(
-    cases: Iterable[tuple[Mapping[str, Any], str]], named: Mapping[str, Variant]
-) -> dict[tuple[str, Problem], Measured]:
-    """What the kernel that chooses was measured with."""
-    found = {}
-    for info, group in cases:
-        variant = named.get(str(info.get("variant")))
-        if variant and variant.kernel.chooses and info.get("chosen"):
-            measured = Measured(str(info["chosen"]), float(info["gflops"]), str(info.get("board", "")))
-            found[variant.dtype.name, find_problem(group)] = measured
-    return found
+            ran = str(info.get("board", "")), str(info.get("chosen", ""))
+            yield Figure(variant, problem, float(info["gflops"]), source, *ran)
 
 
 def _of_tuned(one: stored.Tuned, kernels: tuple[Kernel, ...]) -> Iterator[Figure]:

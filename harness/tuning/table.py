@@ -61,13 +61,15 @@ class Found:
 
 @dataclass(frozen=True)
 class Figure:
-    """A measured speed: GFLOPS of a variant on a problem, the file it is from, and the board it ran on."""
+    """A measured speed: GFLOPS of a variant on a problem, the file it is from, and the board it ran on.
+    ``choice``: which kernel and config ran, of a kernel that chooses."""
 
     variant: Variant
     problem: Problem
     gflops: float
     source: str = field(default="", compare=False)
     board: str = field(default="", compare=False)
+    choice: str = field(default="", compare=False)
 
 
 def key_of(problem: Problem, dtype: str) -> Key:

@@ -23,8 +23,9 @@ from harness.project.selection import Choice, select
 from harness.reports import row
 from harness.timing.measurement import Measurement
 from harness.tuning.accuracy import Summary, outcomes
-from harness.tuning.figures import Known, Measured
+from harness.tuning.figures import Known
 from harness.tuning.select import Selector
+from harness.tuning.table import Figure
 from harness.verdicts.vocabulary import Policy, Verdict, VerdictKind
 from tests.ladder import H200, LADDER, PROJECT
 from tests.unit.replay import ReplayDevice, VerifiedDevice
@@ -208,12 +209,13 @@ def test_a_row_of_its_own_is_compared_too() -> None:
     of = selector()
     chosen = {one.problem.m: one.chosen for one in outcomes(of)}[512]
     name = f"{chosen.kernel.name}-{chosen.config.label}"
+    at = Problem(512, 512, 512)
     for measured, share in (
-        (Measured(name, 256.0), 0.5),
-        (Measured("another", 256.0), None),  # what was chosen before other figures came
-        (Measured(name, 256.0, "another board"), None),
+        (Figure(chosen, at, 256.0, choice=name), 0.5),
+        (Figure(chosen, at, 256.0, choice="another"), None),  # what was chosen before other figures came
+        (Figure(chosen, at, 256.0, choice=name, board="another board"), None),
     ):
-        known = replace(of.known, rows={("f32", Problem(512, 512, 512)): measured})
+        known = replace(of.known, rows={("f32", at): measured})
         found = {one.problem.m: one.row for one in outcomes(Selector(of.kernels, known))}
         assert found == {64: None, 512: share, 4096: None}
 
