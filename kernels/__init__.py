@@ -18,7 +18,7 @@ from harness.model import (
     Problem,
     Workspace,
 )
-from harness.project.suites import ADVICE, SMOKE
+from harness.project.suites import ADVICE, FULL, SMOKE, TIMED_BATCHED, TIMED_GIBIBYTE
 
 from . import spaces
 from .advised import ADVISED
@@ -26,7 +26,6 @@ from .advised import ADVISED
 __all__ = ["KERNELS", "SUITES"]
 
 FLOP_4096 = 2.0 * 4096**3
-FLOP_64_BATCH = 2.0 * 64**3 * 16384
 TENSOR_DUTY = 0.25  # tensor cores kept busy would reach the board's power cap
 
 
@@ -387,7 +386,6 @@ LADDER: tuple[Kernel, ...] = (
         ),
         shape=_small_matrices,
         grid=_matrices_first,
-        largest_timed=FLOP_64_BATCH,
     ),
     Kernel(
         name="split_k",
@@ -430,4 +428,8 @@ LADDER: tuple[Kernel, ...] = (
 KERNELS = tuple(replace(kernel, advised=ADVISED.get(kernel.name, ())) for kernel in LADDER)
 
 # The uncoalesced stage would take most of the time of a smoke run.
-SUITES = (replace(SMOKE, largest_timed={"strided": 2.0 * 1024**3}), ADVICE)
+SUITES = (
+    replace(SMOKE, largest_timed={"strided": 2.0 * 1024**3}),
+    replace(FULL, timed_batched=(*TIMED_BATCHED, *TIMED_GIBIBYTE)),
+    ADVICE,
+)

@@ -35,9 +35,11 @@ from harness.baselines.history import lost, moves, of_boards
 from harness.commands.common import KERNELS, PERFORMANCE, SHOWN, files_of_tests, for_pytest, project_of
 from harness.commands.progress import progress, quiet
 from harness.compiler.static.files import shown
+from harness.model import Case
 from harness.project import selection as cases
 from harness.project.loader import Project
 from harness.reports.figures import gflops_text, noise_text, percent_text, share_text
+from harness.reports.page.roofs import dram_share, roofs_of
 from harness.verdicts.vocabulary import Policy, detectable
 
 RUNS = 5  # New processes, since rounds of one process are not independent.
@@ -193,21 +195,34 @@ def _show(root: Path, project: Project) -> int:
             f"CUDA {machine['cuda_driver']}, nvcc {machine['nvcc']}, commit {commit}, "
             f"{baseline.runs} runs, {baseline.datetime[:10]}"
         )
-        rows = [("case", "GFLOPS", "% of cuBLAS", "noise", "MDE")]
+        rows = [("case", "GFLOPS", "% of cuBLAS", "% of DRAM", "noise", "MDE")]
         for e in baseline.entries.values():
-            figures = gflops_text(e.gflops), share_text(e.cublas_ratio), noise_text(e.noise_floor)
-            rows.append((e.case_id, *figures, noise_text(_detectable(project, baseline, e))))
+            of = _find(project, baseline, e)
+            shares = share_text(e.cublas_ratio), share_text(_dram(of, baseline, e) if of else None)
+            mde = noise_text(_detectable(of, e) if of else None)
+            rows.append((e.case_id, gflops_text(e.gflops), *shares, noise_text(e.noise_floor), mde))
         print("\n".join(_aligned(rows)))
     return 0
 
 
-def _detectable(project: Project, baseline: Baseline, entry: BaselineEntry) -> float | None:
-    """The minimum detectable effect with the default policy; None for a case that is not in the suite."""
+def _find(project: Project, baseline: Baseline, entry: BaselineEntry) -> Case | None:
+    """The case of an entry; None if it is not in the suite."""
     major, minor = map(int, baseline.machine_info["capability"].split("."))
     try:
-        case = cases.find_case(project, entry.case_id, (major, minor))
+        return cases.find_case(project, entry.case_id, (major, minor))
     except ValueError:
         return None
+
+
+def _dram(case: Case, baseline: Baseline, entry: BaselineEntry) -> float | None:
+    """The share of the bandwidth of DRAM that was measured in the same run."""
+    same = (entry.board, entry.info.get("commit")) == (baseline.board, baseline.commit_info["id"])
+    roofs = roofs_of(baseline.machine_info) if same and baseline.machine_info.get("roofs") else None
+    return dram_share(roofs, case, entry.gflops) if roofs else None
+
+
+def _detectable(case: Case, entry: BaselineEntry) -> float:
+    """The minimum detectable effect with the default policy."""
     threshold = Policy().of_kernel(case.kernel.threshold).threshold(entry.noise_floor)
     return detectable(threshold, entry.noise_floor)
 

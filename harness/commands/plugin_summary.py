@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from harness.baselines import history, provenance
 from harness.commands.session import KEY, Session
+from harness.devices import DeviceError
 from harness.files import write_whole
 from harness.gate.timed import Result
 from harness.model import Waiver
@@ -30,6 +32,7 @@ from harness.reports.check import (
 from harness.reports.failures import bullets, github_annotations, page
 from harness.reports.figures import gflops_text
 from harness.reports.markdown import job_summary
+from harness.reports.page.roofs import Roofs, dram_share, roofs_of
 from harness.reports.terminal import ladder_table
 from harness.reports.wording import difference_text
 from harness.verdicts.drift import settings
@@ -125,7 +128,14 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
             terminalreporter.write_line(answered)
         for line in (*notes_lines(checked), *waived_lines(checked, session.unused_waivers)):
             terminalreporter.write_line(line)
-    rows = [row(r.case, r.verdict, r.cublas_ratio, session.policy) for r in session.results]
+    roofs = _roofs(session)
+    rows = [
+        row(
+            *(r.case, r.verdict, r.cublas_ratio, session.policy),
+            dram=dram_share(roofs, r.case, r.verdict.gflops) if roofs else None,
+        )
+        for r in session.results
+    ]
     notes = _notes(session)
     if rows and session.gpu and session.baseline and session.judging:
         notes += filter(None, [history.note(session.project.baselines, session.slug, session.gpu.info.board)])
@@ -147,6 +157,14 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         failures = bullets(session.failures)
         text = job_summary(rows, header, int(exitstatus), others, checked, kernels, failures)
         write_whole(Path(config.option.job_summary), text)
+
+
+def _roofs(session: Session) -> Roofs | None:
+    """What this GPU can do at most, measured in this run; None without timed cases or if that failed."""
+    with contextlib.suppress(DeviceError):  # nothing is judged by it
+        if session.gpu and session.results:
+            return roofs_of({"roofs": session.gpu.roofs()})
+    return None
 
 
 def _checked(terminalreporter: Any, session: Session) -> list[CheckRow]:

@@ -70,7 +70,12 @@ VERIFIED_BATCHED: tuple[Problem, ...] = (
 # About 256 MiB of matrices each, as far as the 65 535 blocks along z of a grid allow.
 TIMED_BATCHED: tuple[Problem, ...] = tuple(
     Problem(n, n, n, batch=batch)
-    for n, batch in ((8, 65535), (16, 65535), (32, 20000), (64, 5000), (33, 20000), (256, 320), (1024, 20))
+    for n, batch in ((8, 65535), (16, 65535), (32, 20000), (64, 5000), (33, 20000))
+)
+TIMED_LARGE_BATCHED = (Problem(256, 256, 256, batch=320), Problem(1024, 1024, 1024, batch=20))
+# 1 GiB of A, B and C, which no cache holds; for kernels whose matrices are not counted by z alone.
+TIMED_GIBIBYTE: tuple[Problem, ...] = tuple(
+    Problem(n, n, n, batch=2**30 // (3 * n * n * 4)) for n in (8, 16, 32, 64)
 )
 # Products of the largest 8-bit integers, whose sum has more than the 24 bits that FP32 holds.
 VERIFIED_INTEGER = (Problem(3, 5, 2113),)
@@ -100,7 +105,7 @@ class Suite:
     timed_others: tuple[Problem, ...] = ()
     largest_timed: Mapping[str, float] = field(default_factory=dict)
     verified_batched: tuple[Problem, ...] = VERIFIED_BATCHED
-    timed_batched: tuple[Problem, ...] = TIMED_BATCHED
+    timed_batched: tuple[Problem, ...] = (*TIMED_BATCHED, *TIMED_LARGE_BATCHED)
     timed_batched_others: tuple[Problem, ...] = TIMED_BATCHED[2:4]
     verified_integer: tuple[Problem, ...] = VERIFIED_INTEGER
     advised: bool = False
@@ -196,5 +201,6 @@ ADVICE = Suite(
     timed=TIMED,
     advised=True,
     verified_batched=VERIFIED_BATCHED[:2],
+    timed_batched=TIMED_BATCHED,
 )
 SUITES: Mapping[str, Suite] = {suite.name: suite for suite in (SMOKE, FULL)}

@@ -22,6 +22,7 @@ class Row:
         stage, config, dtype, problem: its names; of a choice, ``config`` is what was chosen.
         gflops: GFLOPS at the median; None if unknown, as are the next ones.
         cublas_ratio: speed relative to cuBLAS's.
+        dram: of a case that DRAM bounds, the share of its bandwidth, measured in the same run.
         change, per_clock: relative change of the GFLOPS, and of the work per SM clock cycle.
         noise_floor, detectable: relative; the latter is the minimum detectable effect.
         verdict, reason: kind and reason code.
@@ -41,6 +42,7 @@ class Row:
     verdict: str
     reason: str = ""
     failed: bool = False
+    dram: float | None = None
 
     @property
     def outcome(self) -> str:
@@ -48,7 +50,9 @@ class Row:
         return self.verdict if self.reason in ("", *_PLAIN) else f"{self.verdict} {self.reason}"
 
 
-def row(case: Case, verdict: Verdict, cublas_ratio: float | None, policy: Policy) -> Row:
+def row(
+    case: Case, verdict: Verdict, cublas_ratio: float | None, policy: Policy, dram: float | None = None
+) -> Row:
     """The row of a judged case."""
     return Row(
         stage=case.listed.kernel.name,
@@ -64,6 +68,7 @@ def row(case: Case, verdict: Verdict, cublas_ratio: float | None, policy: Policy
         verdict=verdict.kind.value,
         reason=verdict.reason,
         failed=verdict.failed(policy),
+        dram=dram,
     )
 
 

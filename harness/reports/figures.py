@@ -16,7 +16,7 @@ def percent_text(share: float | None, digits: int = 1) -> str:
 
 
 def share_text(ratio: float | None) -> str:
-    """A speed relative to cuBLAS's, in percent: 0.903 is ``90.3``."""
+    """A share, as of cuBLAS's speed, in percent: 0.903 is ``90.3``."""
     return "–" if ratio is None else f"{100 * ratio:.1f}"
 
 

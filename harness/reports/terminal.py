@@ -19,10 +19,11 @@ from harness.reports.figures import gflops_text, noise_text, percent_text, share
 __all__ = ["Row", "fitted", "ladder_table", "room", "row"]
 
 _NARROW_CONFIG = 18
-# Wide and narrow; the message of a verdict contains all of them.
+# Wide and narrow; the message of a verdict contains all of them. % DRAM only where memory bounds a case.
+_DRAM = "% DRAM"
 _FIGURES = (
-    ("GFLOPS", "% cuBLAS", "change", "per clock", "noise", "MDE"),
-    ("GFLOPS", "% cuBLAS", "change", "MDE"),
+    ("GFLOPS", "% cuBLAS", _DRAM, "change", "per clock", "noise", "MDE"),
+    ("GFLOPS", "% cuBLAS", _DRAM, "change", "MDE"),
 )
 _STYLES = {"PASS": "", "IMPROVED": "green", "NO_BASELINE": "yellow", "DRIFTED": "yellow"}
 
@@ -92,24 +93,26 @@ def _table(rows: Sequence[Row], kernels: Sequence[Kernel], narrow: bool) -> Tabl
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for name in ("  stage", "dtype", "config"):
         table.add_column(name, no_wrap=True)
-    for name in _FIGURES[narrow]:
+    heads = [name for name in _FIGURES[narrow] if name != _DRAM or any(one.dram for one in rows)]
+    for name in heads:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for problem, group in in_order(rows, kernels).items():
         table.add_row(Text(problem, style="bold"))
         for one in group:
             style = "red" if one.failed else _STYLES.get(one.verdict, "")
-            table.add_row(*_cells(one, narrow), style=style)
+            table.add_row(*_cells(one, narrow, _DRAM in heads), style=style)
     return table
 
 
-def _cells(one: Row, narrow: bool) -> tuple[str, ...]:
+def _cells(one: Row, narrow: bool, dram: bool) -> tuple[str, ...]:
     return (
         ("! " if one.failed else "  ") + one.stage,
         one.dtype,
         _broken(one.config) if narrow else one.config,
         gflops_text(one.gflops),
         share_text(one.cublas_ratio),
+        *((share_text(one.dram),) if dram else ()),
         percent_text(one.change),
         *(() if narrow else (percent_text(one.per_clock), noise_text(one.noise_floor))),
         noise_text(one.detectable),

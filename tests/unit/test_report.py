@@ -14,6 +14,7 @@ from harness.baselines import current, load, write
 from harness.commands.report import main
 from harness.model import Problem
 from harness.reports.markdown import BEGIN, END, NO_BASELINE, job_summary, readme_section, replaced
+from harness.reports.page.roofs import Roofs, dram_share
 from harness.reports.terminal import Row, ladder_table, row
 from harness.verdicts.judge import judge
 from harness.verdicts.vocabulary import Policy, Verdict, VerdictKind
@@ -64,6 +65,22 @@ def test_a_judged_case_becomes_a_row() -> None:
     assert made_row.failed
     assert not row(of, verdict=Verdict(VerdictKind.NO_BASELINE, "X"), cublas_ratio=None,
                    policy=Policy(allow_no_baseline=True)).failed  # fmt: skip
+
+
+def test_the_share_of_drams_bandwidth_is_shown_where_dram_bounds_a_case() -> None:
+    of = replace(case("tiled"), problem=Problem(16, 16, 16, batch=100))
+    roofs = Roofs({"f32": 66_000.0}, {"DRAM": 4_200.0}, "measured")
+    seconds = 100 * 3 * 16 * 16 * 4 / 2.1e12  # half the bandwidth
+    share = dram_share(roofs, of, of.gflops(seconds))
+    assert share == pytest.approx(0.5)
+    assert dram_share(roofs, replace(of, problem=Problem(256, 256, 256, batch=3)), 1.0) is None
+    assert dram_share(Roofs({"f32": 66_000.0}, {}, ""), of, 1.0) is None
+    for width in (40, 200):
+        with_it = ladder_table([*ROWS, made(dram=share)], width, False, LADDER)
+        assert "% DRAM" in with_it.splitlines()[0]
+        assert "50.0" in with_it
+        assert "% DRAM" not in ladder_table(ROWS, width, False, LADDER)
+    assert "| 50.0 |" in job_summary([made(dram=share)], [])
 
 
 def test_every_row_stands_under_its_problem_in_the_order_of_the_ladder() -> None:
@@ -131,13 +148,13 @@ def test_a_job_summary_says_red_first() -> None:
     assert "### Failed" in failed
     assert failed.count("\n| 4096x4096x4096 ") == 2
     assert (
-        f"| 4096x4096x4096 | register | f32 | {LONG} | 1,234 | 25.0 | -3.1 % | -0.1 % | 0.03 % | 1.04 % | "
-        "**REGRESSED SLOWER_CONFIRMED** |" in failed
+        f"| 4096x4096x4096 | register | f32 | {LONG} | 1,234 | 25.0 | – | -3.1 % | -0.1 % | 0.03 % "
+        "| 1.04 % | **REGRESSED SLOWER_CONFIRMED** |" in failed
     )
     assert everything.count("\n| 256x256x256 ") == 3
     assert everything.count("\n| 4096x4096x4096 ") == 2
     columns = {line.count("|") for line in text.splitlines() if line.startswith("|")}
-    assert columns == {12}
+    assert columns == {13}
 
 
 def test_a_job_summary_is_green_only_where_something_was_judged() -> None:

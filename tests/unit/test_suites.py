@@ -15,6 +15,7 @@ from harness.project.suites import (
     TALL,
     TIMED,
     TIMED_BATCHED,
+    TIMED_GIBIBYTE,
     VERIFIED,
     VERIFIED_BATCHED,
     VERIFIED_SMOKE,
@@ -82,7 +83,8 @@ def test_full_verifies_every_legal_variant_on_every_problem() -> None:
 def test_full_times_defaults_everywhere_and_the_others_on_two_problems() -> None:
     cases = select().timed
     for kernel in (kernel for kernel in LADDER if not kernel.chooses):
-        problems = TIMED_BATCHED if kernel.operation.batched else TIMED
+        batches = (*TIMED_BATCHED, *TIMED_GIBIBYTE)
+        problems = batches if kernel.operation.batched else TIMED
         squares = {Problem(1024, 1024, 1024), Problem(4096, 4096, 4096)}
         few = set(TIMED_BATCHED[2:4]) if kernel.operation.batched else squares
         fitting = {p for p in problems if p.flops <= kernel.largest_timed}
@@ -91,6 +93,16 @@ def test_full_times_defaults_everywhere_and_the_others_on_two_problems() -> None
             default = config == kernel.configs[0]
             assert timed == (fitting if default else few)
     assert len({case.id for case in cases}) == len(cases)
+
+
+def test_batches_of_a_gibibyte_are_timed_and_chosen_for() -> None:
+    assert [p.n for p in TIMED_GIBIBYTE] == [8, 16, 32, 64]
+    for problem in TIMED_GIBIBYTE:
+        cases = [case for case in select().timed if case.problem == problem]
+        assert {case.kernel.name for case in cases} == {"batched_small", "select"}
+        for case in cases:
+            held = case.kernel.operation.compulsory_bytes(problem, case.dtype)
+            assert 2**30 - 12 * problem.n**2 < held <= 2**30
 
 
 def test_an_interpreter_is_spared_large_problems_of_a_batched_kernel_without_a_batch() -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from harness.model import Case
+
 _HOPPER = {"f32": 66_900.0, "tf32": 494_700.0, "f16": 989_400.0, "bf16": 989_400.0, "s8": 1_978_900.0}
 _AMPERE = {"f32": 19_500.0, "tf32": 156_000.0, "f16": 312_000.0, "bf16": 312_000.0, "s8": 624_000.0}
 _DATASHEETS = {
@@ -83,6 +85,16 @@ def nearest(roofs: Roofs, dtype: str, gflops: float, intensity: float | None) ->
     if intensity and (dram := roofs.bandwidths.get("DRAM")):
         reached["DRAM"] = gflops / (intensity * dram)
     return max(reached.items(), key=lambda one: one[1], default=None)
+
+
+def dram_share(roofs: Roofs, case: Case, gflops: float | None) -> float | None:
+    """The bandwidth that the compulsory bytes alone need at this speed, as a share of DRAM's; None if either
+    is unknown, and where arithmetic is the lower roof, by FLOP per compulsory byte."""
+    peak, dram = _peak(roofs, case.dtype.name), roofs.bandwidths.get("DRAM")
+    intensity = case.flop / max(1, case.kernel.operation.compulsory_bytes(case.problem, case.dtype))
+    if gflops is None or not peak or not dram or intensity * dram > peak:
+        return None
+    return gflops / (intensity * dram)
 
 
 def _peak(roofs: Roofs, dtype: str) -> float | None:
