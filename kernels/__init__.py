@@ -430,6 +430,10 @@ KERNELS = tuple(replace(kernel, advised=ADVISED.get(kernel.name, ())) for kernel
 # The uncoalesced stage would take most of the time of a smoke run.
 SUITES = (
     replace(SMOKE, largest_timed={"strided": 2.0 * 1024**3}),
-    replace(FULL, timed_batched=(*TIMED_BATCHED, *TIMED_GIBIBYTE)),
+    replace(
+        FULL,
+        timed_batched=(*TIMED_BATCHED, *TIMED_GIBIBYTE),
+        timed_batched_others=(*FULL.timed_batched_others, *TIMED_GIBIBYTE),
+    ),
     ADVICE,
 )

@@ -86,7 +86,7 @@ def test_full_times_defaults_everywhere_and_the_others_on_two_problems() -> None
         batches = (*TIMED_BATCHED, *TIMED_GIBIBYTE)
         problems = batches if kernel.operation.batched else TIMED
         squares = {Problem(1024, 1024, 1024), Problem(4096, 4096, 4096)}
-        few = set(TIMED_BATCHED[2:4]) if kernel.operation.batched else squares
+        few = {*TIMED_BATCHED[2:4], *TIMED_GIBIBYTE} if kernel.operation.batched else squares
         fitting = {p for p in problems if p.flops <= kernel.largest_timed}
         for config, dtype in legal_variants(kernel, H200):
             timed = {c.problem for c in cases if (c.kernel, c.config, c.dtype) == (kernel, config, dtype)}
