@@ -18,12 +18,13 @@ from pathlib import Path
 from harness.baselines import provenance
 from harness.commands.common import busy_text, end_on_sigterm, project_of, share
 from harness.commands.progress import progress
-from harness.compiler.errors import ToolchainError
+from harness.compiler.errors import CompileError, ToolchainError
+from harness.compiler.nvcc import Binary, Variant, compile_all
 from harness.devices import DeviceError, Gpu, NoDevice, open_cuda
 from harness.files import write_whole
 from harness.gate import document
 from harness.gate.compare import CONTROLS, compare
-from harness.gate.pairs import pairs_of
+from harness.gate.pairs import Compiled, pairs_of
 from harness.project import selection as cases
 from harness.project.commit import CommitError, Tree, checked_out, folder_of, working_tree
 from harness.project.loader import Project
@@ -90,17 +91,15 @@ def _run(given: argparse.Namespace, rule: Rule, open_device: Callable[[float], G
             selection = cases.select(project, cases.Choice.of(given), device.info.capability)
             if selection.refused_text:
                 print(f"refused: {selection.refused_text}")
-            if not given.quiet:
-                print(
-                    f"compiling {len(selection.timed)} cases of both sides ...", file=sys.stderr, flush=True
-                )
-            pairs = pairs_of(selection.timed, commit, device.info.capability)
+            pairs = pairs_of(selection.timed, commit, device.info.capability, _compiled(given.quiet))
             timed = [(p.base, p.case) for p in pairs if p.base and p.outcome is None]
-            device.prepare_pairs(timed)
+            sides = {case.variant for _, case in timed}
+            with progress("compile for the GPU", 2 * len(sides), given.quiet) as step:
+                device.prepare_pairs(timed, step)
             seed = secrets.randbelow(2**32) if given.seed is None else given.seed
             busy = list if given.allow_busy else device.busy
             most = rule.looks * (len(timed) + CONTROLS)
-            with progress("compare, at most", most, given.quiet) as step:
+            with progress("compare", most, given.quiet, most=True) as step:
                 result = compare(device, pairs, rule, seed, PairPlan(()), busy, step)
             machine = provenance.machine_info(device.info)
         finally:
@@ -114,6 +113,14 @@ def _run(given: argparse.Namespace, rule: Rule, open_device: Callable[[float], G
         record = document.document(result, commit, tree, machine, when)
         write_whole(given.json, json.dumps(record, indent=1, allow_nan=False) + "\n")
     return result.exit_status
+
+
+def _compiled(quiet: bool) -> Compiled:
+    def compiled(variants: list[Variant], arch: str) -> list[Binary | CompileError]:
+        with progress("compile both sides", len(variants), quiet) as step:
+            return compile_all(variants, arch, step=step)
+
+    return compiled
 
 
 def _tree(base: str, project: Project) -> Tree:

@@ -2,14 +2,36 @@
 
 pytest-xdist 3.8 hands the whole group of the killed worker to another one: the test that it died of again,
 and groups without a test left, after which a worker waits for ever. Two workers killed at a time end the run
-with an internal error, for the second one's place is given work before it has collected.
+with an internal error, for the second one's place is given work before it has collected. So does what a
+worker refuses when it has collected, such as a marker that nobody declared.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 import pytest
+
+REFUSED = "gemm_refused"  # of what a worker sends at its end
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """A worker keeps what it refuses for the process that started it."""
+    try:
+        return (yield)
+    except pytest.UsageError as error:
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput[REFUSED] = str(error)
+        raise
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Raises UsageError for what a worker refused, so that the run ends as it does without workers."""
+    if refused := getattr(node, "workeroutput", {}).get(REFUSED):
+        raise pytest.UsageError(refused)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -24,8 +24,9 @@ FEW = 20
 class Steps:
     """Steps that are done, of a ``total``; call it with what is done, or say what is being done ``now``."""
 
-    def __init__(self, title: str, total: int) -> None:
-        self.title, self.total, self.done, self.what = title, total, 0, ""
+    def __init__(self, title: str, total: int, most: bool = False) -> None:
+        self.title, self.total, self.most = title, total, "at most " * most
+        self.done, self.what = 0, ""
         self.changed: Callable[[], None] = lambda: None
         self._start = time.monotonic()
 
@@ -40,10 +41,9 @@ class Steps:
 
     def __str__(self) -> str:
         took = time.monotonic() - self._start
-        left = (
-            f", {took / self.done * (self.total - self.done):.0f} s left" if self.left and self.done else ""
-        )
-        of = f" of {self.total}" if self.total else ""
+        rest = took / self.done * self.left if self.done else 0.0
+        left = f", {self.most}{rest:.0f} s left" if rest else ""
+        of = f" of {self.most}{self.total}" if self.total else ""
         return f"{self.title}: {self.done}{of}: {self.what}, {took:.0f} s{left}"
 
     @property
@@ -57,10 +57,10 @@ def quiet(options: Collection[str]) -> bool:
 
 
 @contextmanager
-def progress(title: str, total: int = 0, silent: bool = False) -> Iterator[Steps]:
-    """Shows how many of ``total`` steps (0: not known yet) are done, and the time left by those. On standard
-    error, so that what a command prints stays what it was."""
-    steps = Steps(title, total)
+def progress(title: str, total: int = 0, silent: bool = False, most: bool = False) -> Iterator[Steps]:
+    """Shows how many of ``total`` steps (0: not known yet; ``most``: fewer may do) are done, and the time
+    left by those. On standard error, so that what a command prints stays what it was."""
+    steps = Steps(title, total, most)
     if silent:
         yield steps
         return
@@ -87,7 +87,8 @@ def _bar(steps: Steps, console: Console) -> Iterator[None]:
     cut = Column(no_wrap=True, overflow="ellipsis", ratio=1)
     what = TextColumn("{task.fields[what]}", markup=False, table_column=cut)
     times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-    columns = (TextColumn(steps.title), BarColumn(20), MofNCompleteColumn(), *times, what)
+    title = TextColumn(f"{steps.title}{', at most' * bool(steps.most)}")
+    columns = (title, BarColumn(20), MofNCompleteColumn(), *times, what)
     with Bar(
         *columns, console=console, transient=True, expand=True, redirect_stdout=False, redirect_stderr=False
     ) as bar:

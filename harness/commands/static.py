@@ -118,8 +118,9 @@ def refresh_figures(project: Project, chosen: Sequence[Entry], silent: bool = Fa
     check = Check(chosen, root)
     every = entries(project.kernels, root)
     for arch in dict.fromkeys(entry.arch for entry in chosen):
-        if not silent:
-            print(f"compiling for {arch} ...", file=sys.stderr, flush=True)
+        variants = [entry for entry in chosen if entry.arch == arch and entry.variant]
+        with progress(f"compile for {arch}", len(variants), silent) as step:
+            check.made(arch, step)
         others = [e for e in every if e.arch == arch and e not in chosen]
         before = _trusted(partial(check.stored, arch), others)
         lines = list(check.changes(arch, before))

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,12 +173,18 @@ def entry_symbol(kernel: Kernel, config: Config, dtype: DType, ptx: str) -> str:
 
 
 def compile_all(
-    variants: Iterable[Variant], arch: str, jobs: int | None = None, nvcc: Nvcc | None = None
+    variants: Iterable[Variant],
+    arch: str,
+    jobs: int | None = None,
+    nvcc: Nvcc | None = None,
+    step: Callable[[str], None] = lambda what: None,
 ) -> list[Binary | CompileError]:
     """Compile (kernel, config, dtype) variants, ``jobs`` at a time (one a core); results in their order.
 
-    A variant that does not compile gives its CompileError in place of a Binary.
+    A variant that does not compile gives its CompileError in place of a Binary. ``step`` is called for each
+    that is done, with what it is.
     """
+    todo, made = list(variants), []
 
     def one(variant: Variant) -> Binary | CompileError:
         try:
@@ -187,7 +193,10 @@ def compile_all(
             return error
 
     with ThreadPoolExecutor(jobs or len(os.sched_getaffinity(0))) as pool:
-        return list(pool.map(one, variants))
+        for variant, result in zip(todo, pool.map(one, todo), strict=True):
+            step(_what(*variant))
+            made.append(result)
+    return made
 
 
 def _ptx_mode(arch: str) -> tuple[str, ...]:

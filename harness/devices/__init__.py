@@ -109,8 +109,8 @@ class Gpu(TimingDevice, PairingDevice, Protocol):
     def prepare(self, cases: Iterable[Case], step: Step = ...) -> dict[str, str]:
         """Compiles; the errors by variant. ``step`` is called with the name of each variant, twice."""
 
-    def prepare_pairs(self, pairs: Iterable[tuple[Case, Case]]) -> None:
-        """Compiles bases and cases."""
+    def prepare_pairs(self, pairs: Iterable[tuple[Case, Case]], step: Step = ...) -> None:
+        """Compiles bases and cases. ``step`` is called with the name of each variant and its base's."""
 
     def facts(self) -> dict[str, Any]:
         """What the worker knows of libraries, as ``machine_info`` tells it."""

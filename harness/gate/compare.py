@@ -27,6 +27,7 @@ from harness.verdicts.paired import (
 from harness.verdicts.vocabulary import Outcome
 
 CONTROLS = 3  # pairs of identical builds to time
+CONTROL = "control"
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def compare(
     same cubin, or if there are none, the base's own build twice.
     """
     timing = _Timing(device, seed, plan, step)
-    controls = _judged(timing, _controls(pairs), control_rule(rule), "control")
+    controls = _judged(timing, _controls(pairs), control_rule(rule), CONTROL)
     unfit = _unfit(controls)
     changed = [pair for pair in pairs if pair.outcome is None]
     judged = {} if unfit else {row.case.id: row for row in _judged(timing, changed, rule, "case")}
@@ -164,7 +165,7 @@ class _Timing:
         try:
             return self._device.pair(base, case, replace(self._plan, orders=orders))
         finally:
-            self._step(case.id)
+            self._step(f"{'control ' * (salt == CONTROL)}{case.id}")
 
 
 def _judged(timing: _Timing, pairs: Sequence[Pair], rule: Rule, salt: str) -> list[Row]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness.compiler.errors import CompileError
@@ -33,15 +33,21 @@ class Pair:
     detail: str = ""
 
 
-def pairs_of(cases: Sequence[Case], commit: Commit, capability: tuple[int, int]) -> list[Pair]:
-    """A pair for each case that is compiled from source, in the same order; both sides compiled.
+Compiled = Callable[[list[Variant], str], list[Binary | CompileError]]
+
+
+def pairs_of(
+    cases: Sequence[Case], commit: Commit, capability: tuple[int, int], compiled: Compiled = compile_all
+) -> list[Pair]:
+    """A pair for each case that is compiled from source, in the same order; both sides compiled, by
+    ``compiled``.
 
     Raises ToolchainError without a compiler.
     """
     ours = [case for case in cases if case.kernel.compiled]
     bases = [commit.counterpart(case) for case in ours]
     both = dict.fromkeys(_variant(case) for case in (*ours, *bases) if isinstance(case, Case))
-    built = dict(zip(both, compile_all(list(both), arch(capability)), strict=True))
+    built = dict(zip(both, compiled(list(both), arch(capability)), strict=True))
     limits = GpuLimits.of(capability)
     return [_pair(case, base, built, commit, limits) for case, base in zip(ours, bases, strict=True)]
 

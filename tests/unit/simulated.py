@@ -65,7 +65,7 @@ class SimulatedDevice:
     def prepare(self, cases: Any, step: Any = None) -> dict[str, str]:
         return {}
 
-    def prepare_pairs(self, pairs: Any) -> None:
+    def prepare_pairs(self, pairs: Any, step: Any = None) -> None:
         pass
 
     def facts(self) -> dict[str, Any]:

@@ -222,6 +222,13 @@ def test_pair_that_hangs_is_given_up(device: CudaDevice) -> None:
 
 
 def test_pairs_are_prepared_together(device: CudaDevice) -> None:
-    device.prepare_pairs([(OTHER, OTHER), (CASE, CASE)])
+    done: list[str] = []
+    device.prepare_pairs([(OTHER, OTHER), (CASE, CASE), (CASE, CASE)], done.append)
+    assert done == [
+        f"{OTHER.variant} of the base",
+        OTHER.variant,
+        f"{CASE.variant} of the base",
+        CASE.variant,
+    ]
     device.prepare_pairs([])
     assert device.pair(CASE, CASE, PairPlan(()))  # what failed of the base has not spoilt the case

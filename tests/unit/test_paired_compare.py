@@ -369,9 +369,13 @@ def test_command_compares_the_working_tree_with_a_commit(command: Command) -> No
         "HEAD", *CHOSEN, "--seed", "3", "--json", str(files[0]), "--markdown", str(files[1])
     )
     assert status == 0
-    compiling, *lines = err.splitlines()
-    assert compiling == "compiling 6 cases of both sides ..."
-    assert re.fullmatch(r"compare, at most: 1 of 18: \S+, \d s, \d+ s left", lines[0])
+    lines = err.splitlines()
+    assert re.fullmatch(r"compile both sides: 1 of \d+: naive f32 \S+, \d+ s, \d+ s left", lines[0])
+    assert len([line for line in lines if line.startswith("compile both sides: ")]) == int(
+        lines[0].split()[5][:-1]
+    )
+    timed = next(line for line in lines if line.startswith("compare"))
+    assert re.fullmatch(r"compare: 1 of at most 18: control tiled-\S+, \d s, at most \d+ s left", timed)
     assert "3 PASS WITHIN_MARGIN, 3 PASS SAME_BINARY" in out
     told = json.loads(files[0].read_text())
     assert told["base"] == {"name": "HEAD", "id": command.repo.git("rev-parse", "HEAD")}

@@ -43,7 +43,9 @@ def made(pinned: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, StaticFigur
     is put in."""
     told: dict[str, StaticFigures | CompileError] = {}
 
-    def figures(variants: Sequence[Variant], arch: str, tools: object) -> list[StaticFigures | CompileError]:
+    def figures(
+        variants: Sequence[Variant], arch: str, tools: object, step: object
+    ) -> list[StaticFigures | CompileError]:
         return [told.get(f"{v[0].name}-{v[1].label}", replace(BEFORE, shared_bytes=0)) for v in variants]
 
     monkeypatch.setattr(check, "all_figures", figures)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,11 +67,14 @@ class Check:
         self._made: dict[str, dict[str, StaticFigures | CompileError]] = {}
         self._stored: dict[str, dict[str, StaticFigures]] = {}
 
-    def made(self, arch: str) -> dict[str, StaticFigures | CompileError]:
-        """The compiler metrics of the entries of an architecture, by variant name."""
+    def made(
+        self, arch: str, step: Callable[[str], None] = lambda what: None
+    ) -> dict[str, StaticFigures | CompileError]:
+        """The compiler metrics of the entries of an architecture, by variant name; ``step`` is called for
+        each that is compiled."""
         if arch not in self._made:
             known = {e.name: e.variant for e in self._chosen if e.arch == arch and e.variant}
-            figures = all_figures(list(known.values()), arch, self._tools)
+            figures = all_figures(list(known.values()), arch, self._tools, step)
             self._made[arch] = dict(zip(known, figures, strict=True))
         return self._made[arch]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -61,14 +61,18 @@ def figures(kernel: Kernel, config: Config, dtype: DType, arch: str) -> StaticFi
 
 
 def all_figures(
-    variants: Sequence[Variant], arch: str, pinned: Tools | None = None
+    variants: Sequence[Variant],
+    arch: str,
+    pinned: Tools | None = None,
+    step: Callable[[str], None] = lambda what: None,
 ) -> list[StaticFigures | CompileError]:
     """The metrics of many variants, in the same order, compiled on all cores; a CompileError in place of
-    those that do not compile. Otherwise raises as ``figures`` does."""
+    those that do not compile. ``step`` is called for each that is done. Otherwise raises as ``figures``
+    does."""
     if arch not in ARCHES:
         raise ValueError(f"unknown architecture {arch!r}; known: {', '.join(ARCHES)}")
     nvcc, nvdisasm = pinned or tools.pinned_tools()
-    made = compile_all(variants, arch, nvcc=nvcc)
+    made = compile_all(variants, arch, nvcc=nvcc, step=step)
     texts = [elf.code(binary.cubin, binary.symbol) for binary in made if isinstance(binary, Binary)]
     counted = iter(sass.opcodes(texts, arch, nvdisasm))
     return [

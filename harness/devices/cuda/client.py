@@ -186,13 +186,17 @@ class CudaDevice:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             for name, _ in zip(variants, pool.map(self._looked_at, variants.values()), strict=True):
                 step(name)
-        every, failed = list(builds.items()), dict[str, str]()
-        at_once = 2 * (os.cpu_count() or 1)
-        for some in (every[i : i + at_once] for i in range(0, len(every), at_once)):
-            failed |= self._ask(Request("prepare", tuple(build for _, build in some)), limit=600.0)
-            for name, _ in some:
-                step(name)
+        failed = self._compiled(list(builds.values()), step)
         self._failed_builds |= failed
+        return failed
+
+    def _compiled(self, builds: Sequence[Build], step: Callable[[str], None]) -> dict[str, str]:
+        """The worker compiles them, in parallel, in pieces small enough to count; what failed, by name."""
+        failed, at_once = dict[str, str](), 2 * (os.cpu_count() or 1)
+        for some in (builds[i : i + at_once] for i in range(0, len(builds), at_once)):
+            failed |= self._ask(Request("prepare", tuple(some)), limit=600.0)
+            for build in some:
+                step(build.name)
         return failed
 
     def run(self, case: Case, inputs: Inputs) -> Outputs:
@@ -219,11 +223,13 @@ class CudaDevice:
         )
         return measurement
 
-    def prepare_pairs(self, pairs: Iterable[tuple[Case, Case]]) -> None:
-        """Compiles both sides of pairs (base, case) in parallel; failures are reported again when timed."""
-        builds = {b for base, case in pairs for b in (self._base_build(base), self._build(case))}
-        if builds:
-            self._ask(Request("prepare", tuple(builds)), limit=600.0)
+    def prepare_pairs(
+        self, pairs: Iterable[tuple[Case, Case]], step: Callable[[str], None] = lambda what: None
+    ) -> None:
+        """Compiles both sides of pairs (base, case) in parallel; failures are reported again when timed.
+        ``step`` is called with the name of a variant, and of that of the base."""
+        builds = dict.fromkeys(b for base, case in pairs for b in (self._base_build(base), self._build(case)))
+        self._compiled(list(builds), step)
 
     def _base_build(self, base: Case) -> Build:
         return replace(Build.of(base, self.info.capability), name=f"{base.variant} of the base")
