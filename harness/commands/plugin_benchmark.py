@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Generator, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -15,9 +15,9 @@ from harness.devices import DeviceError, Gpu
 from harness.gate.timed import Result, SampleClock, extra_info, run
 from harness.model import Case
 from harness.reports import wording
-from harness.reports.failures import Reason
+from harness.reports.failures import NOT_STORED, Reason
 from harness.verdicts.evidence import UNUSABLE
-from harness.verdicts.vocabulary import VerdictKind
+from harness.verdicts.vocabulary import NO_BASELINE_FILE, VerdictKind
 
 DEVICE_CLOCK = SampleClock()
 _LEGEND = "  OPS: 1 / Median; GFLops/s are GFLOPS, 2·M·N·K·batch / Median"
@@ -46,11 +46,22 @@ class GateFixture:
         s.results.append(result)
         self._record(result)
         if result.verdict.failed(s.policy):
+            if result.verdict.reason == NO_BASELINE_FILE:
+                self._without_baseline(gpu.info.name)
             if result.verdict.kind is VerdictKind.NO_BASELINE:
                 # All such cases have one reason, and one remedy.
                 self._says("variant", case.variant)
-                self._says("reason", str(Reason(f"{result.verdict.kind}: nox -s baseline", _message(result))))
+                self._says("reason", str(Reason(NOT_STORED)))
             pytest.fail(f"{result.verdict.kind}: {_message(result)}", pytrace=False)
+
+    def _without_baseline(self, gpu: str) -> NoReturn:
+        """A GPU without a baseline is one failure, whatever the number of cases; the others say so."""
+        if gpu in self._session.without_baseline:
+            pytest.skip(f"{VerdictKind.NO_BASELINE}: timed, and compared with nothing")
+        self._session.without_baseline.add(gpu)
+        self._says("variant", "")
+        self._says("reason", str(Reason(wording.no_baseline(gpu))))
+        pytest.fail(wording.no_baseline(gpu), pytrace=False)
 
     def _record(self, result: Result) -> None:
         benchmark = self._benchmark

@@ -6,6 +6,7 @@ The order is: failures of other tests, what failed of kernels, the tables, which
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ import pytest
 from harness.commands.session import KEY, Session
 from harness.compiler.static.store import ACCEPT
 from harness.reports.check import killed
-from harness.reports.failures import Failure, Reason, summary
+from harness.reports.failures import NOT_STORED, Failure, Reason, summary
+from harness.reports.wording import refresh_several
+from harness.verdicts.vocabulary import NOT_IN_BASELINE, VerdictKind
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -28,7 +31,7 @@ def pytest_terminal_summary(
     stats["failed"] = [report for report in reports if report.nodeid not in grouped]
     try:
         if failures:
-            session.failures = failures
+            session.failures = failures = _measured_together(failures, session)
             session.failed_reports = [report for report in reports if report.nodeid in grouped]
         return (yield)
     finally:
@@ -36,7 +39,8 @@ def pytest_terminal_summary(
             terminalreporter.section("failed", "=")
             for line in summary(failures):
                 terminalreporter.write_line(line)
-            terminalreporter.write_line(_next(failures))
+            if following := _next(failures):
+                terminalreporter.write_line(following)
         stats["failed"] = reports
         if not reports:
             del stats["failed"]
@@ -49,7 +53,18 @@ def _failure(report: Any, session: Session) -> Failure | None:
     reasons = tuple(Reason.parse(str(value)) for name, value in said if name == "reason")
     if report.when == "???" and (case := killed(report.nodeid, session.project.kernels)):
         variant, reasons = str(case["variant"]), (Reason("its process was killed", report.longreprtext),)
-    return Failure(report.nodeid, variant, reasons) if variant and reasons else None
+    return Failure(report.nodeid, variant, reasons) if reasons else None
+
+
+def _measured_together(failures: Sequence[Failure], session: Session) -> list[Failure]:
+    """The failures, those of cases that the baseline lacks with the command that measures all of these."""
+    lacking = [r.case.id for r in session.results if r.verdict.reason == NOT_IN_BASELINE]
+    if not lacking:
+        return list(failures)
+    command = refresh_several(lacking, [r.case.id for r in session.results])
+    more = f" and {len(lacking) - 1} more" if lacking[1:] else ""
+    reason = Reason(f"{VerdictKind.NO_BASELINE}: {command}", f"not in the baseline: {lacking[0]}{more}")
+    return [replace(f, reasons=(reason,)) if f.reasons[0].what == NOT_STORED else f for f in failures]
 
 
 def _next(failures: Sequence[Failure]) -> str:
@@ -61,6 +76,7 @@ def _next(failures: Sequence[Failure]) -> str:
     compiled = [f.kernel for f in stored if not f.reasons[0].is_compilers]
     changed = [kernel for kernel in dict.fromkeys(compiled) if kernel not in wrong]
     if not changed:
-        return again
+        measured = all(failure.reasons[0].what.startswith(VerdictKind.NO_BASELINE) for failure in failures)
+        return "" if measured else again
     kernels = " ".join(f"--kernel {name}" for name in changed)
     return f"{again}; to accept metrics and counters: {ACCEPT} {kernels}"

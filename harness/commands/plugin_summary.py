@@ -34,12 +34,10 @@ from harness.reports.figures import gflops_text
 from harness.reports.markdown import job_summary
 from harness.reports.page.roofs import Roofs, dram_share, roofs_of
 from harness.reports.terminal import ladder_table
-from harness.reports.wording import difference_text
+from harness.reports.wording import difference_text, refresh_several
 from harness.verdicts.drift import settings
-from harness.verdicts.vocabulary import VerdictKind
+from harness.verdicts.vocabulary import NO_BASELINE_FILE, VerdictKind
 from harness.verdicts.waived import unused
-
-_LISTED = 5  # cases that a command is shown for, one by one
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -200,7 +198,8 @@ def _unused_waivers(terminalreporter: Any, session: Session) -> list[tuple[str, 
 
 def _other_failures(terminalreporter: Any, session: Session) -> list[str]:
     """Tests that failed or had errors, other than the judged cases that fail."""
-    red = [r.case.id for r in session.results if r.verdict.failed(session.policy)]
+    failed = [r for r in session.results if r.verdict.failed(session.policy)]
+    red = [r.case.id for r in failed if r.verdict.reason != NO_BASELINE_FILE]
     shown = tuple(f"::test_performance[{case}]" for case in red)
     reports = [r for how in ("failed", "error") for r in terminalreporter.stats.get(how, [])]
     return list(dict.fromkeys(r.nodeid for r in reports if not r.nodeid.endswith(shown)))
@@ -210,9 +209,8 @@ def _notes(session: Session) -> list[str]:
     """Remarks on what passes."""
     notes = []
     if improved := [r.case.id for r in session.results if r.verdict.kind is VerdictKind.IMPROVED]:
-        chosen = " or ".join(f"[{case}]" for case in improved)
-        only = f' -- -k "{chosen}"' if len(improved) <= _LISTED else ""
-        notes.append(f"{len(improved)} improved; to update their baseline: nox -s baseline{only}")
+        command = refresh_several(improved, [r.case.id for r in session.results])
+        notes.append(f"{len(improved)} improved; to update their baseline: {command}")
     if session.gpu and session.baseline and session.judging:
         machine = provenance.machine_info(session.gpu.info)
         if unlike := settings(session.baseline.machine_info, machine):

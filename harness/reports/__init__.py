@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.model import Case, Kernel
-from harness.verdicts.vocabulary import Policy, Verdict
+from harness.verdicts.vocabulary import NO_BASELINE_FILE, Policy, Verdict
 
 __all__ = ["Row", "in_order", "row"]
 
 # Reasons that need no explanation; any other reason is shown with the verdict.
-_PLAIN = ("WITHIN_THRESHOLD", "FASTER", "NOT_IN_BASELINE", "NO_BASELINE_FILE", "WITHIN_MARGIN")
+_PLAIN = ("WITHIN_THRESHOLD", "FASTER", "NOT_IN_BASELINE", NO_BASELINE_FILE, "WITHIN_MARGIN")
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Row:
         change, per_clock: relative change of the GFLOPS, and of the work per SM clock cycle.
         noise_floor, detectable: relative; the latter is the minimum detectable effect.
         verdict, reason: kind and reason code.
-        failed: whether the verdict fails.
+        failed: whether the case fails; where the GPU has no baseline at all, that is one failure of the run.
     """
 
     stage: str
@@ -67,7 +67,7 @@ def row(
         detectable=verdict.detectable,
         verdict=verdict.kind.value,
         reason=verdict.reason,
-        failed=verdict.failed(policy),
+        failed=verdict.failed(policy) and verdict.reason != NO_BASELINE_FILE,
         dram=dram,
     )
 

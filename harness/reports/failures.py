@@ -16,6 +16,7 @@ from harness.verdicts.vocabulary import VerdictKind
 
 _PLACE = re.compile(r" at (\S+:\d+)(?= |$|;|,)")
 _ERROR = re.compile(r"^(\S+?)[(:](\d+)\)?(?::\d+)?: (?:fatal )?error: (.*)$", re.MULTILINE)
+NOT_STORED = f"{VerdictKind.NO_BASELINE}: nox -s baseline"  # of every case that the baseline lacks
 _LONGEST = 400  # characters of the details that are shown
 
 
@@ -59,10 +60,16 @@ class Failed:
     def title(self) -> str:
         return f"{self.kernel}: {self.reason.what}" if self.kernel else self.reason.what
 
+    @property
+    def seen(self) -> str:
+        """In how many tests and variants; empty for a failure of the run."""
+        tests, variants = len(self.tests), len(self.variants)
+        return f"{_count(tests, 'test')}, {_count(variants, 'variant')}" if self.variants != {""} else ""
+
 
 @dataclass(frozen=True)
 class Failure:
-    """A failed test of a kernel: its node id, the variant, and why."""
+    """A failed test of a kernel: its node id, the variant (empty for a failure of the run), and why."""
 
     test: str
     variant: str
@@ -118,9 +125,7 @@ def page(failures: Sequence[Failure]) -> list[str]:
     """Each reason of each kernel: in how many tests and variants, and an example."""
     lines = []
     for group in grouped(failures, lambda failure: failure.reasons):
-        lines.append(
-            f"{group.title}   ({_count(len(group.tests), 'test')}, {_count(len(group.variants), 'variant')})"
-        )
+        lines.append(group.title + (f"   ({group.seen})" if group.seen else ""))
         details = group.reason.details
         if len(details) > _LONGEST and "\n" not in details:
             details = f"{details[:_LONGEST]} ..."
@@ -132,9 +137,9 @@ def bullets(failures: Sequence[Failure]) -> list[str]:
     """The same page, a line a reason."""
     lines = []
     for group in grouped(failures, lambda failure: failure.reasons):
-        seen = f"{_count(len(group.tests), 'test')}, {_count(len(group.variants), 'variant')}"
         example = group.reason.details.partition("\n")[0][:_LONGEST]
-        lines.append(f"{group.title} ({seen}, first {group.tests[0]}): {example}")
+        seen = f" ({group.seen}, first {group.tests[0]}): {example}" if group.seen else ""
+        lines.append(group.title + seen)
     return lines
 
 

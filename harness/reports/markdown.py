@@ -13,6 +13,7 @@ from harness.model import Case, Kernel, Problem
 from harness.reports import Row, in_order
 from harness.reports.check import ALIGN, HEADS, CheckRow, counts_text
 from harness.reports.figures import gflops_text, noise_text, percent_text, share_text
+from harness.verdicts.vocabulary import VerdictKind
 
 BEGIN, END = "<!-- ladder:begin -->", "<!-- ladder:end -->"
 NO_BASELINE = "No baseline yet: run nox -s baseline on a GPU."
@@ -39,7 +40,7 @@ def job_summary(
     if checked:
         said.append(counts_text(checked))
     said = said or ["nothing was judged"]
-    if what_failed:
+    if any(not what.startswith(VerdictKind.NO_BASELINE) for what in what_failed):
         said.append("kernels failed")
     if count := len(other_failures):
         said.append(f"{count} other {'test' if count == 1 else 'tests'} failed")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from harness.gate.checked import UNSUPPORTED, Checked
 from harness.reports.figures import gflops_text, percent_text
@@ -10,7 +10,14 @@ from harness.verdicts.drift import Difference
 from harness.verdicts.evidence import Evidence
 from harness.verdicts.judge import MIN_SAMPLES
 from harness.verdicts.paired import FASTER, NO_PAIR, SAME_BINARY, SLOWER, UNDECIDED, WITHIN, Paired
-from harness.verdicts.vocabulary import Exceeded, Observation, Reference, Verdict, VerdictKind
+from harness.verdicts.vocabulary import (
+    NO_BASELINE_FILE,
+    Exceeded,
+    Observation,
+    Reference,
+    Verdict,
+    VerdictKind,
+)
 
 # NVML's clock-event reasons (nvmlClocksEventReasons in its API reference): why the clock is not higher.
 _CLOCK_EVENT_REASONS = {
@@ -24,6 +31,7 @@ _CLOCK_EVENT_REASONS = {
     0x080: "hardware power brake",
     0x100: "display clocks",
 }
+_LISTED, _KERNELS = 5, 3  # cases, or kernels, that a command names one by one
 _SETTINGS = {
     "vbios": "VBIOS",
     "cuda_driver": "CUDA version of the driver",
@@ -110,6 +118,26 @@ def refresh(case_id: str) -> str:
     return f'nox -s baseline -- -k "[{case_id}]"'
 
 
+def refresh_several(chosen: Sequence[str], timed: Collection[str]) -> str:
+    """The command that re-measures these of the cases that a run ``timed``: by their ids up to five, by their
+    kernels up to three that have few others, otherwise all."""
+    if len(chosen) <= _LISTED:
+        return f'nox -s baseline -- -k "{" or ".join(f"[{case}]" for case in chosen)}"'
+    kernels = dict.fromkeys(case.partition("-")[0] for case in chosen)
+    of_them = [case for case in timed if case.partition("-")[0] in kernels]
+    if len(kernels) > _KERNELS or len(of_them) == len(timed) or 2 * len(chosen) < len(of_them):
+        return "nox -s baseline"
+    return f"nox -s baseline -- {' '.join(f'--kernel {name}' for name in kernels)}"
+
+
+def no_baseline(gpu: str) -> str:
+    """The one failure of a run on a GPU that has no baseline."""
+    return (
+        f"{VerdictKind.NO_BASELINE}: {gpu} has no baseline yet, so no timed case can be judged; measure one: "
+        "nox -s baseline"
+    )
+
+
 def judge_again(case_id: str) -> str:
     """The command that judges a case again."""
     return f'nox -s gpu -- -k "[{case_id}]"'
@@ -153,8 +181,9 @@ def _throttled(v: Verdict, e: Evidence, o: Observation) -> str:
 
 
 def _nothing(v: Verdict, e: Evidence, o: Observation) -> str:
-    what = "not in the baseline" if v.reason == "NOT_IN_BASELINE" else "no baseline for this GPU"
-    return f"{o.case_id}: {what}; measure it: {refresh(o.case_id)}"
+    if v.reason == NO_BASELINE_FILE:
+        return f"{o.case_id}: no baseline for this GPU; measure one: nox -s baseline"
+    return f"{o.case_id}: not in the baseline; measure it: {refresh(o.case_id)}"
 
 
 def _other_l2(v: Verdict, e: Evidence, o: Observation) -> str:

@@ -11,7 +11,15 @@ import math
 from dataclasses import replace
 
 from harness.verdicts.paired import Paired, settled
-from harness.verdicts.vocabulary import Observation, Policy, Reference, Verdict, VerdictKind
+from harness.verdicts.vocabulary import (
+    NO_BASELINE_FILE,
+    NOT_IN_BASELINE,
+    Observation,
+    Policy,
+    Reference,
+    Verdict,
+    VerdictKind,
+)
 
 CONFIRMED = (
     "SLOWER_CONFIRMED"  # the one reason after which a paired comparison with the baseline's commit decides
@@ -36,7 +44,7 @@ def judge(o: Observation, reference: Reference | None, policy: Policy, *, stored
     if o.throttled or (heat and _clock(o, reference) in (None, "lower")):
         return verdict.to(VerdictKind.AMBIGUOUS, "THROTTLED")
     if reference is None:
-        return verdict.to(VerdictKind.NO_BASELINE, "NOT_IN_BASELINE" if stored else "NO_BASELINE_FILE")
+        return verdict.to(VerdictKind.NO_BASELINE, NOT_IN_BASELINE if stored else NO_BASELINE_FILE)
     if o.l2 != reference.l2:
         return verdict.to(VerdictKind.AMBIGUOUS, "OTHER_L2_POLICY")
     if o.duty != reference.duty:

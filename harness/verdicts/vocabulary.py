@@ -39,6 +39,10 @@ class VerdictKind(StrEnum):
 NOT_RED = (VerdictKind.PASS, VerdictKind.IMPROVED, VerdictKind.NOT_EMULATED, VerdictKind.REFUSED)
 
 
+# Why a case has no baseline: that of this GPU lacks it, or there is none at all.
+NOT_IN_BASELINE, NO_BASELINE_FILE = "NOT_IN_BASELINE", "NO_BASELINE_FILE"
+
+
 class Outcome(NamedTuple):
     """A verdict without its numbers."""
 

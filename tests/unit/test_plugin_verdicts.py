@@ -11,6 +11,7 @@ import pytest
 from harness import baselines
 from harness.commands import evidence as evidence_command
 from harness.model import Case
+from harness.reports.wording import refresh_several
 from harness.timing.measurement import Measurement
 from tests.unit.replay import ReplayDevice, slowed
 from tests.unit.rig import CASES, LIBRARY, OTHER, OURS, RECORDED, SLOW, Outcome, Rig, named
@@ -241,6 +242,31 @@ def test_case_that_the_baseline_lacks_fails(pruned: Rig) -> None:
     assert pruned.run("-k", found[1]).junit.keys() == named(SLOWED[0])
 
 
+def test_kernel_that_the_baseline_lacks_is_one_command(rig: Rig) -> None:
+    """The cases of one kernel are missing, those of another are not."""
+    stored = baselines.load(next(rig.baselines.iterdir()))
+    baselines.write(baselines.prune(stored, set(stored.case_ids) - set(RECORDED[LIBRARY])), rig.baselines)
+    outcome = rig.run(*OURS, "--kernel", LIBRARY, "--job-summary=summary.md")
+    lacking = RECORDED[LIBRARY]
+    assert len(lacking) > 5
+    assert outcome.failures.keys() == named(*lacking)
+    line = f"NO_BASELINE: nox -s baseline -- --kernel {LIBRARY}"
+    assert (
+        f"{line}   ({len(lacking)} tests, 4 variants)\n  not in the baseline: {lacking[0]} and "
+        in outcome.text
+    )
+    assert f"\n- {line} (" in (rig.root / "summary.md").read_text()
+    assert all(len(line) < 300 for line in outcome.text.splitlines())
+
+
+def test_command_for_many_cases_is_short() -> None:
+    a, b = ([f"{name}-f32-{n}x1x1" for n in range(9)] for name in ("a", "b"))
+    assert refresh_several(a[:2], a + b) == 'nox -s baseline -- -k "[a-f32-0x1x1] or [a-f32-1x1x1]"'
+    assert refresh_several(a[:6], a + b) == refresh_several(a, a + b) == "nox -s baseline -- --kernel a"
+    assert refresh_several(a, a) == refresh_several(a + b, a + b) == "nox -s baseline"
+    assert refresh_several([*a[:4], *b[:4]], [*a, *b, "c-f32-1x1x1"]) == "nox -s baseline"
+
+
 def test_case_without_baseline_may_be_allowed_and_is_listed(pruned: Rig) -> None:
     outcome = pruned.run(*OURS, "--allow-no-baseline")
     assert outcome.status == 0
@@ -251,11 +277,13 @@ def test_case_without_baseline_may_be_allowed_and_is_listed(pruned: Rig) -> None
 def test_new_gpu_has_no_baseline(rig: Rig) -> None:
     outcome = rig.run(*OURS, device=ReplayDevice(gpu="NVIDIA H300"))
     assert outcome.status == 1
-    assert outcome.failures.keys() == named(*CASES)
-    for message in outcome.failures.values():
-        assert "NO_BASELINE" in message
-        assert "for this GPU" in message
-        assert "nox -s baseline" in message
+    assert outcome.failures == {
+        f"test_performance[{CASES[0]}]": "Failed: NO_BASELINE: NVIDIA H300 has no baseline yet, so no timed "
+        "case can be judged; measure one: nox -s baseline"
+    }
+    assert outcome.skipped.keys() == named(*CASES[1:])
+    assert all(outcome.row(case)[-1] == "NO_BASELINE" for case in CASES)
+    assert {bench["extra_info"]["red"] for bench in outcome.timed.values()} == {True}
     assert "baseline: none" in outcome.text
     assert rig.run(*OURS, "--allow-no-baseline", device=ReplayDevice(gpu="NVIDIA H300")).status == 0
 
@@ -372,6 +400,8 @@ def test_cases_without_a_baseline_are_one_failure_to_read(rig: Rig) -> None:
     outcome = rig.run(*OURS, device=ReplayDevice(gpu="NVIDIA H300"), outputs=False)
     assert outcome.status == 1
     page = outcome.text.partition(" what failed ")[2].partition(" ladder ")[0]
-    assert f"NO_BASELINE: nox -s baseline   ({len(CASES)} tests, 2 variants)" in page
+    said = "NO_BASELINE: NVIDIA H300 has no baseline yet, so no timed case can be judged; measure one: "
+    assert page.strip(" =\n").splitlines() == [f"{said}nox -s baseline"]
+    assert "--lf" not in outcome.text
     assert outcome.text.count("\nFAILED ") == 1
     assert "--refresh" not in outcome.text
