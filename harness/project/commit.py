@@ -29,12 +29,13 @@ class CommitError(Exception):
 
 @dataclass(frozen=True)
 class Commit:
-    """``name`` as given by the user, the full ``sha``, and the ``kernels`` that the commit declares. For a
-    folder, ``name`` is its last part and ``sha`` is empty."""
+    """``name`` as given by the user, the full ``sha``, and the ``kernels`` that the commit declares, in the
+    folder ``root``. For a folder, ``name`` is its last part and ``sha`` is empty."""
 
     name: str
     sha: str
     kernels: tuple[Kernel, ...]
+    root: Path | None = None
 
     @property
     def label(self) -> str:
@@ -112,7 +113,7 @@ def checked_out(name: str, project: Project) -> Iterator[Commit]:
     """
     if other := folder_of(name, project):
         found = Commit(other.name, "", ())
-        yield replace(found, kernels=_kernels(other, project, found.label))
+        yield replace(found, kernels=_kernels(other, project, found.label), root=other)
         return
     root = project.root
     sha = find(name, root)
@@ -127,7 +128,7 @@ def checked_out(name: str, project: Project) -> Iterator[Commit]:
                 raise CommitError(f"{name} does not contain {missing}; compare with a later commit")
             commit = Commit(name, sha, ())
             kernels = _kernels(home, project, commit.label)
-            yield replace(commit, kernels=kernels)
+            yield replace(commit, kernels=kernels, root=home)
         finally:
             _git(root, "worktree", "remove", "--force", str(tree))
             _git(root, "worktree", "prune")

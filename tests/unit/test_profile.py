@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from harness.commands import profile
-from harness.commands.profile import METRICS, ProfileError
 from harness.compiler import tools
 from harness.compiler.errors import ToolchainError
+from harness.compiler.static.files import StoreError
 from harness.counters import ncu as compared
+from harness.counters import profiler, seen
 from harness.counters.chosen import chosen
-from harness.model import F32, Case
+from harness.counters.hardware import METRICS
+from harness.counters.profiler import ProfileError
+from harness.model import F32
 from harness.project.selection import Choice
-from tests.ladder import H200, LADDER, PROJECT, find_case, find_kernel
+from harness.reports.profile import Column, tables
+from tests.ladder import H200, LADDER, PROJECT, find_kernel
 
 try:
     NVCC: tools.Nvcc | None = tools.find_nvcc()
 except ToolchainError:
     NVCC = None
-SOME = "naive-f32-block32x32-512x512x512"
+SOME, OTHER = "naive-f32-block32x32-512x512x512", "naive-f32-block16x16-512x512x512"
 FIXED = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream")
+ACHIEVED = "sm__warps_active.avg.pct_of_peak_sustained_active"
 VALUES = {
     "gpu__time_duration.sum": "1,024,512",
     "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": "4,194,304",
     "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": "1,048,576",
     "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum": "0",
     "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum": "0",
-    "sm__warps_active.avg.pct_of_peak_sustained_active": "97.25",
+    ACHIEVED: "97.25",
 }
 
 
@@ -61,46 +67,98 @@ def csv(
     return f'==PROF== Connected to process 77\n==PROF== Profiling "gemm_naive" - 0: 100%\n{table}\n'
 
 
-def shown(cases: list[Case], text: str) -> str:
-    console = Console(width=400)
-    with console.capture() as capture:
-        console.print(profile.table(cases, profile.parse(text)))
-    return capture.get()
+def launches(text: str) -> list[profiler.Launch]:
+    return profiler.parse(text, METRICS)
+
+
+def rows(said: str) -> dict[str, list[str]]:
+    """The cells of each row of a table of figures, by its title."""
+    split = [re.split(r"  +", line.strip()) for line in reversed(said.splitlines())]
+    return {cells[0]: cells[1:] for cells in split}
 
 
 def test_a_launch_is_read_with_its_figures() -> None:
-    (first, values), (second, _) = profile.parse(csv("gemm_naive", "gemm_tiled"))
-    assert (first, second) == ("gemm_naive", "gemm_tiled")
-    assert values["gpu__time_duration.sum"] == 1024512
-    assert values["sm__warps_active.avg.pct_of_peak_sustained_active"] == 97.25
+    first, second = launches(csv("gemm_naive", "gemm_tiled"))
+    assert (first.name, second.name) == ("gemm_naive", "gemm_tiled")
+    assert first.values["gpu__time_duration.sum"] == 1024512
+    assert first.values["sm__warps_active.avg.pct_of_peak_sustained_active"] == 97.25
 
 
 def test_the_table_shows_ratios_and_time() -> None:
-    row = next(line for line in shown([find_case(SOME)], csv("gemm_naive")).splitlines() if SOME in line)
-    cells = [cell.strip() for cell in row.strip("│").split("│")]
-    assert cells[:4] == [SOME, "1024.5", "4.00", "–"]
-    assert cells[8] == "97.2, 0.0"
+    (one,) = launches(csv("gemm_naive"))
+    found = rows(tables([Column(SOME, one.values)], "", 80))
+    assert found["A"] == [SOME]
+    assert found["time, µs"] == ["1,025"]
+    assert found["sectors per load"] == ["4"]
+    assert "sectors per store" not in found
+    assert found["achieved, %"] == ["97.25"]
 
 
-def test_other_launches_than_cases_are_refused() -> None:
-    with pytest.raises(ProfileError, match=r"1 cases made 2 launches \(gemm_naive, gemm_tiled\)"):
-        shown([find_case(SOME)], csv("gemm_naive", "gemm_tiled"))
+def pair() -> list[Column]:
+    """Two launches, of which the second takes 10 % less time, with a tenth of the occupancy."""
+    other = VALUES | {
+        "gpu__time_duration.sum": "922,061",
+        "sm__warps_active.avg.pct_of_peak_sustained_active": "9",
+    }
+    (one,), (two,) = launches(csv("gemm_naive")), launches(csv("gemm_naive", values=other))
+    return [Column(SOME, one.values), Column(SOME.replace("512x512x512", "8x8x8"), two.values)]
+
+
+def test_two_cases_are_compared() -> None:
+    said = tables(pair(), "", 80)
+    found = rows(said)
+    assert found["time, µs"] == ["1,025", "922.1", "-10.0 %"]
+    assert found["achieved, %"] == ["97.25", "9", "-88.2"]
+    assert found["sectors per load"] == ["4", "4", "+0.0 %"]
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_a_case_is_compared_with_another_commit() -> None:
+    one, two = pair()
+    found = rows(tables([Column(SOME, two.values, one.values)], "main (1a2b3c4d5e6f)", 80))
+    assert found["base: main (1a2b3c4d5e6f)"] == []
+    assert found["time, µs"] == ["1,025", "922.1", "-10.0 %"]
+
+
+@pytest.mark.parametrize("width", [80, 120, 0])
+def test_many_cases_are_as_wide_as_there_is_room(width: int) -> None:
+    columns = pair() * 5
+    said = tables(columns, "", width)
+    heads = [line.split() for line in said.splitlines() if re.fullmatch(r"[ A-J]+", line)]
+    assert [letter for head in heads for letter in head] == list("ABCDEFGHIJ")
+    assert len(heads) == {80: 4, 120: 2, 0: 1}[width]
+    assert max(map(len, said.splitlines())) <= (width or 400)
+
+
+def test_reasons_to_stall_are_those_that_matter_and_the_worst_first() -> None:
+    stalled = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+    values = dict.fromkeys(METRICS, "0") | {
+        stalled.format("barrier"): "0.5",
+        stalled.format("long_scoreboard"): "7.25",
+        stalled.format("wait"): "0.04",
+    }
+    (one,) = launches(csv("gemm_naive", values=values))
+    lines = tables([Column(SOME, one.values)], "", 80).partition("warps stalled per instruction\n")[2]
+    assert [line.split() for line in lines.splitlines()] == [
+        ["long", "scoreboard", "7.25"],
+        ["barrier", "0.5"],
+    ]
 
 
 def test_a_missing_metric_is_named() -> None:
     with pytest.raises(ProfileError, match=r"ncu does not provide gpu__time_duration\.sum"):
-        profile.parse(csv("gemm_naive", leave_out="gpu__time_duration.sum"))
+        launches(csv("gemm_naive", leave_out="gpu__time_duration.sum"))
 
 
 def test_a_metric_without_a_value_is_refused() -> None:
     with pytest.raises(ProfileError, match="no number for gemm_naive"):
-        profile.parse(csv("gemm_naive", values={METRICS[0]: "n/a"}))
+        launches(csv("gemm_naive", values={METRICS[0]: "n/a"}))
 
 
 def test_without_a_table_the_reason_of_ncu_is_given() -> None:
     said = "==PROF== Connected\n==ERROR== ERR_NVGPUCTRPERM - no permission to access GPU counters.\n"
     with pytest.raises(ProfileError, match="profiled no kernel: ERR_NVGPUCTRPERM"):
-        profile.parse(said)
+        launches(said)
 
 
 def test_the_default_is_every_stage_once() -> None:
@@ -133,13 +191,123 @@ def write(ncu: Path, script: str) -> None:
     ncu.chmod(0o755)
 
 
+TABLE = """case $args in
+*--query-metrics*) exit 1;;
+*--version*) echo 'Version 2025.3.1.0 (build 1)'; exit;;
+esac
+"""
+
+
+def printing(ncu: Path, *kernels: str, said: str = "") -> None:
+    """It notes what it was asked for, and tells the figures of these launches."""
+    write(ncu, f"{TABLE}echo \"$args\" >> {ncu}.args\n{said}\ncat > $log <<'END'\n{csv(*kernels)}END\n")
+
+
 def test_main_prints_the_cases_asked_for(ncu: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(ncu, f"echo \"$args\" > {ncu}.args\ncat > $log <<'END'\n{csv('gemm_naive')}END\n")
+    printing(ncu, "gemm_naive")
     assert profile.main([SOME]) == 0
-    assert "97.2" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "97.25" in said
+    assert "Nsight Compute 2025.3.1.0" in said
     args = Path(f"{ncu}.args").read_text()
     assert args.endswith(f"-m harness.devices.cuda.once {PROJECT.root} {SOME}\n")
     assert "--clock-control none" in args
+
+
+def test_other_launches_than_cases_are_refused(ncu: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    printing(ncu, "gemm_naive", "gemm_tiled")
+    assert profile.main([SOME]) == 2
+    assert "1 cases made 2 launches (gemm_naive, gemm_tiled)" in capsys.readouterr().err
+
+
+def test_the_report_of_ncu_is_kept_and_read(ncu: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    printing(ncu, "gemm_naive")
+    kept = ncu.with_name("kept.ncu-rep")
+    assert profile.main([SOME, "--export", str(kept), "--json", f"{ncu}.json"]) == 0
+    first, second = Path(f"{ncu}.args").read_text().splitlines()
+    assert "--set full" in first
+    assert f"--export {kept} " in first
+    assert "--csv" not in first
+    assert f"--import {kept} --csv --page raw" in second
+    assert "once" not in second
+    (case,) = json.loads(Path(f"{ncu}.json").read_text())["cases"]
+    assert case["figures"]["occupancy: achieved"] == 97.25
+    assert case["metrics"]["gpu__time_duration.sum"] == 1024512
+
+
+def test_another_copy_of_the_project_is_measured_beside(
+    ncu: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printing(ncu, "gemm_naive")
+    other = tmp_path / "old"
+    shutil.copytree(PROJECT.root / "kernels", other / "kernels")
+    shutil.copy(PROJECT.root / "pyproject.toml", other)
+    declared = other / "kernels" / "__init__.py"
+    declared.write_text(declared.read_text().replace('name="strided"', 'name="gone"'))
+    assert profile.main([SOME, "--against", f"{other}/"]) == 0
+    assert "base: the folder old" in capsys.readouterr().out
+    roots = re.findall(r"cuda\.once (\S+) ", Path(f"{ncu}.args").read_text())
+    assert roots == [str(other), str(PROJECT.root)]
+    strided = SOME.replace("naive-f32-block32x32", "strided-f32-block16x16")
+    assert profile.main([strided, "--against", f"{other}/"]) == 2
+    assert f"{strided}: the folder old has no kernel strided" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--markdown", "x.md"], "--markdown goes with --emulated"),
+        (["--emulated", "--store"], "--emulated and --store do not go together"),
+        (["--store", "--against", "main"], "--store and --against do not go together"),
+        (["--export", "x.rep"], "--export x.rep: the name must end in .ncu-rep"),
+        (["--export", "nowhere/x.ncu-rep"], "nowhere/x.ncu-rep: its folder does not exist"),
+        (["--json", "nowhere/x.json"], "nowhere/x.json: its folder does not exist"),
+        ([SOME, "--against", "no-such-commit"], "no commit no-such-commit in this repository"),
+        (["naiv-f32-block32x32-512x512x512"], "naive"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(
+    words: list[str], why: str, ncu: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printing(ncu, "gemm_naive")
+    assert profile.main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("profile: ")
+    assert why in line
+
+
+def test_what_ncu_counted_is_stored_by_case(
+    ncu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = {
+        "gpu": "NVIDIA H200",
+        "board": "a333b03e",
+        "driver": "580",
+        "ncu": "2025.3.1.0",
+        "nvcc": "13.0.88",
+    }
+    monkeypatch.setattr(profile, "made_by", lambda ncu: here)
+    monkeypatch.setattr(type(PROJECT), "baselines", property(lambda self: tmp_path))
+    printing(ncu, "gemm_naive", said=f"echo 'launched {SOME} {'a' * 64}'")
+    assert profile.main([SOME, "--store"]) == 0
+    stored = seen.load(tmp_path / "nvidia-h200")
+    assert list(stored) == [SOME]
+    assert stored[SOME].cubin == "a" * 64
+    assert stored[SOME].made == here
+    assert stored[SOME].values["gpu__time_duration.sum"] == 1024512
+    assert profile.main([OTHER, "--store"]) == 2
+    assert "which binary was launched is not known" in capsys.readouterr().err
+    printing(ncu, "gemm_naive", said=f"echo 'launched {OTHER} {'b' * 64}'")
+    assert profile.main([OTHER, "--store"]) == 0
+    assert set(seen.load(tmp_path / "nvidia-h200")) == {SOME, OTHER}
+
+
+def test_edited_counts_are_refused(tmp_path: Path) -> None:
+    seen.write(tmp_path, {SOME: seen.Seen("a" * 64, {"dram__bytes_read.sum": 12.0}, {"gpu": "NVIDIA H200"})})
+    file = tmp_path / seen.FILE
+    file.write_text(file.read_text().replace("12", "13"))
+    with pytest.raises(StoreError, match=r"naive.*edited by hand or damaged; .*nox -s profile -- --store"):
+        seen.load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -209,9 +377,9 @@ def test_optional_metrics_may_be_missing() -> None:
         "gemm_naive", named=[LOAD_REQUESTS, LOAD_SECTORS], values={LOAD_REQUESTS: "12", LOAD_SECTORS: "n/a"}
     )
     wanted = [LOAD_REQUESTS, LOAD_SECTORS, STORE_REQUESTS]
-    assert profile.parse(text, wanted, wanted) == [("gemm_naive", {LOAD_REQUESTS: 12})]
+    assert profiler.parse(text, wanted, wanted) == [("gemm_naive", {LOAD_REQUESTS: 12}, "")]
     with pytest.raises(ProfileError, match="no number for gemm_naive"):
-        profile.parse(text, wanted, [STORE_REQUESTS])
+        profiler.parse(text, wanted, [STORE_REQUESTS])
 
 
 def test_every_fp32_stage_is_compared_on_two_problems() -> None:
@@ -286,8 +454,3 @@ class TestBeside:
     def test_another_kernel_is_refused(self, ncu: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert beside(ncu, "gemm_tiled") == 2
         assert f"{CASE} launched gemm_tiled, not gemm_naive" in capsys.readouterr().err
-
-
-def test_files_go_with_the_comparison(ncu: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert profile.main(["--json", "x.json"]) == 2
-    assert "--json and --markdown go with --emulated" in capsys.readouterr().err

@@ -25,22 +25,25 @@ class StoreError(Exception):
     """A file cannot be trusted or written; one line with the file, the reason, and what to do."""
 
 
-def read(path: Path, head: Mapping[str, object], make: Callable[[Groups], T]) -> dict[str, T]:
+def read(
+    path: Path, head: Mapping[str, object], make: Callable[[Groups], T], remedy: str = _REMEDY
+) -> dict[str, T]:
     """The stored records by variant name, each converted by ``make``; empty if there is no file.
 
-    Raises StoreError for a file that is malformed, edited by hand, or has another ``head`` (header).
+    Raises StoreError, which ends with the ``remedy``, for a file that is malformed, edited by hand, or has
+    another ``head`` (header).
     """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"{shown(path)}: cannot be read ({error}); {_REMEDY}") from None
+        raise StoreError(f"{shown(path)}: cannot be read ({error}); {remedy}") from None
     try:
         records = _parse(text, head)
         return {name: _genuine(name, record, make) for name, record in records.items()}
     except (ValueError, RecursionError) as error:
-        raise StoreError(f"{shown(path)}: {error}; {_REMEDY}") from None
+        raise StoreError(f"{shown(path)}: {error}; {remedy}") from None
 
 
 def _parse(text: str, head: Mapping[str, object]) -> dict[str, Any]:

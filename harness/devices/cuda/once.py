@@ -1,5 +1,5 @@
 """``python -m harness.devices.cuda.once PROJECT CASE_ID ...``: launches each case of the project in that
-folder once, for a profiler to look at."""
+folder once, for a profiler to look at; says the SHA-256 of each one's cubin."""
 
 from __future__ import annotations
 
@@ -25,10 +25,13 @@ def main(root: str, ids: list[str]) -> int:
     from harness.devices.cuda.worker import Worker
 
     worker = Worker()
+    worker.do(Request("prepare", tuple(Build.of(case, device.info.capability) for case in cases)))
     for case in cases:
         build = Build.of(case, device.info.capability)
         try:
+            resources = worker.do(Request("resources", (build,)))
             worker.do(Request("once", (build,), (Work.of(case),)))
+            print("launched", case.id, resources.cubin_sha256 if resources else "", flush=True)
         except DeviceError as error:
             print(error, file=sys.stderr)
             return 1
