@@ -162,6 +162,7 @@ def _merge_case(case: str, runs: Sequence[Run]) -> BaselineEntry:
             )
     medians = [_significant(record["stats"]["median"]) for record in records]
     middle = records[medians.index(statistics.median_low(medians))]
+    clocks = [_clock(record["extra_info"].get("sm_clock_mhz")) for record in records]
     stats, seen, first = middle["stats"], middle["extra_info"], runs[0]
     info: dict[str, Any] = {name: seen[name] for name in _COPIED if name in seen}
     info |= {
@@ -170,6 +171,7 @@ def _merge_case(case: str, runs: Sequence[Run]) -> BaselineEntry:
         "spread": _significant(seen["spread"], 3),
         "noise_floor": _significant(noise_floor(medians), 3),
         "run_medians": medians,
+        **({"run_clocks_mhz": clocks} if all(clocks) else {}),
         **{name: _seen(seen.get(name)) for name in _OBSERVED},
         "commit": first.commit_info["id"],
         "dirty": first.commit_info["dirty"],
@@ -182,6 +184,12 @@ def _merge_case(case: str, runs: Sequence[Run]) -> BaselineEntry:
 
 def _significant(value: float, digits: int = 6) -> float:
     return float(f"{value:.{digits}g}")
+
+
+def _clock(mhz: Any) -> float:
+    """The SM clock of a run, which is known to 0.1 MHz; 0 if unknown."""
+    known = isinstance(mhz, (int, float)) and math.isfinite(mhz) and mhz > 0
+    return _significant(mhz, 5) if known else 0.0
 
 
 def _seen(value: Any) -> float | None:

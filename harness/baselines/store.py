@@ -72,12 +72,19 @@ class BaselineEntry:
         return float(self.info["noise_floor"])
 
     @property
+    def cycle_noise_floor(self) -> float | None:
+        """The same of the medians in SM cycles; None if the clock of a run is unknown, as in older
+        baselines."""
+        return cycle_noise_floor(self.info.get("run_medians") or (), self.info.get("run_clocks_mhz") or ())
+
+    @property
     def reference(self) -> Reference:
         """What an observation of the case is compared with."""
         return Reference(
             median_s=self.median_s,
             gflops=self.gflops,
             noise_floor=self.noise_floor,
+            cycle_noise_floor=self.cycle_noise_floor,
             l2=self.l2,
             duty=self.duty,
             launch=self.launch,
@@ -258,6 +265,7 @@ class _Info(Info):
     median_s: Positive
     run_medians: list[Positive]
     noise_floor: NotNegative
+    run_clocks_mhz: list[Positive] | None = None
     cublas_ratio: NotNegative | None = None
     registers: NotNegative | None = None
     shared_bytes: NotNegative | None = None
@@ -269,6 +277,10 @@ class _Info(Info):
             raise ValueError(f"{len(self.run_medians)} run medians; at least {MIN_RUNS} are needed")
         if abs(self.noise_floor - noise_floor(self.run_medians)) > 1e-4 + 0.01 * self.noise_floor:
             raise ValueError(f"noise_floor {self.noise_floor!r} does not follow from its run medians")
+        if self.run_clocks_mhz is not None and len(self.run_clocks_mhz) != len(self.run_medians):
+            raise ValueError(
+                f"{len(self.run_clocks_mhz)} run clocks, but {len(self.run_medians)} run medians"
+            )
         return self
 
 
@@ -317,6 +329,14 @@ def _baseline(document: dict[str, Any], path: Path | None) -> Baseline:
 def noise_floor(medians: Sequence[float]) -> float:
     """(max - min) / median of the medians of the runs."""
     return (max(medians) - min(medians)) / statistics.median(medians)
+
+
+def cycle_noise_floor(medians: Sequence[float], clocks_mhz: Sequence[float]) -> float | None:
+    """The noise floor of the runs in SM cycles, from their medians in seconds and their clocks; None unless
+    there is a clock for each."""
+    if not medians or len(medians) != len(clocks_mhz):
+        return None
+    return noise_floor([median * clock for median, clock in zip(medians, clocks_mhz, strict=True)])
 
 
 # Writing

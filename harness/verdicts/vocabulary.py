@@ -107,6 +107,7 @@ class Reference:
         median_s: median device seconds of the middle run.
         gflops: GFLOPS at that median.
         noise_floor: (max - min) / median of the medians of several processes, dimensionless.
+        cycle_noise_floor: the same of the medians in SM cycles; None if unknown.
         l2, duty, launch, cubin_sha256: as in Observation; ``launch`` None if unknown.
         sm_clock_mhz: the expected SM clock in MHz; None if unknown.
         temperature_c: the temperature in °C; None if unknown.
@@ -117,6 +118,7 @@ class Reference:
     median_s: float
     gflops: float
     noise_floor: float
+    cycle_noise_floor: float | None = None
     l2: str = "cold"
     duty: float = 1.0
     launch: str | None = None

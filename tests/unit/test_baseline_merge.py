@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from collections.abc import Callable
@@ -42,6 +43,33 @@ def test_the_middle_run_gives_the_stats(tmp_path: Path) -> None:
     assert entry.median_s == 0.0101
     assert entry.noise_floor == pytest.approx((0.0110 - 0.0098) / 0.0101, rel=1e-2)
     assert entry.info["run_medians"] == medians
+
+
+def test_the_floor_of_cycles_is_that_of_what_the_clock_does_not_explain(tmp_path: Path) -> None:
+    """Runs that differ by their clock alone agree in cycles; without a clock of each, seconds are all."""
+    clocks = [1000.0, 990.0, 995.0, 1005.0, 1000.0]
+    runs = [run(n, {TILED: measurement(10.0 / mhz, sm_clock_mhz=mhz)}) for n, mhz in enumerate(clocks)]
+    entry = merged(tmp_path, runs).entry(TILED.id)
+    assert entry is not None
+    assert entry.info["run_clocks_mhz"] == clocks
+    assert entry.noise_floor == pytest.approx(0.015, rel=1e-2)
+    assert entry.cycle_noise_floor == pytest.approx(0, abs=1e-5)
+    assert entry.reference.cycle_noise_floor == entry.cycle_noise_floor
+    runs[2]["benchmarks"][0]["extra_info"]["sm_clock_mhz"] = 0.0
+    entry = merged(tmp_path, runs).entry(TILED.id)
+    assert entry is not None
+    assert "run_clocks_mhz" not in entry.info
+    assert entry.cycle_noise_floor is None
+
+
+def test_as_many_clocks_as_runs(root: Path) -> None:
+    (path,) = (root / SLUG).iterdir()
+    baseline = load(path)
+    assert baseline.entries[TILED.id].cycle_noise_floor is not None
+    entry = baseline.entries[TILED.id]
+    short = dataclasses.replace(entry, info={**entry.info, "run_clocks_mhz": [1000.0]})
+    with pytest.raises(BaselineError, match="1 run clocks, but 5 run medians"):
+        write(dataclasses.replace(baseline, entries={TILED.id: short}), root / SLUG)
 
 
 def test_roofs_that_each_run_measures_may_differ(tmp_path: Path) -> None:
