@@ -29,6 +29,7 @@ from harness.compiler.static.store import holds_any
 from harness.counters import check as counted
 from harness.devices import DeviceError, NoDevice, PairingDevice, has_gpu, open_cuda, open_emulated
 from harness.gate.against import Against
+from harness.gate.boards import Board
 from harness.model import Case
 from harness.project import selection as cases
 from harness.project.loader import Project, ProjectError, find, load
@@ -38,7 +39,7 @@ from harness.verdicts.vocabulary import CompareFail, Policy
 
 pytest_plugins = [
     f"harness.commands.plugin_{part}"
-    for part in ("ahead", "benchmark", "failures", "progress", "summary", "unchanged", "workers")
+    for part in ("ahead", "gpus", "benchmark", "failures", "progress", "summary", "unchanged", "workers")
 ]
 
 
@@ -122,7 +123,16 @@ def open_session(config: pytest.Config) -> Session:
         raise pytest.UsageError(f"no GPU ({session.no_gpu}), and {what} has no PTX to execute")
     if not (config.option.collectonly or config.option.list_cases):
         _choose_baseline(config, session)
+        session.boards = _boards(session)
     return session
+
+
+def _boards(session: Session) -> list[Board]:
+    if session.gpu is None:
+        return []
+    baseline = session.baseline if session.judging else None
+    timed = {case.id: case for case in session.selection.timed}
+    return [Board(0, session.gpu, baseline, session.against, session.busy, timed)]
 
 
 def _resolved(session: Session) -> cases.Selection:

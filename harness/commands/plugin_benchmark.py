@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NoReturn
 
 import pytest
 
-from harness.baselines import provenance
+from harness.commands.plugin_gpus import judged
 from harness.commands.session import KEY, Session
-from harness.devices import DeviceError, Gpu
-from harness.gate.timed import Result, SampleClock, extra_info, run
+from harness.devices import DeviceError
+from harness.gate.timed import Result, SampleClock, extra_info
 from harness.model import Case
 from harness.reports import wording
 from harness.reports.failures import NOT_STORED, Reason
@@ -26,8 +26,14 @@ _LEGEND = "  OPS: 1 / Median; GFLops/s are GFLOPS, 2·M·N·K·batch / Median"
 class GateFixture:
     """Measures, judges and records one timed case; a verdict that fails becomes one pytest failure."""
 
-    def __init__(self, session: Session, benchmark: Any, record: Callable[[str, object], None]) -> None:
-        self._session, self._benchmark, self._says = session, benchmark, record
+    def __init__(
+        self,
+        session: Session,
+        benchmark: Any,
+        record: Callable[[str, object], None],
+        items: Sequence[pytest.Item],
+    ) -> None:
+        self._session, self._benchmark, self._says, self._items = session, benchmark, record, items
 
     def __call__(self, case: Case) -> None:
         if self._benchmark.disabled:
@@ -37,17 +43,12 @@ class GateFixture:
                 pytrace=False,
             )
         s = self._session
-        stored = s.baseline if s.judging else None
-        gpu = s.gpu
-        assert gpu is not None  # without one, a timed case was skipped
-        result = run(
-            gpu, case, stored, s.policy, s.plan, lambda: machine_info(gpu), s.against, s.busy, s.says
-        )
+        board, result = judged(s, case, self._items)
         s.results.append(result)
         self._record(result)
         if result.verdict.failed(s.policy):
             if result.verdict.reason == NO_BASELINE_FILE:
-                self._without_baseline(gpu.info.name)
+                self._without_baseline(board.gpu.info.name)
             if result.verdict.kind is VerdictKind.NO_BASELINE:
                 # All such cases have one reason, and one remedy.
                 self._says("variant", case.variant)
@@ -96,7 +97,7 @@ def gate(
     request: pytest.FixtureRequest, benchmark: Any, gemm_record: Callable[[str, object], None]
 ) -> GateFixture:
     """Call it with a timed case."""
-    return GateFixture(request.config.stash[KEY], benchmark, gemm_record)
+    return GateFixture(request.config.stash[KEY], benchmark, gemm_record, request.session.items)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -115,21 +116,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_benchmark_generate_machine_info(config: pytest.Config) -> dict[str, Any]:
     """The GPU instead of the host: no host name, no user name."""
-    gpu = config.stash[KEY].gpu
-    if gpu is None:
+    boards = config.stash[KEY].boards
+    if not boards:
         return {"gpu": None}
-    found = machine_info(gpu)
+    found = boards[0].machine()
     with contextlib.suppress(DeviceError):  # what it can do at most: nothing is judged by it
-        found["roofs"] = gpu.roofs()
+        found["roofs"] = boards[0].gpu.roofs()
     return found
-
-
-def machine_info(gpu: Gpu) -> dict[str, Any]:
-    """`provenance.machine_info`, and the library versions that the worker knows."""
-    facts: dict[str, Any] = {}
-    with contextlib.suppress(DeviceError):  # A case has reported this already; keep the samples.
-        facts = gpu.facts()
-    return {**provenance.machine_info(gpu.info), **facts}
 
 
 def pytest_benchmark_update_json(benchmarks: list[Any], output_json: dict[str, Any]) -> None:

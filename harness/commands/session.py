@@ -14,7 +14,9 @@ from harness.baselines import Baseline
 from harness.compiler.static import ARCHES
 from harness.devices import Device, Gpu
 from harness.gate.against import Against
+from harness.gate.boards import Board
 from harness.gate.passed import Records
+from harness.gate.spread import Spread
 from harness.gate.timed import Result
 from harness.model import Waiver
 from harness.project import selection as cases
@@ -54,6 +56,8 @@ class Session:
         judging: False for a run that measures a new baseline.
         against: pairs a suspected regression with its baseline's commit.
         busy: lists other processes on the GPU, if that matters.
+        boards: the GPUs that cases are spread over, the first being ``gpu``.
+        timed: what they time and judge, ahead of the tests that wait for it; None before the first of these.
         results: of the timed cases.
         compile_errors: the compiler's messages, by variant.
         nothing_timed: whether cases were to be timed, there was no GPU, and nothing else was done.
@@ -76,6 +80,8 @@ class Session:
     judging: bool = True
     against: Against | None = None
     busy: Callable[[], Sequence[str]] = tuple
+    boards: list[Board] = field(default_factory=list)
+    timed: Spread[Board, Result] | None = None
     results: list[Result] = field(default_factory=list)
     compile_errors: dict[str, str] = field(default_factory=dict)
     nothing_timed: bool = False

@@ -5,7 +5,7 @@ Knows neither pytest nor CUDA, only a device that can `time`, a baseline and a p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -129,6 +129,24 @@ def run(
     except DeviceError as error:
         evidence = replace(evidence, error=(error.code, str(error)))
         return Result(case, conclude(evidence, policy), evidence, policy)
+
+
+def run_all(
+    device: TimingDevice,
+    cases: Iterable[Case],
+    done: Callable[[Result], None],
+    baseline: Baseline | None,
+    policy: Policy,
+    plan: Plan,
+    now: Callable[[], Mapping[str, Any]] = dict,
+    against: PairsWithBaseline | None = None,
+    busy: Callable[[], Sequence[str]] = tuple,
+    says: Callable[[str], None] = lambda what: None,
+) -> None:
+    """`run` for every case of one device. A case is taken from ``cases`` when the device is free for it, so
+    that several devices can share them; ``done`` is told each result, maybe later and in another order."""
+    for case in cases:
+        done(run(device, case, baseline, policy, plan, now, against, busy, says))
 
 
 def observation(case: Case, m: Measurement) -> Observation:

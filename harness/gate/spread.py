@@ -1,0 +1,140 @@
+"""Work that is done ahead of whoever waits for it, by one or several places at once: the GPUs of a host.
+
+Knows neither GPUs nor pytest. Each place has a thread, and takes the next name that it can do when it is
+free, so that all end at about the same time. Whoever wants a result waits for that one alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+Done = Callable[[str, R], None]
+# Takes names while it is free, and tells the result of each: at once, or later and in another order.
+Work = Callable[[P, Iterator[str], Done[R]], None]
+
+
+class LostError(RuntimeError):
+    """A name that no place did."""
+
+
+class Spread(Generic[P, R]):
+    """``places`` do ``work``; ``takes`` says whether a place can do what a name stands for."""
+
+    def __init__(
+        self,
+        places: Sequence[P],
+        work: Work[P, R],
+        takes: Callable[[P, str], bool] = lambda place, name: True,
+    ) -> None:
+        self._places, self._work, self._takes = list(places), work, takes
+        self._lock = threading.RLock()
+        self._queue: list[str] = []
+        self._futures: dict[str, Future[tuple[P, R]]] = {}
+        self._taken: dict[str, P] = {}  # and not done yet
+        self._retired: list[P] = []
+        self._threads: list[threading.Thread] = []
+        self._running, self._closing = 0, False
+        self._error: BaseException = LostError("no GPU is left for it")
+
+    def begin(self, names: Sequence[str], in_turn: bool = False) -> None:
+        """Does ``names``, in about this order; ``in_turn``: one place after another, never two at once."""
+        groups = [self._places] if in_turn else [[place] for place in self._places]
+        with self._lock:
+            self._queue += names
+            self._futures.update((name, Future()) for name in names)
+            self._running += len(groups)
+        self._threads = [threading.Thread(target=self._serve, args=(g,), daemon=True) for g in groups]
+        for thread in self._threads:
+            thread.start()
+
+    def result(self, name: str) -> tuple[P, R]:
+        """Who did it, and the result, waited for; done now if it was not begun, or asked for before.
+
+        Raises what the work raised, or LostError.
+        """
+        if name not in self._futures:
+            self.settle()
+            self.begin([name])
+        try:
+            return self._futures[name].result()
+        finally:
+            del self._futures[name]
+
+    def retire(self, place: P) -> bool:
+        """Gives no more to a place if others can do what is left; whether they can."""
+        with self._lock:
+            others = [each for each in self._places if each is not place and each not in self._retired]
+            can = bool(others) and all(any(self._takes(each, n) for each in others) for n in self._queue)
+            if can:
+                self._retired.append(place)
+            return can
+
+    def settle(self) -> None:
+        """Waits until nothing is being done."""
+        for thread in self._threads:
+            thread.join()
+
+    def close(self, stop: Callable[[], None] = lambda: None, seconds: float = 3.0) -> None:
+        """Gives nothing more to anyone, and waits; what is not done after ``seconds`` is told to ``stop``."""
+        with self._lock:
+            self._closing = True
+        for thread in self._threads:
+            thread.join(seconds)
+        if any(thread.is_alive() for thread in self._threads):
+            stop()
+            self.settle()
+
+    # The threads
+
+    def _serve(self, places: Sequence[P]) -> None:
+        for place in places:
+            while self._has_work(place):
+                error: BaseException = LostError("it was begun, and came to no result")
+                try:
+                    self._work(place, self._names(place), self._done)
+                except BaseException as raised:  # Whoever waits for it raises it.
+                    self._error = error = raised
+                if not self._give_up(place, error):
+                    break
+        with self._lock:
+            self._running -= 1
+            left = [] if self._running else self._queue[:]
+            del self._queue[: len(left)]
+        for name in left:  # No place is left that could do it, which is no pass.
+            self._futures[name].set_exception(self._error)
+
+    def _has_work(self, place: P) -> bool:
+        with self._lock:
+            gone = self._closing or place in self._retired
+            return not gone and any(self._takes(place, name) for name in self._queue)
+
+    def _names(self, place: P) -> Iterator[str]:
+        while True:
+            with self._lock:
+                if not self._has_work(place):
+                    return
+                name = next(each for each in self._queue if self._takes(place, each))
+                self._queue.remove(name)
+                self._taken[name] = place
+            yield name
+
+    def _done(self, name: str, value: R) -> None:
+        with self._lock:
+            place = self._taken.pop(name)
+        self._futures[name].set_result((place, value))
+
+    def _give_up(self, place: P, error: BaseException) -> bool:
+        """Fails what a place took and did not finish; whether there was any, so that it may go on."""
+        with self._lock:
+            left = [name for name, by in self._taken.items() if by is place]
+            for name in left:
+                del self._taken[name]
+        for name in left:
+            self._futures[name].set_exception(error)
+        return bool(left)
