@@ -60,7 +60,7 @@ def agreement(first: Path, second: Path) -> list[Agreement]:
     found = [
         Agreement(case, (one[case][0], other[case][0]))
         for case in one
-        if case in other and _alike(one[case][1], other[case][1]) and one[case][0] != other[case][0]
+        if case in other and alike(one[case][1], other[case][1]) and one[case][0] != other[case][0]
     ]
     if not found:
         raise BaselineError(f"{first} and {second} have no case that both measured with the same binary")
@@ -77,7 +77,7 @@ def _medians(path: Path) -> _Medians:
         found = {
             case: (
                 median(entry.info.get("run_medians") or [entry.median_s]),
-                _what(entry.info, baseline.machine_info),
+                what_ran(entry.info, baseline.machine_info),
             )
             for case, entry in baseline.entries.items()
         }
@@ -85,16 +85,16 @@ def _medians(path: Path) -> _Medians:
     run = load_run(path)
     records = run.records.items()
     machine = run.machine_info
-    return {c: (r["stats"]["median"], _what(r["extra_info"], machine)) for c, r in records}, machine
+    return {c: (r["stats"]["median"], what_ran(r["extra_info"], machine)) for c, r in records}, machine
 
 
-def _what(info: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
+def what_ran(info: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
     """The binary (for a library, its version), and how it is launched and timed."""
     binary = info.get("cubin_sha256") or machine.get("cublas")
     return {"binary": binary, "launch": info.get("launch"), "l2": info["l2"], "duty": info.get("duty", 1.0)}
 
 
-def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return all(
         one[name] == other[name] or (name == "launch" and None in (one[name], other[name])) for name in one
     )

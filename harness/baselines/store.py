@@ -46,12 +46,15 @@ class BaselineEntry:
         group: its problem.
         stats: pytest-benchmark's statistics, in seconds.
         info: our ``extra_info``; see the properties.
+        board_spread: how far the board of this run may differ from the one that measured it, relative; 0 on
+            that board (`boards.judging`).
     """
 
     fullname: str
     group: str
     stats: Mapping[str, Any]
     info: Mapping[str, Any]
+    board_spread: float = 0.0
 
     @property
     def case_id(self) -> str:
@@ -93,6 +96,7 @@ class BaselineEntry:
             temperature_c=self.info.get("temperature_c"),
             cublas_ratio=self.cublas_ratio,
             stats=self.stats,
+            board_spread=self.board_spread,
         )
 
     @property

@@ -31,6 +31,7 @@ from harness.baselines import (
     write,
 )
 from harness.baselines.agree import agreement, boards, summary
+from harness.baselines.boards import spreads
 from harness.baselines.history import lost, moves, of_boards
 from harness.commands.common import KERNELS, PERFORMANCE, SHOWN, files_of_tests, for_pytest, project_of
 from harness.commands.progress import progress, quiet
@@ -195,12 +196,15 @@ def _show(root: Path, project: Project) -> int:
             f"CUDA {machine['cuda_driver']}, nvcc {machine['nvcc']}, commit {commit}, "
             f"{baseline.runs} runs, {baseline.datetime[:10]}"
         )
-        rows = [("case", "GFLOPS", "% of cuBLAS", "% of DRAM", "noise", "MDE")]
+        known = spreads(baseline, store.history(root, baseline.slug))
+        rows = [("case", "GFLOPS", "% of cuBLAS", "% of DRAM", "noise", "MDE", "boards", "between boards")]
         for e in baseline.entries.values():
             of = _find(project, baseline, e)
             shares = share_text(e.cublas_ratio), share_text(_dram(of, baseline, e) if of else None)
             mde = noise_text(_detectable(of, e) if of else None)
-            rows.append((e.case_id, gflops_text(e.gflops), *shares, noise_text(e.noise_floor), mde))
+            spread = known.get(e.case_id)
+            between = (str(spread.boards), noise_text(spread.relative)) if spread else ("1", noise_text(None))
+            rows.append((e.case_id, gflops_text(e.gflops), *shares, noise_text(e.noise_floor), mde, *between))
         print("\n".join(_aligned(rows)))
     return 0
 

@@ -17,7 +17,7 @@ import pytest
 from pytest_benchmark.utils import PercentageRegressionCheck
 
 from harness import baselines
-from harness.baselines import BaselineError
+from harness.baselines import BaselineError, boards
 from harness.commands.common import busy_text, share
 from harness.commands.options import add_options
 from harness.commands.progress import progress
@@ -252,6 +252,8 @@ def _choose_baseline(config: pytest.Config, session: Session) -> None:
         session.baseline = baselines.load(path)
         session.baseline.require_gpu(session.slug, session.gpu.info.name)
         session.baseline.require_mig(session.gpu.info.mig)
+        if session.judging:
+            session.baseline = boards.judging(session.baseline, session.gpu.info.board, root)
     except BaselineError as error:
         if session.judging:
             raise pytest.UsageError(str(error)) from None

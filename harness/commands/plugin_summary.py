@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from harness.baselines import history, provenance
+from harness.baselines.boards import is_strange
 from harness.commands.session import KEY, Session
 from harness.devices import DeviceError
 from harness.files import write_whole
@@ -34,7 +35,7 @@ from harness.reports.figures import gflops_text
 from harness.reports.markdown import job_summary
 from harness.reports.page.roofs import Roofs, dram_share, roofs_of
 from harness.reports.terminal import ladder_table
-from harness.reports.wording import difference_text, refresh_several
+from harness.reports.wording import difference_text, refresh_several, strange_text
 from harness.verdicts.drift import settings
 from harness.verdicts.vocabulary import NO_BASELINE_FILE, VerdictKind
 from harness.verdicts.waived import unused
@@ -208,8 +209,11 @@ def _other_failures(terminalreporter: Any, session: Session) -> list[str]:
 def _notes(session: Session) -> list[str]:
     """Remarks on what passes."""
     notes = []
+    timed = [r.case.id for r in session.results]
     if improved := [r.case.id for r in session.results if r.verdict.kind is VerdictKind.IMPROVED]:
-        command = refresh_several(improved, [r.case.id for r in session.results])
+        # A board without a baseline of its own measures all of it.
+        own = session.gpu and session.baseline and session.baseline.board in (None, session.gpu.info.board)
+        command = refresh_several(improved if own else timed, timed)
         notes.append(f"{len(improved)} improved; to update their baseline: {command}")
     if session.gpu and session.baseline and session.judging:
         machine = provenance.machine_info(session.gpu.info)
@@ -218,12 +222,8 @@ def _notes(session: Session) -> list[str]:
                 f"changed since the baseline was measured: {', '.join(map(difference_text, unlike))}"
             )
         entries = [e for r in session.results if (e := session.baseline.entry(r.case.id))]
-        if strange := sum(e.board not in (None, session.gpu.info.board) for e in entries):
-            notes.append(
-                f"{strange} of {len(entries)} cases were compared with the baseline of another board, which "
-                "may "
-                "differ by a few per cent; `nox -s baseline` measures this one"
-            )
+        if strange := [e.board_spread for e in entries if is_strange(e, session.gpu.info.board)]:
+            notes.append(strange_text(strange, len(entries)))
     if session.policy.allow_orphans and (orphans := session.orphans):
         notes.append(f"{len(orphans)} orphans in the baseline: {', '.join(orphans)}")
     notes += [text for result in session.results if (text := _sustained(result))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from statistics import median
 
 from harness.gate.checked import UNSUPPORTED, Checked
 from harness.reports.figures import gflops_text, percent_text
@@ -130,6 +131,22 @@ def refresh_several(chosen: Sequence[str], timed: Collection[str]) -> str:
     return f"nox -s baseline -- {' '.join(f'--kernel {name}' for name in kernels)}"
 
 
+def strange_text(spreads: Sequence[float], timed: int) -> str:
+    """What is said where another board's figures judge: of so many of the cases that were ``timed``, with the
+    relative ``spreads`` between boards."""
+    if known := sorted(spread for spread in spreads if spread):
+        wider = (
+            "their thresholds are wider by what boards of this model differ by, "
+            f"{100 * median(known):.1f} % in the median and at most {100 * known[-1]:.1f} %"
+        )
+    else:
+        wider = "boards of a model may differ by a few per cent, and no file says how far these do"
+    return (
+        f"{len(spreads)} of {timed} cases were judged by another board's figures: {wider}; nox -s baseline "
+        "measures this board"
+    )
+
+
 def no_baseline(gpu: str) -> str:
     """The one failure of a run on a GPU that has no baseline."""
     return (
@@ -152,10 +169,11 @@ def reproduce(case_id: str) -> str:
 
 
 def _figures(v: Verdict, o: Observation) -> str:
+    between = f", of it {100 * v.board_spread:.2g} % between boards" if v.board_spread else ""
     per_clock = "" if v.per_clock is None else f"per clock {percent_text(v.per_clock, 2)}; "
     return (
         f"{o.case_id}: {gflops_text(v.gflops)} GFLOPS, baseline {gflops_text(v.baseline_gflops)} "
-        f"({percent_text(v.change, 2)}; {per_clock}threshold {100 * (v.threshold or 0):.2g} %, "
+        f"({percent_text(v.change, 2)}; {per_clock}threshold {100 * (v.threshold or 0):.2g} %{between}, "
         f"noise floor {100 * (v.noise_floor or 0):.2g} %)"
     )
 

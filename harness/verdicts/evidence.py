@@ -86,7 +86,7 @@ _SEEN = (
 )
 _OF_BASELINE = (
     *("median_s", "gflops", "noise_floor", "cubin_sha256", "l2", "duty", "sm_clock_mhz"),
-    "launch",
+    *("launch", "board_spread"),
 )
 
 

@@ -1,6 +1,7 @@
 """From an observation, a reference and a policy to a verdict. Pure: no file, no clock, no device, no wording.
 
-A change is compared with max(min_change, noise_factor × noise floor). The noise floor comes from several
+A change is compared with max(min_change, noise_factor × noise floor), plus what boards of the model differ
+by where another board measured the baseline. The noise floor comes from several
 processes running the same binary, since rounds of one process are not independent. A case that cannot be
 judged never passes.
 """
@@ -54,7 +55,7 @@ def judge(o: Observation, reference: Reference | None, policy: Policy, *, stored
 
 def _compare(o: Observation, reference: Reference, policy: Policy, verdict: Verdict) -> Verdict:
     change = reference.median_s / o.median - 1
-    threshold = policy.threshold(reference.noise_floor)
+    threshold = policy.threshold(reference.noise_floor) + reference.board_spread
     per_clock = None
     if reference.sm_clock_mhz and o.sm_clock_mhz:
         per_clock = (1 + change) * reference.sm_clock_mhz / o.sm_clock_mhz - 1
@@ -64,6 +65,7 @@ def _compare(o: Observation, reference: Reference, policy: Policy, verdict: Verd
         per_clock=per_clock,
         threshold=threshold,
         noise_floor=reference.noise_floor,
+        board_spread=reference.board_spread,
         baseline_gflops=reference.gflops,
     )
     if change < -threshold:

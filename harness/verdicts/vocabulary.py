@@ -113,6 +113,7 @@ class Reference:
         temperature_c: the temperature in °C; None if unknown.
         cublas_ratio: speed relative to cuBLAS's in the same run; None without one.
         stats: pytest-benchmark's statistics of the seconds, for the user's own checks.
+        board_spread: how far boards of the model differ, relative, where another board was measured; else 0.
     """
 
     median_s: float
@@ -127,6 +128,7 @@ class Reference:
     temperature_c: float | None = None
     cublas_ratio: float | None = None
     stats: Mapping[str, Any] = field(default_factory=dict)
+    board_spread: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -216,7 +218,7 @@ class Verdict:
         reason: a stable reason code.
         change: relative change of the GFLOPS from the reference (-0.03: 3 % slower).
         per_clock: relative change of the work per SM clock cycle, if both clocks are known.
-        threshold, noise_floor: relative, too.
+        threshold, noise_floor, board_spread: relative, too; the threshold includes the last one.
         gflops, baseline_gflops: GFLOPS at the medians.
         first_change: ``change`` of the first measurement, if a second did not confirm it.
         exceeded: the user's own check that failed.
@@ -228,6 +230,7 @@ class Verdict:
     per_clock: float | None = None
     threshold: float | None = None
     noise_floor: float | None = None
+    board_spread: float = 0.0
     gflops: float | None = None
     baseline_gflops: float | None = None
     first_change: float | None = None

@@ -9,15 +9,19 @@ from typing import Any
 
 import pytest
 
-from harness.baselines import Baseline, BaselineError, current, load, write
+from harness.baselines import Baseline, BaselineEntry, BaselineError, boards, current, load, write
 from harness.baselines.history import moves, note, of_boards
+from harness.commands import evidence as evidence_command
 from harness.commands.baseline import main
 from harness.model import Case
-from harness.reports.wording import difference_text
+from harness.reports.wording import difference_text, message
 from harness.verdicts import drift
+from harness.verdicts.evidence import Evidence
+from harness.verdicts.judge import judge
+from harness.verdicts.vocabulary import Policy
 from tests.unit import synthetic
-from tests.unit.replay import ReplayDevice
-from tests.unit.rig import OURS, Rig
+from tests.unit.replay import ReplayDevice, slowed
+from tests.unit.rig import CASES, OURS, Rig
 from tests.unit.synthetic import SLUG
 
 TILED, NAIVE = synthetic.case("tiled"), synthetic.case("naive")
@@ -130,8 +134,22 @@ def test_another_board_is_a_difference_that_may_explain(root: Path) -> None:
     assert not any(d.decisive for d in drift.differences(then, entry.reference, baseline.machine_info, o))
 
 
-def on_board(board: str) -> ReplayDevice:
-    device = ReplayDevice(3)
+_SECONDS = ("min", "max", "mean", "median", "stddev", "q1", "q3", "iqr", "ld15iqr", "hd15iqr", "total")
+
+
+def scaled(entry: BaselineEntry, factor: float) -> dict[str, Any]:
+    """What a file has of a case that took ``factor`` times as long."""
+    info = dict(entry.info)
+    medians = [seconds * factor for seconds in info["run_medians"]]
+    return info | {
+        "median_s": info["median_s"] * factor,
+        "gflops": info["gflops"] / factor,
+        "run_medians": medians,
+    }
+
+
+def on_board(board: str, change: Any = None) -> ReplayDevice:
+    device = ReplayDevice(3, change) if change else ReplayDevice(3)
     device.info = dataclasses.replace(device.info, board=board)
     return device
 
@@ -153,8 +171,8 @@ def rewritten(rig: Rig, board: str | None, of_one_case: str | None) -> None:
     ("board", "of_one_case", "header", "strange"),
     [
         (OURS_IS, OURS_IS, "", ""),
-        (OURS_IS, THEIRS_IS, "", "1 of 6 cases were compared with the baseline of another board"),
-        (THEIRS_IS, THEIRS_IS, ", of another board of this model", "6 of 6 cases were compared with"),
+        (OURS_IS, THEIRS_IS, "", "1 of 6 cases were judged by another board's figures"),
+        (THEIRS_IS, THEIRS_IS, ", of another board of this model", "6 of 6 cases were judged by another"),
         (None, None, ", of an unknown board of this model", ""),
     ],
 )
@@ -168,4 +186,117 @@ def test_a_run_tells_whose_figures_it_is_judged_by(
     (line,) = (line for line in outcome.text.splitlines() if line.startswith("suite: "))
     assert line.endswith(f".json{header}")
     assert strange in outcome.text
-    assert ("were compared with the baseline of another board" in outcome.text) is bool(strange)
+    assert ("were judged by another board's figures" in outcome.text) is bool(strange)
+
+
+# How far boards differ
+
+
+def judged_on(root: Path, board: str) -> Baseline:
+    path = current(root, SLUG, board)
+    assert path is not None
+    return boards.judging(load(path), board, root)
+
+
+def test_a_board_s_own_figures_are_judged_as_strictly_as_ever(root: Path) -> None:
+    stored(root, THEIRS_IS, seconds=0.0103)
+    stored(root, OURS_IS)
+    assert [e.board_spread for e in judged_on(root, OURS_IS).entries.values()] == [0.0, 0.0]
+    assert [e.board_spread for e in judged_on(root, "0c0c0c0c").entries.values()] == pytest.approx(
+        [0.0003 / 0.01015] * 2, rel=1e-3
+    )
+
+
+def test_an_unseen_board_may_differ_as_those_seen_do(root: Path) -> None:
+    """Of each board the newest file counts; other binaries and drivers are no difference of boards."""
+    stored(root, OURS_IS, [NAIVE], seconds=0.02)
+    stored(root, OURS_IS, [NAIVE], seconds=0.0102)
+    path = stored(root, THEIRS_IS)
+    baseline, files = load(path), [load(file) for file in sorted((root / SLUG).iterdir())]
+    known = boards.spreads(baseline, files)
+    assert {case: spread.boards for case, spread in known.items()} == {NAIVE.id: 2}
+    assert known[NAIVE.id].relative == pytest.approx(0.0002 / 0.0101, rel=1e-3)
+    for name, value in (("cubin_sha256", "c" * 64), ("duty", 0.5), ("driver", "999.2")):
+        entries = {
+            case: dataclasses.replace(e, info={**e.info, name: value}) for case, e in baseline.entries.items()
+        }
+        assert boards.spreads(dataclasses.replace(baseline, entries=entries), files) == {}
+
+
+def test_what_one_board_alone_measured_differs_as_the_most_like_it_do() -> None:
+    known = {
+        f"{case}": boards.Spread(relative, 2)
+        for case, relative in {
+            "tiled-f32-a-8x8x8": 0.01,
+            "tiled-f32-a-9x9x9": 0.02,
+            "naive-f32-a-7x7x7": 0.03,
+            "wmma-f16-a-8x8x8": 0.05,
+        }.items()
+    }
+    expected = {
+        "tiled-f32-a-8x8x8": 0.01,  # known
+        "tiled-f32-b-8x8x8": 0.02,  # its kernel
+        "other-f32-a-7x7x7": 0.03,  # its problem, on CUDA cores
+        "other-f32-a-8x8x8": 0.01,
+        "other-f32-a-6x6x6": 0.03,  # CUDA cores
+        "other-bf16-a-7x7x7": 0.05,  # tensor cores
+    }
+    assert {case: boards.expected(case, known) for case in expected} == expected
+    assert boards.expected("tiled-f32-a-8x8x8", {}) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("slower", "verdict"), [(0.02, "PASS"), (0.0305, "PASS"), (0.035, "REGRESSED"), (-0.05, "IMPROVED")]
+)
+def test_between_boards_the_threshold_is_wider_by_what_they_differ_by(slower: float, verdict: str) -> None:
+    reference = dataclasses.replace(synthetic.reference(TILED), board_spread=0.02)
+    judged = judge(synthetic.observed(TILED, 0.01 * (1 + slower)), reference, Policy())
+    assert judged.kind == verdict
+    evidence = Evidence(synthetic.observed(TILED, 0.01 * (1 + slower)), reference)
+    assert "threshold 3 %, of it 2 % between boards" in message(judged, evidence)
+    assert "between" not in message(
+        judge(synthetic.observed(TILED), synthetic.reference(TILED), Policy()), evidence
+    )
+
+
+def test_show_has_what_boards_differ_by(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored(root, THEIRS_IS, [NAIVE], seconds=0.0103)
+    stored(root, OURS_IS)
+    assert main(["show", "--root", str(root)]) == 0
+    _, heads, *rows = capsys.readouterr().out.splitlines()
+    assert heads.split()[-3:] == ["boards", "between", "boards"]
+    of = {row.split()[0]: row.split()[-3:] for row in rows}
+    assert of[NAIVE.id] == ["2", "2.96", "%"]
+    assert of[TILED.id][-2:] == ["1", "–"]
+
+
+def test_a_run_on_an_unseen_board_is_green_where_boards_differ_as_much(rig: Rig) -> None:
+    """The stored runs are said to be of another board, and a third one was 4 % slower."""
+    (path,) = rig.baselines.iterdir()
+    rewritten(rig, THEIRS_IS, THEIRS_IS)
+    slow = slowed(1.03)
+    alone = rig.run(*OURS, device=on_board(OURS_IS, slow))
+    assert alone.status == 1
+    assert "no file says how far these do" in alone.text
+    newest = load(path)
+    entries = {
+        case: dataclasses.replace(
+            e,
+            info=scaled(e, 1.04) | {"board": "0c0c0c0c"},
+            stats={k: v * 1.04 if k in _SECONDS else v for k, v in e.stats.items()},
+        )
+        for case, e in newest.entries.items()
+    }
+    machine = {**newest.machine_info, "board": "0c0c0c0c"}
+    write(dataclasses.replace(newest, machine_info=machine, entries=entries), rig.baselines)
+    write(newest, rig.baselines)
+    both = rig.run(*OURS, device=on_board(OURS_IS, slow))
+    assert both.status == 0, both.text
+    assert (
+        f"{len(CASES)} of {len(CASES)} cases were judged by another board's figures: their thresholds are"
+        in both.text
+    )
+    assert "3.9 % in the median and at most 3.9 %" in both.text
+    assert evidence_command.main([str(rig.root / "out.json")]) == 0
+    own = rig.run(*OURS, device=on_board(THEIRS_IS, slow))
+    assert own.status == 1

@@ -1,0 +1,79 @@
+"""How far the boards of a GPU model differ, case by case, from all of its stored files.
+
+A board without figures of its own is judged by another board's, and its thresholds are wider by that much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from harness.baselines.agree import alike, kind_of, what_ran
+from harness.baselines.store import Baseline, BaselineEntry, history
+
+
+@dataclass(frozen=True)
+class Spread:
+    """(max - min) / median of the medians of so many ``boards``, with the same binary, launched and timed in
+    the same way, with the same driver. Boards that older files do not name count as one."""
+
+    relative: float
+    boards: int
+
+
+def spreads(baseline: Baseline, files: Sequence[Baseline]) -> dict[str, Spread]:
+    """The spread of each case of a baseline that several boards have measured. ``files``: all of the model,
+    oldest first; of each board, the newest measurement counts."""
+    found = {}
+    for case, entry in baseline.entries.items():
+        wanted = _measured(baseline, entry)
+        of_boards: dict[str | None, float] = {}
+        for file in files:
+            other = file.entry(case)
+            if other is not None and alike(_measured(file, other), wanted):
+                of_boards[other.board] = other.median_s
+        if len(of_boards) > 1:
+            seconds = list(of_boards.values())
+            found[case] = Spread((max(seconds) - min(seconds)) / median(seconds), len(seconds))
+    return found
+
+
+def _measured(baseline: Baseline, entry: BaselineEntry) -> dict[str, object]:
+    machine = baseline.machine_of(entry)
+    return {**what_ran(entry.info, machine), "driver": machine.get("driver")}
+
+
+def expected(case: str, known: Mapping[str, Spread]) -> float:
+    """How far another board may differ at a case. One that a single board has measured: the most of its
+    kernel's cases of that dtype; else of the cases of its problem on the same kind of core, else of all on
+    that kind; 0 where nothing is known."""
+    if case in known:
+        return known[case].relative
+    nearest = (
+        lambda other: other.split("-")[:2] == case.split("-")[:2],
+        lambda other: (other.rpartition("-")[2], kind_of(other)) == (case.rpartition("-")[2], kind_of(case)),
+        lambda other: kind_of(other) == kind_of(case),
+    )
+    groups = ([spread.relative for other, spread in known.items() if near(other)] for near in nearest)
+    return next((max(group) for group in groups if group), 0.0)
+
+
+def is_strange(entry: BaselineEntry, board: str | None) -> bool:
+    """Whether a case was measured on another board than this one; unknown ones are not said to be another."""
+    return None not in (entry.board, board) and entry.board != board
+
+
+def judging(baseline: Baseline, board: str | None, root: Path) -> Baseline:
+    """The baseline as it judges a run on ``board``: cases that another board has measured have the
+    ``board_spread`` that the files in ``root`` show; a board's own cases are as they are. Raises
+    BaselineError for a file that cannot be trusted."""
+    if not any(is_strange(entry, board) for entry in baseline.entries.values()):
+        return baseline
+    known = spreads(baseline, history(root, baseline.slug))
+    entries = {
+        case: replace(entry, board_spread=expected(case, known)) if is_strange(entry, board) else entry
+        for case, entry in baseline.entries.items()
+    }
+    return replace(baseline, entries=entries)
