@@ -33,6 +33,7 @@ from harness.gate.boards import Board
 from harness.model import Case
 from harness.project import selection as cases
 from harness.project.loader import Project, ProjectError, find, load
+from harness.reports.figures import count_text
 from harness.timing.plan import Plan
 from harness.tuning.select import Selector
 from harness.verdicts.vocabulary import CompareFail, Policy
@@ -358,8 +359,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         reporter = config.pluginmanager.get_plugin("terminalreporter")
         variants = {c.variant: c for c in chosen}
         silent = not config.option.progress or config.option.verbose < 0
-        if reporter and silent:
-            reporter.write_line(f"compiling {len(variants)} kernel variants ...")
+        if reporter and silent and config.option.verbose >= 0:
+            reporter.write_line(f"compiling {count_text(len(variants), 'kernel variant')} ...")
         try:
             with progress("compile", 2 * len(variants), silent) as step:  # PTX and cubin
                 state.compile_errors = state.gpu.prepare(variants.values(), step)

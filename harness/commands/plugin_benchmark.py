@@ -47,13 +47,17 @@ class GateFixture:
         s.results.append(result)
         self._record(result)
         if result.verdict.failed(s.policy):
+            kind = result.verdict.kind
             if result.verdict.reason == NO_BASELINE_FILE:
                 self._without_baseline(board.gpu.info.name)
-            if result.verdict.kind is VerdictKind.NO_BASELINE:
-                # All such cases have one reason, and one remedy.
-                self._says("variant", case.variant)
-                self._says("reason", str(Reason(NOT_STORED)))
-            pytest.fail(f"{result.verdict.kind}: {_message(result)}", pytrace=False)
+            # All such cases have one reason, and one remedy.
+            stored = kind is not VerdictKind.NO_BASELINE
+            reason = (
+                Reason(f"{kind} {result.verdict.reason}", _message(result)) if stored else Reason(NOT_STORED)
+            )
+            self._says("variant", case.variant)
+            self._says("reason", str(reason))
+            pytest.fail(f"{kind}: {_message(result)}", pytrace=False)
 
     def _without_baseline(self, gpu: str) -> NoReturn:
         """A GPU without a baseline is one failure, whatever the number of cases; the others say so."""

@@ -118,10 +118,7 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         terminalreporter.section(f"kernels without a GPU, {session.arch}")
         if library() is None:
             terminalreporter.write_line(f"slower than need be: {describe()}")
-        writer = terminalreporter._tw
-        # A file or a log has no width.
-        width = writer.fullwidth if os.environ.get("COLUMNS") or sys.stdout.isatty() else 0
-        terminalreporter.write_line(check_table(checked, writer.hasmarkup, width))
+        terminalreporter.write_line(check_table(checked, terminalreporter.hasmarkup, _room(terminalreporter)))
         terminalreporter.write_line(counts_text(checked))
         if answered := _answered(terminalreporter, session):
             terminalreporter.write_line(answered)
@@ -140,15 +137,15 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         notes += filter(None, [history.note(session.project.baselines, session.slug, session.gpu.info.board)])
     if rows:
         terminalreporter.section("ladder")
-        writer = terminalreporter._tw
-        terminalreporter.write_line(
-            ladder_table(rows, writer.fullwidth, writer.hasmarkup, session.project.kernels)
+        ladder = ladder_table(
+            rows, _room(terminalreporter), terminalreporter.hasmarkup, session.project.kernels
         )
+        terminalreporter.write_line(ladder)
         for note in notes:
             terminalreporter.write_line(note)
     if config.option.job_summary:
-        counts = ", ".join(text for text, _ in terminalreporter.build_summary_stats_line()[0])
-        header = [*pytest_report_header(config), f"tests: {counts}", *notes, *notes_lines(checked)]
+        said = f"tests: {_counts(terminalreporter, session)}"
+        header = [*pytest_report_header(config), said, *notes, *notes_lines(checked)]
         header += waived_lines(checked, session.unused_waivers)
         header += filter(None, [_answered(terminalreporter, session)])
         others = _other_failures(terminalreporter, session)
@@ -164,6 +161,23 @@ def _roofs(session: Session) -> Roofs | None:
         if session.gpu and session.results:
             return roofs_of({"roofs": session.gpu.roofs()})
     return None
+
+
+def _room(terminalreporter: Any) -> int:
+    """Columns; 0 for a file or a log, which have no width."""
+    return terminalreporter._tw.fullwidth if os.environ.get("COLUMNS") or sys.stdout.isatty() else 0
+
+
+def _counts(terminalreporter: Any, session: Session) -> str:
+    """pytest's own count of all tests, those of kernels among them."""
+    others = terminalreporter.stats.get("failed", [])
+    if every := [*others, *session.failed_reports]:
+        terminalreporter.stats["failed"] = every
+    try:
+        return ", ".join(text for text, _ in terminalreporter.build_summary_stats_line()[0])
+    finally:
+        if every:
+            terminalreporter.stats["failed"] = others
 
 
 def _checked(terminalreporter: Any, session: Session) -> list[CheckRow]:

@@ -24,6 +24,7 @@ from harness.compiler.tools import find_tool
 from harness.devices.cuda.guards import EXACT
 from harness.model import Kernel
 from harness.project.loader import Project
+from harness.reports.figures import count_text
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 FOUND = 9  # The sanitizer's exit code if it finds something.
@@ -65,6 +66,12 @@ def summaries(output: str) -> list[int]:
     return [int(count) for count in re.findall(pattern, output, re.MULTILINE)]
 
 
+def passed(output: str) -> int:
+    """How many cases pytest's last line says to have passed."""
+    found = re.findall(r"^=* ?(?:.*, )?(\d+) passed\b", output, re.MULTILINE)
+    return int(found[-1]) if found else 0
+
+
 def verdict(tool: str, returncode: int, output: str, names: Collection[str]) -> str:
     """Why a tool's run failed; empty if it passed. A run that checked nothing has failed."""
     if found := sum(summaries(output)) or sum(findings(output, names).values()):
@@ -75,6 +82,8 @@ def verdict(tool: str, returncode: int, output: str, names: Collection[str]) -> 
         return f"{tool}: the run under it failed (exit code {returncode})"
     if not summaries(output):
         return f"{tool}: ended without a summary, so nothing was checked"
+    if not passed(output):
+        return f"{tool}: no case passed under it, so nothing was checked"
     return ""
 
 
@@ -143,7 +152,11 @@ def main(arguments: Sequence[str]) -> int:
             print(said.stdout)
         if counts := findings(said.stdout, names):
             console.print(table(tool, counts))
-    print("sanitize: " + ("; ".join(red) or f"nothing found by {', '.join(TOOLS)}"))
+    cases = min(passed(runs[tool].stdout) for tool in TOOLS)
+    print(
+        "sanitize: "
+        + ("; ".join(red) or f"nothing found in {count_text(cases, 'case')} by {', '.join(TOOLS)}")
+    )
     return 1 if red else 0
 
 

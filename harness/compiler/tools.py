@@ -96,8 +96,11 @@ def find_tool(name: str) -> str:
 
 
 def _candidates(name: str) -> list[str]:
-    """Where a program is, the one to prefer first."""
-    return [*_installed(name), *filter(None, (shutil.which(str(path)) for path in _in_wheels(name)))]
+    """Where a program is, the one to prefer first; each once, however many ways lead to it."""
+    found: dict[Path, str] = {}
+    for path in (*_installed(name), *filter(None, (shutil.which(str(path)) for path in _in_wheels(name)))):
+        found.setdefault(Path(path).resolve(), path)
+    return list(found.values())
 
 
 def _installed(name: str) -> list[str]:

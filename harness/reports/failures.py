@@ -12,6 +12,7 @@ from pathlib import Path
 
 from harness.gate.checked import Checked
 from harness.oracle import Finding
+from harness.reports.figures import count_text
 from harness.verdicts.vocabulary import VerdictKind
 
 _PLACE = re.compile(r" at (\S+:\d+)(?= |$|;|,)")
@@ -64,7 +65,9 @@ class Failed:
     def seen(self) -> str:
         """In how many tests and variants; empty for a failure of the run."""
         tests, variants = len(self.tests), len(self.variants)
-        return f"{_count(tests, 'test')}, {_count(variants, 'variant')}" if self.variants != {""} else ""
+        return (
+            f"{count_text(tests, 'test')}, {count_text(variants, 'variant')}" if self.variants != {""} else ""
+        )
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,3 @@ def summary(failures: Sequence[Failure]) -> list[str]:
             more = f" and {len(group.tests) - 1} more" if len(group.tests) > 1 else ""
             lines.append(f"FAILED {group.tests[0]}{more} - {group.reason.what}")
     return lines
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -31,13 +31,13 @@ _STYLES = {"PASS": "", "IMPROVED": "green", "NO_BASELINE": "yellow", "DRIFTED": 
 def ladder_table(rows: Sequence[Row], width: int, color: bool, kernels: Sequence[Kernel] = ()) -> str:
     """The table as text: grouped by problem, all rows, failed ones marked with ``!``.
 
-    If it exceeds ``width``, configs are wrapped after hyphens, and the change per clock and the noise floor
-    are omitted. Nothing is truncated: the table may be wider than requested. No line ends in spaces; without
-    ``color`` there are no control sequences.
+    If it exceeds ``width`` (0: any will do), configs are wrapped after hyphens, and the change per clock and
+    the noise floor are omitted. Nothing is truncated: the table may be wider than requested. No line ends in
+    spaces; without ``color`` there are no control sequences.
     """
     console = _console(color)
     table = _table(rows, kernels, narrow=False)
-    if Measurement.get(console, console.options, table).maximum > width:
+    if 0 < width < Measurement.get(console, console.options, table).maximum:
         table = _table(rows, kernels, narrow=True)
     return render(table, color)
 

@@ -22,6 +22,7 @@ from harness.commands.common import busy_text, end_on_sigterm
 from harness.commands.progress import progress
 from harness.devices import DeviceError, Gpu, NoDevice, open_cuda
 from harness.project.loader import ProjectError
+from harness.reports.figures import count_text
 from harness.study import trials
 from harness.study.ladder import case_of, project
 from harness.study.raw import StudyError, append, read, resume, summary
@@ -139,7 +140,8 @@ def _trials(given: argparse.Namespace, device: Gpu, ids: Sequence[str], began: f
         longest = max(longest, took)
         if not given.quiet:
             print(_progress(at + 1, len(lacking), found, took, time.monotonic() - began), flush=True)
-    print(f"{given.file}: {given.trials} trials of {len(ids)} cases and {len(given.sizes)} sizes")
+    made = [(given.trials, "trial"), (len(ids), "case"), (len(given.sizes), "size")]
+    print(f"{given.file}: {', '.join(count_text(number, what) for number, what in made)}")
     return 0
 
 

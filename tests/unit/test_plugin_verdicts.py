@@ -129,6 +129,13 @@ def test_slower_kernel_fails_and_no_other(regressed: tuple[Outcome, ReplayDevice
         assert outcome.row(case)[0] == "!"
         assert outcome.row(case)[-2:] == ["REGRESSED", "SLOWER_CONFIRMED"]
     assert outcome.text.count("Traceback") == 0
+    # One entry for all cases of the kernel, the first in full, and at the end one line with the reason.
+    told = f"{SLOW}: REGRESSED SLOWER_CONFIRMED   ({len(SLOWED)} tests, 1 variant)"
+    assert outcome.text.count(told) == 1
+    assert outcome.text.count("GFLOPS, baseline") == 1
+    failed = [line for line in outcome.text.splitlines() if line.startswith("FAILED ")]
+    more = f" and {len(SLOWED) - 1} more - REGRESSED SLOWER_CONFIRMED"
+    assert [line[line.index("]") + 1 :] for line in failed] == [more]
 
 
 def test_reproducing_command_selects_that_case_alone(

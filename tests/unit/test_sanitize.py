@@ -15,6 +15,7 @@ NAMES = ("gemm_",)
 CLEAN = """\
 ========= COMPUTE-SANITIZER
 tests/test_kernels.py .... gemm_tiled at work
+===== 4 passed, 1 skipped in 3.21s =====
 ========= ERROR SUMMARY: 0 errors
 """
 MEMCHECK = """\
@@ -103,6 +104,7 @@ def test_what_was_not_printed_is_not_counted_twice() -> None:
         (1, CLEAN, "memcheck: the run under it failed (exit code 1)"),
         (5, CLEAN, "memcheck: the run under it failed (exit code 5)"),  # pytest's "no tests ran"
         (0, "4 passed", "memcheck: ended without a summary, so nothing was checked"),
+        (0, CLEAN.replace("4 passed, ", ""), "memcheck: no case passed under it, so nothing was checked"),
     ],
 )
 def test_verdict(returncode: int, output: str, why: str) -> None:
@@ -132,7 +134,7 @@ def test_main_runs_all_four_tools_and_names_the_red_ones(
     tool.write_text(
         f'#!/bin/sh\necho "$GEMM_EXACT_BUFFERS" "$@" >> {tool}.calls\n'
         f"case $2 in racecheck | synccheck) cat <<'END'\n{RACECHECK}END\nexit 9;; esac\n"
-        "echo '========= ERROR SUMMARY: 0 errors'\n"
+        f"cat <<'END'\n{CLEAN}END\n"
     )
     tool.chmod(0o755)
     assert sanitize.main(["-k", "tiled"]) == 1
@@ -146,10 +148,11 @@ def test_main_runs_all_four_tools_and_names_the_red_ones(
 
 
 def test_main_is_green_where_nothing_is_found(tool: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tool.write_text("#!/bin/sh\necho '========= ERROR SUMMARY: 0 errors'\n")
+    tool.write_text(f"#!/bin/sh\ncat <<'END'\n{CLEAN}END\n")
     tool.chmod(0o755)
     assert sanitize.main([]) == 0
-    assert "nothing found by memcheck, racecheck, initcheck, synccheck" in capsys.readouterr().out
+    found = "sanitize: nothing found in 4 cases by memcheck, racecheck, initcheck, synccheck"
+    assert capsys.readouterr().out.splitlines() == [found]
 
 
 def test_without_the_tool_it_asks_for_it(tool: Path, capsys: pytest.CaptureFixture[str]) -> None:
