@@ -190,7 +190,7 @@ def sanitize(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def profile(session: nox.Session) -> None:
-    """Coalescing, bank conflicts and occupancy, with ncu; `-- --emulated` compares memory counters."""
+    """Hardware counters side by side, with ncu; `-- --emulated` compares the emulated ones with them."""
     install_gpu(session)
     harness(session, "profile")
 

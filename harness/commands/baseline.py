@@ -40,7 +40,8 @@ from harness.model import Case
 from harness.project import selection as cases
 from harness.project.loader import Project
 from harness.reports.figures import gflops_text, noise_text, percent_text, share_text
-from harness.reports.page.roofs import dram_share, roofs_of
+from harness.reports.page.roofs import dram_share
+from harness.timing.bounds import roofs_of
 from harness.verdicts.vocabulary import Policy, detectable
 
 RUNS = 5  # New processes, since rounds of one process are not independent.

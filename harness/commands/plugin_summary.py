@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 from harness.baselines import history, provenance
 from harness.baselines.boards import is_strange
 from harness.commands.session import KEY, Session
+from harness.compiler.static.files import StoreError
+from harness.counters.traffic import Known
 from harness.devices import DeviceError
 from harness.files import write_whole
 from harness.gate.timed import Result
@@ -20,7 +23,8 @@ from harness.model import Waiver
 from harness.project import selection as cases
 from harness.project.names import nothing_fits
 from harness.ptx.native.build import describe, library
-from harness.reports import row
+from harness.reports import Row, row
+from harness.reports.bounds import bound_text
 from harness.reports.check import (
     CheckRow,
     answered_text,
@@ -33,9 +37,10 @@ from harness.reports.check import (
 from harness.reports.failures import bullets, github_annotations, page
 from harness.reports.figures import gflops_text
 from harness.reports.markdown import job_summary
-from harness.reports.page.roofs import Roofs, dram_share, roofs_of
+from harness.reports.page.roofs import dram_share
 from harness.reports.terminal import ladder_table
 from harness.reports.wording import difference_text, refresh_several, strange_text
+from harness.timing.bounds import Roofs, roofs_of
 from harness.verdicts.drift import settings
 from harness.verdicts.vocabulary import NO_BASELINE_FILE, VerdictKind
 from harness.verdicts.waived import unused
@@ -124,14 +129,7 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
             terminalreporter.write_line(answered)
         for line in (*notes_lines(checked), *waived_lines(checked, session.unused_waivers)):
             terminalreporter.write_line(line)
-    roofs = _roofs(session)
-    rows = [
-        row(
-            *(r.case, r.verdict, r.cublas_ratio, session.policy),
-            dram=dram_share(roofs, r.case, r.verdict.gflops) if roofs else None,
-        )
-        for r in session.results
-    ]
+    rows = _rows(session)
     notes = _notes(session)
     if rows and session.gpu and session.baseline and session.judging:
         notes += filter(None, [history.note(session.project.baselines, session.slug, session.gpu.info.board)])
@@ -153,6 +151,23 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         failures = bullets(session.failures)
         text = job_summary(rows, header, int(exitstatus), others, checked, kernels, failures)
         write_whole(Path(config.option.job_summary), text)
+
+
+def _rows(session: Session) -> list[Row]:
+    """The judged cases, each with what bounds it if the roofs of this GPU are known."""
+    roofs, known, rows = _roofs(session), Known(), list[Row]()
+    if roofs:
+        with contextlib.suppress(StoreError):  # nothing is judged by it
+            known = Known.of(session.project.baselines)
+    for r in session.results:
+        made = row(r.case, r.verdict, r.cublas_ratio, session.policy)
+        if roofs:
+            resources = r.measurement.resources if r.measurement else None
+            work = known.work(session.slug, r.case, resources.cubin_sha256 if resources else None)
+            bound = bound_text(work, roofs, r.case.dtype.name, r.verdict.gflops)
+            made = replace(made, dram=dram_share(roofs, r.case, r.verdict.gflops), bound=bound)
+        rows.append(made)
+    return rows
 
 
 def _roofs(session: Session) -> Roofs | None:

@@ -137,5 +137,10 @@ def offered(ncu: str) -> set[str]:
 
 
 def among(metrics: Iterable[str], known: Collection[str]) -> list[str]:
-    """Those of the metrics that a GPU offers, each once; all if it is not known what it offers."""
-    return [m for m in dict.fromkeys(metrics) if not known or m in known or m.partition(".")[0] in known]
+    """Those of the metrics that a GPU offers, each once; all if it is not known what it offers. One without a
+    last part is derived of others, and not listed."""
+    return [
+        metric
+        for metric in dict.fromkeys(metrics)
+        if not known or "." not in metric or metric.partition(".")[0] in known
+    ]

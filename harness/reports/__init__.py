@@ -23,6 +23,7 @@ class Row:
         gflops: GFLOPS at the median; None if unknown, as are the next ones.
         cublas_ratio: speed relative to cuBLAS's.
         dram: of a case that DRAM bounds, the share of its bandwidth, measured in the same run.
+        bound: what bounds the case, as `bounds.bound_text`; empty if unknown.
         change, per_clock: relative change of the GFLOPS, and of the work per SM clock cycle.
         noise_floor, detectable: relative; the latter is the minimum detectable effect.
         verdict, reason: kind and reason code.
@@ -43,6 +44,7 @@ class Row:
     reason: str = ""
     failed: bool = False
     dram: float | None = None
+    bound: str = ""
 
     @property
     def outcome(self) -> str:
@@ -50,9 +52,7 @@ class Row:
         return self.verdict if self.reason in ("", *_PLAIN) else f"{self.verdict} {self.reason}"
 
 
-def row(
-    case: Case, verdict: Verdict, cublas_ratio: float | None, policy: Policy, dram: float | None = None
-) -> Row:
+def row(case: Case, verdict: Verdict, cublas_ratio: float | None, policy: Policy) -> Row:
     """The row of a judged case."""
     return Row(
         stage=case.listed.kernel.name,
@@ -68,7 +68,6 @@ def row(
         verdict=verdict.kind.value,
         reason=verdict.reason,
         failed=verdict.failed(policy) and verdict.reason != NO_BASELINE_FILE,
-        dram=dram,
     )
 
 

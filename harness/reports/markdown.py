@@ -74,15 +74,20 @@ def _rows(rows: Sequence[Row], kernels: Sequence[Kernel]) -> str:
     ordered = [row for group in in_order(rows, kernels).values() for row in group]
     return table_text(
         (
-            *("problem", "stage", "dtype", "config", "GFLOPS", "% of cuBLAS", "% of DRAM", "change"),
-            *("per clock", "noise floor", "MDE", "verdict"),
+            *("problem", "stage", "dtype", "config", "GFLOPS", "% of cuBLAS", "% of DRAM", "bound, %"),
+            *("change", "per clock", "noise floor", "MDE", "verdict"),
         ),
-        "llllrrrrrrrl",
+        "llllrrrrrrrrl",
         (
             (
                 *(row.problem, row.stage, row.dtype, row.config, gflops_text(row.gflops)),
-                *(share_text(row.cublas_ratio), share_text(row.dram), percent_text(row.change)),
-                *(percent_text(row.per_clock), noise_text(row.noise_floor), noise_text(row.detectable)),
+                *(share_text(row.cublas_ratio), share_text(row.dram), row.bound or "–"),
+                *(
+                    percent_text(row.change),
+                    percent_text(row.per_clock),
+                    noise_text(row.noise_floor),
+                    noise_text(row.detectable),
+                ),
                 f"**{row.outcome}**" if row.failed else row.outcome,
             )
             for row in ordered

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -19,21 +19,28 @@ from harness.reports.figures import gflops_text, noise_text, percent_text, share
 __all__ = ["Row", "fitted", "ladder_table", "room", "row"]
 
 _NARROW_CONFIG = 18
-# Wide and narrow; the message of a verdict contains all of them. % DRAM only where memory bounds a case.
-_DRAM = "% DRAM"
-_FIGURES = (
-    ("GFLOPS", "% cuBLAS", _DRAM, "change", "per clock", "noise", "MDE"),
-    ("GFLOPS", "% cuBLAS", _DRAM, "change", "MDE"),
-)
+# Wide and narrow; the message of a verdict contains all of them. % DRAM only where memory bounds a case, the
+# bound only where the roofs are known, and in a narrow table in place of the MDE.
+_FIGURES: Mapping[str, Callable[[Row], str]] = {
+    "GFLOPS": lambda one: gflops_text(one.gflops),
+    "% cuBLAS": lambda one: share_text(one.cublas_ratio),
+    "% DRAM": lambda one: share_text(one.dram),
+    "change": lambda one: percent_text(one.change),
+    "per clock": lambda one: percent_text(one.per_clock),
+    "noise": lambda one: noise_text(one.noise_floor),
+    "MDE": lambda one: noise_text(one.detectable),
+    "bound, %": lambda one: one.bound,
+}
+_WIDE_ONLY = ("per clock", "noise")
 _STYLES = {"PASS": "", "IMPROVED": "green", "NO_BASELINE": "yellow", "DRIFTED": "yellow"}
 
 
 def ladder_table(rows: Sequence[Row], width: int, color: bool, kernels: Sequence[Kernel] = ()) -> str:
     """The table as text: grouped by problem, all rows, failed ones marked with ``!``.
 
-    If it exceeds ``width`` (0: any will do), configs are wrapped after hyphens, and the change per clock and
-    the noise floor are omitted. Nothing is truncated: the table may be wider than requested. No line ends in
-    spaces; without ``color`` there are no control sequences.
+    If it exceeds ``width`` (0: any will do), configs are wrapped after hyphens, and the change per clock, the
+    noise floor and, beside bounds, the MDE are omitted. Nothing is truncated: the table may be wider than
+    requested. No line ends in spaces; without ``color`` there are no control sequences.
     """
     console = _console(color)
     table = _table(rows, kernels, narrow=False)
@@ -93,31 +100,26 @@ def _table(rows: Sequence[Row], kernels: Sequence[Kernel], narrow: bool) -> Tabl
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for name in ("  stage", "dtype", "config"):
         table.add_column(name, no_wrap=True)
-    heads = [name for name in _FIGURES[narrow] if name != _DRAM or any(one.dram for one in rows)]
-    for name in heads:
+    bounds = any(one.bound for one in rows)
+    left_out = {"% DRAM": not any(one.dram for one in rows), "bound, %": not bounds, "MDE": narrow and bounds}
+    left_out |= dict.fromkeys(_WIDE_ONLY, narrow)
+    shown = [name for name in _FIGURES if not left_out.get(name)]
+    for name in shown:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for problem, group in in_order(rows, kernels).items():
         table.add_row(Text(problem, style="bold"))
         for one in group:
             style = "red" if one.failed else _STYLES.get(one.verdict, "")
-            table.add_row(*_cells(one, narrow, _DRAM in heads), style=style)
+            table.add_row(
+                ("! " if one.failed else "  ") + one.stage,
+                one.dtype,
+                _broken(one.config) if narrow else one.config,
+                *(_FIGURES[name](one) for name in shown),
+                one.outcome.replace(" ", "\n") if narrow else one.outcome,
+                style=style,
+            )
     return table
-
-
-def _cells(one: Row, narrow: bool, dram: bool) -> tuple[str, ...]:
-    return (
-        ("! " if one.failed else "  ") + one.stage,
-        one.dtype,
-        _broken(one.config) if narrow else one.config,
-        gflops_text(one.gflops),
-        share_text(one.cublas_ratio),
-        *((share_text(one.dram),) if dram else ()),
-        percent_text(one.change),
-        *(() if narrow else (percent_text(one.per_clock), noise_text(one.noise_floor))),
-        noise_text(one.detectable),
-        one.outcome.replace(" ", "\n") if narrow else one.outcome,
-    )
 
 
 def _broken(config: str) -> str:

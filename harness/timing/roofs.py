@@ -11,7 +11,7 @@ THREADS = 256  # of a block of the probes of arithmetic and of shared memory
 _FMA = {(7, 5): 128, (8, 0): 128}
 _FMA_LATER = 256
 _TENSOR = {(8, 0): 2048, (8, 6): 512, (8, 7): 1024, (8, 9): 512, (9, 0): 4096, (10, 0): 8192, (12, 0): 512}
-_SHARED_BYTES = 128  # per SM and cycle: 32 banks of 4
+SHARED_BYTES = 128  # per SM and cycle: 32 banks of 4
 
 
 def work(rounds: int) -> Mapping[str, int]:
@@ -31,7 +31,7 @@ def arithmetic(capability: tuple[int, int], sms: int, bus: float, hz: float) -> 
     memory's pins."""
     found = {
         "f32": _FMA.get(capability, _FMA_LATER) * sms * hz,
-        "shared": _SHARED_BYTES * sms * hz,
+        "shared": SHARED_BYTES * sms * hz,
         "dram": bus,
     }
     if capability in _TENSOR:

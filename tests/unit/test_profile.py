@@ -17,11 +17,13 @@ from harness.compiler.static.files import StoreError
 from harness.counters import ncu as compared
 from harness.counters import profiler, seen
 from harness.counters.chosen import chosen
-from harness.counters.hardware import METRICS
+from harness.counters.hardware import GROUPS, METRICS
 from harness.counters.profiler import ProfileError
+from harness.counters.traffic import of_ncu
 from harness.model import F32
 from harness.project.selection import Choice
 from harness.reports.profile import Column, tables
+from harness.timing.bounds import Level, Roofs, bound, shares
 from tests.ladder import H200, LADDER, PROJECT, find_kernel
 
 try:
@@ -92,6 +94,31 @@ def test_the_table_shows_ratios_and_time() -> None:
     assert found["sectors per load"] == ["4"]
     assert "sectors per store" not in found
     assert found["achieved, %"] == ["97.25"]
+
+
+def test_what_ncu_wrote_on_an_h200_is_read() -> None:
+    """naive, warp_tiled, wmma in BF16 and split_k at 1024³: each a column, with every group of figures."""
+    found = launches((Path(__file__).parent / "recorded" / "ncu_h200_8d5e20e.csv").read_text())
+    assert [launch.name for launch in found] == [
+        *("gemm_naive", "gemm_warp_tiled", "gemm_wmma", "gemm_split_k"),
+    ]
+    said = tables([Column(launch.name, launch.values) for launch in found], "", 0)
+    assert all(f"\n{group}\n" in said for group in GROUPS)
+    cells = rows(said)
+    assert cells["sectors per load"] == ["2.5", "5.333", "16", "12"]
+    assert cells["bytes used per sector, load, B"] == ["26.4", "–", "–", "32"]  # cp.async; ncu has 128 of 32
+    assert cells["load wavefronts"] == ["0", "3,145,728", "851,969", "12,630,857"]
+    assert cells["achieved, %"] == ["93.66", "12.5", "12.5", "34.04"]
+    assert cells["L1 hit rate, %"][0] == "94.96"
+    assert cells["lg throttle"][0] == "12.59"
+    naive = of_ncu(found[0].values, 2 * 1024**3)
+    assert naive.dram == 8_395_520 + 256  # A and B once; C stays in L2
+    assert naive.shared == 128 * 67_267_584
+    roofs = Roofs({"f32": 65_980.0}, {"dram": 4105.0, "l2": 8328.0, "shared": 33_304.0}, "measured", 1044.0)
+    near = bound(shares(naive, roofs, "f32", 337.1e-6))
+    assert near is not None
+    assert near[0] is Level.SHARED
+    assert near[1] == pytest.approx(0.767, abs=0.001)
 
 
 def pair() -> list[Column]:

@@ -14,8 +14,9 @@ from harness.baselines import current, load, write
 from harness.commands.report import main
 from harness.model import Problem
 from harness.reports.markdown import BEGIN, END, NO_BASELINE, job_summary, readme_section, replaced
-from harness.reports.page.roofs import Roofs, dram_share
+from harness.reports.page.roofs import dram_share
 from harness.reports.terminal import Row, ladder_table, row
+from harness.timing.bounds import Roofs
 from harness.verdicts.judge import judge
 from harness.verdicts.vocabulary import Policy, Verdict, VerdictKind
 from tests.unit.samples import KERNELS as LADDER
@@ -69,7 +70,7 @@ def test_a_judged_case_becomes_a_row() -> None:
 
 def test_the_share_of_drams_bandwidth_is_shown_where_dram_bounds_a_case() -> None:
     of = replace(case("tiled"), problem=Problem(16, 16, 16, batch=100))
-    roofs = Roofs({"f32": 66_000.0}, {"DRAM": 4_200.0}, "measured")
+    roofs = Roofs({"f32": 66_000.0}, {"dram": 4_200.0}, "measured")
     seconds = 100 * 3 * 16 * 16 * 4 / 2.1e12  # half the bandwidth
     share = dram_share(roofs, of, of.gflops(seconds))
     assert share == pytest.approx(0.5)
@@ -148,13 +149,13 @@ def test_a_job_summary_says_red_first() -> None:
     assert "### Failed" in failed
     assert failed.count("\n| 4096x4096x4096 ") == 2
     assert (
-        f"| 4096x4096x4096 | register | f32 | {LONG} | 1,234 | 25.0 | – | -3.1 % | -0.1 % | 0.03 % "
+        f"| 4096x4096x4096 | register | f32 | {LONG} | 1,234 | 25.0 | – | – | -3.1 % | -0.1 % | 0.03 % "
         "| 1.04 % | **REGRESSED SLOWER_CONFIRMED** |" in failed
     )
     assert everything.count("\n| 256x256x256 ") == 3
     assert everything.count("\n| 4096x4096x4096 ") == 2
     columns = {line.count("|") for line in text.splitlines() if line.startswith("|")}
-    assert columns == {13}
+    assert columns == {14}
 
 
 def test_a_job_summary_is_green_only_where_something_was_judged() -> None:

@@ -13,9 +13,13 @@ import pytest
 
 from harness.baselines import BaselineError
 from harness.commands.report import main
+from harness.counters.hardware import TRAFFIC
+from harness.counters.seen import Seen
+from harness.counters.traffic import Known
 from harness.reports.page import charts, history, records, render, roofs, sources, spaces, tested, verdicts
 from harness.reports.page import pictures as pictures_page
 from harness.reports.page.sources import Content, Measured, Source
+from harness.timing.bounds import roofs_of
 from tests.ladder import LADDER, PROJECT
 from tests.unit import made_report, synthetic
 from tests.unit.made_report import CRASHED, SLOWER, WRONG
@@ -172,33 +176,35 @@ def test_a_case_that_is_not_declared_any_more_is_shown() -> None:
 
 
 def test_roofs_are_those_measured_else_the_datasheets() -> None:
-    sheet = roofs.roofs_of({"name": "NVIDIA H200"})
+    sheet = roofs_of({"name": "NVIDIA H200"})
     assert sheet is not None
-    assert (sheet.origin, sheet.bandwidths) == ("datasheet", {"DRAM": 4800.0})
-    own = roofs.roofs_of({"name": "NVIDIA H200", "roofs": made_report.ROOFS})
+    assert (sheet.origin, sheet.bandwidths) == ("datasheet", {"dram": 4800.0})
+    own = roofs_of({"name": "NVIDIA H200", "roofs": made_report.ROOFS})
     assert own is not None
     assert (own.origin, sorted(own.peaks)) == ("measured", ["bf16", "f32"])
-    assert own.bandwidths == {"shared memory": 33_000.0, "L2": 7000.0, "DRAM": 4300.0}
-    assert roofs.roofs_of({"name": "Test GPU 1000"}) is None
+    assert own.bandwidths == {"shared": 33_000.0, "l2": 7000.0, "dram": 4300.0}
+    assert roofs_of({"name": "Test GPU 1000"}) is None
     points = roofs.lines(own, ["f32", "bf16_bf16", "s8"])
     assert {p["dtype"] for p in points} == {"f32", "bf16_bf16"}
     ridge = max(p["x"] for p in points if p["dtype"] == "f32" and p["roof"].startswith("DRAM"))
     assert ridge == pytest.approx(65_000 / 4300, rel=1e-4)
 
 
-def test_the_nearest_roof_is_the_one_that_allows_least() -> None:
-    own = roofs.roofs_of({"roofs": made_report.ROOFS})
-    assert own is not None
-    for dtype, gflops, intensity, name in (
-        ("f32", 32_500.0, 100.0, "math"),
-        ("f32", 2150.0, 1.0, "DRAM"),
-        ("bf16_bf16", 400_000.0, None, "math"),
-    ):
-        found = roofs.nearest(own, dtype, gflops, intensity)
-        assert found is not None
-        assert found[0] == name
-        assert found[1] == pytest.approx(0.5)
-    assert roofs.nearest(own, "s8", 1.0, None) is None
+def test_a_case_has_its_bound_by_what_ncu_counted_of_its_binary(content: Content) -> None:
+    run = content.runs[0]
+    cubin = next(one for one in run.cases if one.case == SLOWER.id).info["cubin_sha256"]
+    speed = next(r["gflops"] for r in records.cases([run], DECLARED) if r["case"] == SLOWER.id)
+    seconds = SLOWER.flop / (1e9 * speed)
+    moved = 0.9 * 4300e9 * seconds  # bytes: nine tenths of the bandwidth
+    values = dict.fromkeys(TRAFFIC, 1.0) | {"dram__bytes_read.sum": moved, "dram__bytes_write.sum": 0.0}
+    for seen_of, bound, counted in ((cubin, "DRAM", "ncu"), ("0" * 64, "math", "estimated")):
+        known = Known({"nvidia-h200": {SLOWER.id: Seen(seen_of, values, {})}})
+        record = next(r for r in records.cases([run], DECLARED, known) if r["case"] == SLOWER.id)
+        assert (record["bound"], record["counted"]) == (bound, counted)
+        assert ("dram" in record) == (counted == "ncu")
+        if counted == "ncu":
+            assert record["of_bound"] == pytest.approx(90, abs=0.1)
+            assert record["dram"] == pytest.approx(SLOWER.flop / moved, rel=1e-3)
 
 
 def test_the_regression_of_a_series_is_found_at_its_file(content: Content) -> None:

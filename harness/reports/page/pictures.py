@@ -14,7 +14,7 @@ from harness.reports.page.records import Record
 from harness.reports.page.sources import Content
 
 _WIDTH = 620  # pixels
-_USED = ("source", "stage", "dtype", "problem", "best", "gflops", "compulsory", "requested")
+_USED = ("source", "stage", "dtype", "problem", "best", "gflops", "compulsory", "requested", "dram")
 
 
 def update(folder: Path, content: Content, kernels: Sequence[Kernel], check: bool) -> list[Path]:
@@ -43,7 +43,7 @@ def _wanted(content: Content, kernels: Sequence[Kernel]) -> Iterator[tuple[str, 
         if slug in seen:
             continue
         seen.add(slug)
-        measured = records.cases([source], declared)
+        measured = records.cases([source], declared, content.known)
         problem = records.usual_problem(measured)
         shown = _bare(r for r in measured if r["best"] and r["problem"] == problem)
         chosen = {"source": source.label, "problem": problem}

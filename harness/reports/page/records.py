@@ -7,15 +7,19 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from harness.baselines import gpu_slug
 from harness.counters.counts import expected_bytes
+from harness.counters.traffic import Known, requested
 from harness.model import Case, Config, DType, Kernel, Problem, find_problem, variant_name
 from harness.reports.markdown import SHOWN
-from harness.reports.page.roofs import lines, nearest, roofs_of
+from harness.reports.page.roofs import LEVELS, lines
 from harness.reports.page.sources import Measured, Source
+from harness.timing.bounds import Roofs, bound, roofs_of, shares
 
 Record = dict[str, Any]
 Variants = Mapping[str, tuple[int, Kernel, Config, DType]]
 
+NOTHING = Known()
 _PAD = re.compile(r"-?pad(\d+)")
 
 
@@ -29,19 +33,21 @@ def variants(kernels: Sequence[Kernel]) -> Variants:
     }
 
 
-def cases(sources: Iterable[Source], declared: Variants) -> list[Record]:
+def cases(sources: Iterable[Source], declared: Variants, known: Known = NOTHING) -> list[Record]:
     """A record for each case with samples, of every source.
 
     ``us`` is the median; ``share``: % of cuBLAS; ``speedup``: over the best ``naive`` of the same source and
     problem; ``best``: the fastest config of its stage and dtype; ``everywhere``: the config that is timed at
-    most problems; ``compulsory`` and ``requested``: FLOP per byte (see `_intensities`); ``roof``: the nearest
-    one, and the percentage of it, ``of_roof`` (see `nearest`).
+    most problems; ``compulsory``, ``requested`` and ``dram``: FLOP per byte (`_traffic`); ``levels``:
+    the percentage of each level's roof that is reached; ``bound``: the level that bounds the case, and
+    ``of_bound`` its percentage (`timing/bounds.py`); ``counted``: by what the traffic is known.
     """
-    return [record for source in sources for record in _of_source(source, declared)]
+    return [record for source in sources for record in _of_source(source, declared, known)]
 
 
-def _of_source(source: Source, declared: Variants) -> list[Record]:
-    found = [_record(source, one, declared) for one in source.cases if one.stats]
+def _of_source(source: Source, declared: Variants, known: Known) -> list[Record]:
+    roofs = roofs_of(source.machine)
+    found = [_record(source, one, declared, known, roofs) for one in source.cases if one.stats]
     _order_problems(found)
     for group in grouped(found, "stage", "dtype", "problem"):
         max(group, key=lambda r: float(r["gflops"]))["best"] = True
@@ -54,17 +60,13 @@ def _of_source(source: Source, declared: Variants) -> list[Record]:
         naive = min((r["us"] for r in group if r["stage"] == "naive"), default=None)
         for r in group:
             r["speedup"] = naive and digits(naive / r["us"], 4)
-    if roofs := roofs_of(source.machine):
-        for r in found:
-            if near := nearest(roofs, r["dtype"], r["gflops"], r.get("compulsory")):
-                r["roof"], r["of_roof"] = near[0], _percent(near[1])
     return found
 
 
-def _record(source: Source, one: Measured, declared: Variants) -> Record:
+def _record(source: Source, one: Measured, declared: Variants, known: Known, roofs: Roofs | None) -> Record:
     info, stats = one.info, one.stats
     names = names_of(one.case, info, declared)
-    median = float(info.get("median_s") or stats["median"])
+    median = _seconds(one)
     ratio = info.get("cublas_ratio")
     seen = {
         "mhz": info.get("sm_clock_mhz"),
@@ -85,7 +87,7 @@ def _record(source: Source, one: Measured, declared: Variants) -> Record:
         "gflops": digits(float(info["gflops"]), 6),
         "share": _percent(ratio),
         "best": False,
-        **_intensities(one.case, names["problem"], declared, info),
+        **_traffic(one, names["problem"], declared, gpu_slug(source.gpu), known, roofs),
         **{name: value for name, value in seen.items() if value is not None},
     }
 
@@ -111,18 +113,37 @@ def names_of(case: str, info: Mapping[str, Any], declared: Variants) -> Record:
     return {"stage": stage, "order": 999, "dtype": dtype_name, "config": label, "problem": problem}
 
 
-def _intensities(case: str, problem: str, declared: Variants, info: Mapping[str, Any]) -> Record:
-    """FLOP per byte: ``compulsory`` if each operand is read once and the result written once; ``requested``
-    for the bytes that a kernel asks for which reads each element once per block (`expected_bytes`)."""
-    found = declared.get(str(info.get("variant") or case.removesuffix(f"-{problem}")))
+def _traffic(
+    one: Measured, problem: str, declared: Variants, gpu: str, known: Known, roofs: Roofs | None
+) -> Record:
+    """What bounds a declared case, and FLOP per byte: ``compulsory`` if each operand is read once and the
+    result written once; ``requested`` of the sectors that its blocks ask for, as the emulated device counted,
+    or for the bytes of a kernel which reads each element once per block; ``dram`` as ncu counted."""
+    found = declared.get(str(one.info.get("variant") or one.case.removesuffix(f"-{problem}")))
     if found is None:
         return {}
     _, kernel, config, dtype = found
-    one = Case(kernel, dtype, config, find_problem(problem))
-    made = {"compulsory": one.flop / max(1, kernel.operation.compulsory_bytes(one.problem, dtype))}
+    of, cubin = Case(kernel, dtype, config, find_problem(problem)), one.info.get("cubin_sha256")
+    made: Record = {"compulsory": of.flop / max(1, kernel.operation.compulsory_bytes(of.problem, dtype))}
     if kernel.compiled and kernel.operation.plain_product:
-        made["requested"] = one.flop / max(1, sum(sum(b) for b in expected_bytes(one).values()))
-    return {name: digits(value, 4) for name, value in made.items()}
+        split = kernel.shape_of(config, dtype).split > 1  # what it adds to its workspace does not grow with K
+        counts = None if split else known.emulated.get(of.variant)
+        asked = requested(of, counts) if counts else sum(sum(b) for b in expected_bytes(of).values())
+        made["requested"] = of.flop / max(1, asked)
+    work = known.work(gpu, of, cubin)
+    if not work.estimated and work.dram:
+        made["dram"] = of.flop / work.dram
+    made = {name: digits(value, 4) for name, value in made.items()}
+    if roofs and (near := bound(reached := shares(work, roofs, dtype.name, _seconds(one)))):
+        made |= {"bound": LEVELS[near[0]], "of_bound": _percent(near[1])}
+        made["levels"] = {LEVELS[level]: _percent(share) for level, share in reached.items()}
+        made["counted"] = "estimated" if work.estimated else "ncu"
+    return made
+
+
+def _seconds(one: Measured) -> float:
+    """The median of a case."""
+    return float(one.info.get("median_s") or one.stats["median"])
 
 
 def _order_problems(found: Sequence[Record]) -> None:

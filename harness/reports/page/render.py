@@ -72,7 +72,7 @@ def heat_maps(content: Content, measured: Sequence[Record]) -> list[Space]:
 def datasets(content: Content, kernels: Sequence[Kernel]) -> dict[str, list[Record]]:
     """The records of every chart but that of single rounds, by name."""
     declared = records.variants(kernels)
-    measured = records.cases(content.sources, declared)
+    measured = records.cases(content.sources, declared, content.known)
     return {
         "cases": measured,
         "padding": records.padding(measured),

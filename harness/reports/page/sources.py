@@ -11,6 +11,8 @@ from harness.baselines import Baseline, BaselineError, load
 from harness.baselines.fields import File, checked, commit_of, machine_of, read_json
 from harness.baselines.history import of_boards
 from harness.baselines.store import history
+from harness.compiler.static.files import StoreError
+from harness.counters.traffic import Known
 from harness.gate.document import SCHEMA
 from harness.reports.page import tested
 from harness.reports.page.tested import Tested
@@ -62,7 +64,7 @@ class Compared:
 class Content:
     """All that a report shows: the given ``runs`` and ``comparisons``; the newest baseline of each board,
     ``baselines``; all numbered ones, by GPU model, oldest first, ``histories``; ``tuned`` spaces; and the
-    tests of given runs, ``tested``."""
+    tests of given runs, ``tested``; and what is counted of their cases, ``known``."""
 
     runs: tuple[Source, ...] = ()
     comparisons: tuple[Compared, ...] = ()
@@ -70,6 +72,7 @@ class Content:
     histories: Mapping[str, Sequence[Baseline]] = field(default_factory=dict)
     tuned: tuple[Tuned, ...] = ()
     tested: tuple[Tested, ...] = ()
+    known: Known = field(default_factory=Known)
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -101,8 +104,20 @@ def gather(root: Path, files: Iterable[Path] = ()) -> Content:
             runs.append(read_one)
         else:
             newest.append(read_one)
+    try:
+        known = Known.of(root)
+    except StoreError as error:
+        raise BaselineError(str(error)) from None
     return Content(
-        *(tuple(_named_apart(runs)), tuple(comparisons), tuple(_once(newest)), histories, tuned, tuple(tests))
+        *(
+            tuple(_named_apart(runs)),
+            tuple(comparisons),
+            tuple(_once(newest)),
+            histories,
+            tuned,
+            tuple(tests),
+        ),
+        known,
     )
 
 

@@ -3,7 +3,7 @@ const at = (id) => document.getElementById(id);
 const all = page.datasets.cases;
 const COLUMNS = [
   ["stage", "stage"], ["dtype", "dtype"], ["config", "config"], ["problem", "problem"],
-  ["gflops", "GFLOPS", 0], ["share", "% of cuBLAS", 1], ["speedup", "× naive", 2], ["us", "µs", 2], ["of_roof", "% of roof", 0], ["roof", "roof"],
+  ["gflops", "GFLOPS", 0], ["share", "% of cuBLAS", 1], ["speedup", "× naive", 2], ["us", "µs", 2], ["of_bound", "% of bound", 0], ["bound", "bound"],
   ["noise", "noise %", 2], ["change", "change %", 2], ["mhz", "MHz", 0], ["verdict", "verdict"],
 ];
 const number = (value, digits) =>
@@ -18,18 +18,75 @@ function remember(changes) {
   history.replaceState(null, "", state.size ? `#${state}` : location.pathname + location.search);
 }
 
+const views = new Map(); // what is drawn, by the id of its element
+
 async function draw(id, name, datasets, values = {}) {
   const element = at(id);
   if (!element) return;
   const spec = structuredClone(page.specs[name]);
   for (const parameter of spec.params ?? []) {
-    if (parameter.name in values) { parameter.value = values[parameter.name]; delete parameter.bind; }
+    if (parameter.bind?.element) delete parameter.bind;
+    if (parameter.name in values) parameter.value = values[parameter.name];
   }
   spec.datasets = datasets;
   spec.config.axis.labelLimit = Math.max(90, Math.min(330, element.clientWidth * 0.38));
   spec.config.legend.columns = Math.max(1, Math.floor(element.clientWidth / 150));
-  const { view } = await vegaEmbed(element, spec, { renderer: "svg", actions: false, logLevel: 1 });
-  view.addEventListener("click", (event, item) => { if (item?.datum?.case) openCase(item.datum.case, item.datum.source); });
+  views.get(id)?.finalize();
+  views.delete(id);
+  if (there[name] && !there[name](values)) { element.textContent = "Not measured."; return; }
+  const made = await vegaEmbed(element, spec, { renderer: "svg", actions: false, logLevel: 1 });
+  views.set(id, made);
+  made.view.addEventListener("click", (event, item) => { if (item?.datum?.case) openCase(item.datum.case, item.datum.source); });
+}
+
+// Whether a chart has anything to draw.
+const measured = (values) => all.filter((record) => Object.entries(values).every(([name, value]) => record[name] === value));
+const there = {
+  ladder: ({ source, problem, dtype, metric }) => measured({ source, problem, dtype, best: true }).some((record) => record[metric] != null),
+  sizes: ({ source, dtype, metric }) => measured({ source, dtype, everywhere: true }).some((record) => record[metric] != null),
+  roofline: ({ source, problem, dtype }) => measured({ source, problem, dtype, best: true }).some((record) => record.compulsory),
+  padding: ({ source, problem }) => page.datasets.padding.some((record) => record.source === source && record.problem === problem),
+};
+
+// The controls of a chart: parameter and id of the element. A chart is drawn again where one of them changes.
+const controls = (name) => (page.specs[name].params ?? [])
+  .filter((parameter) => parameter.bind?.element)
+  .map((parameter) => [parameter.name, parameter.bind.element.slice(1)]);
+const waiting = new Set();
+let drawing = Promise.resolve();
+
+function redraw(name) {
+  if (waiting.has(name)) return drawing;
+  waiting.add(name);
+  drawing = drawing.then(() => {
+    waiting.delete(name);
+    const values = Object.fromEntries(controls(name).map(([parameter, id]) => [parameter, at(id)?.value ?? ""]));
+    return draw(`chart-${name}`, name, page.datasets, values);
+  });
+  return drawing;
+}
+
+const distinct = (records, name) => [...new Set(records.map((record) => record[name]))];
+
+// Leaves those options of a control, and chooses one of them.
+function narrow(id, kept) {
+  const control = at(id);
+  if (!control) return;
+  for (const option of control.options) option.hidden = option.disabled = !kept.includes(option.value);
+  if (!kept.includes(control.value) && kept.length) control.value = kept[0];
+}
+
+// What can be chosen of the source that is chosen: its problems, that with most stages first, and their dtypes.
+function follow() {
+  const own = all.filter((record) => record.source === chosen());
+  const many = (problem) => own.filter((record) => record.best && record.problem === problem).length;
+  const problems = distinct(own, "problem").sort((a, b) => many(b) - many(a));
+  for (const name of ["ladder", "roofline"]) {
+    narrow(`${name}-problem`, problems);
+    narrow(`${name}-dtype`, distinct(own.filter((record) => record.problem === at(`${name}-problem`)?.value), "dtype"));
+  }
+  narrow("sizes-dtype", distinct(own, "dtype"));
+  narrow("padding-problem", distinct(page.datasets.padding.filter((record) => record.source === chosen()), "problem"));
 }
 
 function row(record) {
@@ -112,8 +169,8 @@ function facts(record, said) {
       ["% of cuBLAS", number(record.share, 1)], ["× naive", number(record.speedup, 2)]);
     if (record.mhz && !said) found.push(["SM clock", `${number(record.mhz, 0)} MHz, ${number(record.watts, 0)} W, ${number(record.celsius, 0)} °C`]);
     if (record.registers) found.push(["registers", `${record.registers} per thread, ${number(record.shared_bytes, 0)} bytes of shared memory per block`]);
-    if (record.roof) found.push(["nearest roof", `${record.roof}, ${number(record.of_roof, 1)} %`]);
-    if (record.compulsory) found.push(["FLOP per byte", `${number(record.requested, 2)} of the bytes requested, ${number(record.compulsory, 2)} of the compulsory ones`]);
+    if (record.bound) found.push(["bound", `${record.bound}: ${Object.entries(record.levels).map(([level, share]) => `${level} ${number(share, 1)} %`).join(", ")} of its roof (${record.counted === "ncu" ? "counted by ncu" : "estimated from a smaller problem"})`]);
+    if (record.compulsory) found.push(["FLOP per byte", `${number(record.requested, 2)} of the bytes requested, ${record.dram ? `${number(record.dram, 2)} of those that DRAM moved, ` : ""}${number(record.compulsory, 2)} of the compulsory ones`]);
   }
   return [...found, ...(said?.evidence ?? [])];
 }
@@ -187,6 +244,8 @@ async function start() {
       remember({ [event.target.id.slice("filter-".length)]: event.target.value });
       table();
     });
+    follow();
+    for (const id of ["source", "ladder-problem", "roofline-problem"]) at(id).addEventListener("input", follow);
     at("source").addEventListener("input", () => { remember({ source: chosen() }); table(); });
     at("case-close").onclick = closeCase;
     axes();
@@ -206,11 +265,11 @@ async function start() {
     root.colorScheme = (root.colorScheme || (dark ? "dark" : "light")) === "dark" ? "light" : "dark";
   };
   addEventListener("beforeprint", () => document.querySelectorAll("details.verdict").forEach((one) => { one.open = true; }));
-  const source = chosen();
   for (const name of Object.keys(page.specs)) {
-    if (page.datasets[name]?.length !== 0 && name !== "rounds") await draw(`chart-${name}`, name, page.datasets);
+    if (page.datasets[name]?.length === 0 || !at(`chart-${name}`)) continue;
+    await redraw(name);
+    for (const [, id] of controls(name)) at(id)?.addEventListener("input", () => redraw(name));
   }
-  if (source) at("source").dispatchEvent(new Event("input"));
   if (state.get("case")) await openCase(state.get("case"), state.get("source"));
   document.documentElement.dataset.drawn = "yes";
 }
