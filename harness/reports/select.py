@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from math import sqrt
 
 from harness.reports.figures import gflops_text, percent_text
 from harness.tuning.rules import refusals
 from harness.tuning.select import Selected
-from harness.tuning.table import BEST, BITS
+from harness.tuning.table import BEST, BITS, Block, block_of, weights_of
 
 SHOWN = 5  # variants that are compared in the text
+NEAR = 3  # measured sizes
 
 
 def selected_text(s: Selected) -> str:
@@ -23,7 +25,14 @@ def _basis(s: Selected) -> str:
         return "by the notes; nothing was measured"
     if s.measured:
         return f"{gflops_text(s.gflops)} GFLOPS, the fastest measured at this size"
-    return f"the fastest measured near it, at {s.found.rows[0].problem.id}"
+    return f"{gflops_text(s.gflops)} GFLOPS expected, by {s.found.rows[0].problem.id} and others"
+
+
+def _blocks(block: Block, s: Selected) -> str:
+    turns, of = block.turns(s.problem, s.sms), f"{block.rows}x{block.columns}"
+    matrices = f" of {block.matrices} matrices" if block.matrices > 1 else ""
+    split = f", a part of {block.split} of K each" if block.split > 1 else ""
+    return f"{turns:,} of {of}{matrices}{split}"
 
 
 def why_text(s: Selected) -> list[str]:
@@ -47,13 +56,13 @@ def _why(s: Selected) -> Iterator[str]:
             yield f"  {figure.variant.stage}: {gflops_text(figure.gflops)} GFLOPS, {behind}"
     else:
         yield "measured sizes near it, and their weight:"
-        weights = [1 / max(1, away) for away in s.found.distances]
-        for row, away, weight in zip(s.found.rows, s.found.distances, weights, strict=True):
+        near = zip(s.found.rows, s.found.distances, weights_of(s.found.distances), strict=True)
+        for row, away, weight in islice(near, NEAR):
             octaves = sqrt(away) / (4 << BITS)
-            yield f"  {row.problem.id}: {weight / sum(weights):.0%}, {octaves:.1f} octaves away"
-        yield f"speed of the variants measured at {s.found.rows[0].problem.id}, relative to the fastest:"
+            yield f"  {row.problem.id}: {weight:.0%}, {octaves:.1f} octaves away"
+        yield f"expected speed, relative to the fastest, and the most blocks of an SM, of {s.sms}:"
         for variant, estimate in s.found.ranked[:SHOWN]:
-            yield f"  {variant.stage}: {estimate / BEST:.1%}"
+            yield f"  {variant.stage}: {estimate / BEST:.1%}; {_blocks(block_of(variant), s)}"
     if s.library_gflops and s.gflops:
         share = s.gflops / s.library_gflops
         yield f"the library: {gflops_text(s.library_gflops)} GFLOPS, of which this is {share:.1%}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 THREADS = 256  # of a block of the probes of arithmetic and of shared memory
 
@@ -38,3 +39,13 @@ def arithmetic(capability: tuple[int, int], sms: int, bus: float, hz: float) -> 
         rate = _TENSOR[capability] * sms * hz
         found |= {"f16": rate, "bf16": rate, "tf32": rate / 2}
     return found
+
+
+def sms_of(machine: Mapping[str, Any]) -> int | None:
+    """The number of SMs by the roof of FP32 in a run's machine_info; None if none was measured."""
+    roof = (machine.get("roofs") or {}).get("f32", {})
+    if not (roof.get("arithmetic") and roof.get("mhz")):
+        return None
+    major, minor = map(int, str(machine["capability"]).split("."))
+    rate = _FMA.get((major, minor), _FMA_LATER) * float(roof["mhz"])
+    return round(1e3 * float(roof["arithmetic"]) / rate)

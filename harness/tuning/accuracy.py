@@ -82,7 +82,7 @@ def outcomes(selector: Selector) -> Iterator[Outcome]:
 def _left_out(selector: Selector, problem: Problem, there: dict[Variant, Figure]) -> Variant | None:
     dtype = next(iter(there)).dtype.name
     others = (f for f in selector.figures if f.problem != problem and f.variant in there)
-    table = tables(others, takes_all).get(key_of(problem, dtype))
+    table = tables(others, takes_all, selector.known.sms).get(key_of(problem, dtype))
     found = choose(table, problem, partial(_takes, problem)) if table else None
     return found.variant if found else None
 

@@ -12,6 +12,7 @@ from harness.baselines import BaselineError, current, gpu_slug, load, load_run
 from harness.model import Case, Kernel, Problem, find_problem, variant_name
 from harness.model.legality import GpuLimits
 from harness.project.loader import Project
+from harness.timing.roofs import sms_of
 from harness.tuning import stored
 from harness.tuning.rules import Variant
 from harness.tuning.survey import FILE as SURVEY
@@ -35,6 +36,7 @@ class Known:
             those of its newest baseline, then of the survey of advised configs, then of tuned spaces.
         library: GFLOPS of the library, by dtype and problem.
         rows: choices measured as a row of the baseline, by dtype and problem.
+        sms: how many SMs it has; None if no file says what they can do.
     """
 
     gpu: str
@@ -42,6 +44,7 @@ class Known:
     figures: tuple[Figure, ...] = ()
     library: Mapping[tuple[str, Problem], float] = field(default_factory=dict)
     rows: Mapping[tuple[str, Problem], Figure] = field(default_factory=dict)
+    sms: int | None = None
 
 
 def gpus(project: Project) -> list[str]:
@@ -117,6 +120,7 @@ def _measured(project: Project, gpu: str) -> Known:
         tuple(figure for figure in every if figure.variant.kernel.compiled),
         {(f.variant.dtype.name, f.problem): f.gflops for f in every if f.variant.kernel.library},
         {(f.variant.dtype.name, f.problem): f for f in every if f.variant.kernel.chooses},
+        next(filter(None, map(sms_of, machines)), None),
     )
 
 

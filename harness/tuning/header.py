@@ -8,12 +8,14 @@ from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 
+from harness.tuning import table as numbers
 from harness.tuning.figures import Known, SelectError
 from harness.tuning.rules import FIELDS, Rule, Variant, rules
 from harness.tuning.select import Selector
-from harness.tuning.table import BITS, NEIGHBOURS, SHIFT, WEIGHT, Table
+from harness.tuning.table import Table
 
 _KINDS = ("multiple_of", "at_least", "at_most", "square")
+_NUMBERS = ("BITS", "WEIGHT", "SHIFT", "USUAL", "NEAREST", "MOST", "STEPS", "BLOCK")
 _PLACE = re.compile(r"@(\w+)@")
 
 
@@ -26,7 +28,7 @@ def exported(selector: Selector) -> Selector:
         raise SelectError(
             f"{k.gpu}: no figures for a header; measure them with `nox -s baseline`, or name a measured GPU"
         )
-    return Selector(selector.kernels, Known(k.gpu, k.limits, kept, k.library))
+    return Selector(selector.kernels, Known(k.gpu, k.limits, kept, k.library, sms=k.sms))
 
 
 def header(selector: Selector) -> str:
@@ -44,22 +46,27 @@ def header(selector: Selector) -> str:
         * bool(left_out),
         "dtypes": ", ".join(dict.fromkeys(table.key[0] for table in tables)),
         "fields": ", ".join(FIELDS),
-        "bits": str(BITS),
-        "neighbours": str(NEIGHBOURS),
-        "weight": str(WEIGHT),
-        "shift": str(SHIFT),
+        **{name.lower(): str(getattr(numbers, name)) for name in _NUMBERS},
+        "unmeasured": str(numbers.OFFSET + numbers.CAUTION),
+        "sms": str(tables[0].sms),
         "most_rows": str(max(len(table.rows) for table in tables)),
         "rules": _lines(_rule(rule) for of in of_variant for rule in of) or "  {3, 0, 0},",
         "choices": _lines(_choices(variants, of_variant)),
         "columns": _lines(
-            ", ".join(str(variants.index(v)) for v in table.variants) + "," for table in tables
+            f"{{{variants.index(v)}, {usual}}},"
+            for table in tables
+            for v, usual in zip(table.variants, table.usual, strict=True)
         ),
         "rows": _lines(
             f"{{{', '.join(map(str, row.place))}}},  // {row.problem.id}"
             for table in tables
             for row in table.rows
         ),
-        "speeds": _lines(", ".join(map(str, row.speeds)) + "," for t in tables for row in t.rows),
+        "speeds": _lines(
+            " ".join(f"{{{speed}, {slower}}}," for speed, slower in zip(row.speeds, row.slower, strict=True))
+            for table in tables
+            for row in table.rows
+        ),
         "tables": _lines(_tables(tables)),
     }
     template = (files("harness.tuning") / "header.template").read_text(encoding="utf-8")

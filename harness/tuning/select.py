@@ -19,7 +19,7 @@ from harness.project.loader import Project, find, load
 from harness.tuning import notes, rules
 from harness.tuning.figures import Known, SelectError, known
 from harness.tuning.rules import Variant
-from harness.tuning.table import BEST, Figure, Found, Key, Table, choose, key_of, tables
+from harness.tuning.table import SMS, Figure, Found, Key, Table, choose, key_of, tables
 
 __all__ = ["SelectError", "Selected", "Selector", "select"]
 
@@ -35,6 +35,7 @@ class Selected:
         rule: the line of the notes that decided; empty if figures did.
         figures: those of the same dtype on the same problem, the fastest first.
         library_gflops: of the library on the same problem; None if it was not measured.
+        sms: of the GPU, as assumed where unknown.
     """
 
     problem: Problem
@@ -45,6 +46,7 @@ class Selected:
     rule: str = ""
     figures: tuple[Figure, ...] = ()
     library_gflops: float | None = None
+    sms: int = SMS
 
     @property
     def kernel(self) -> Kernel:
@@ -57,15 +59,12 @@ class Selected:
     @property
     def measured(self) -> bool:
         """Whether it was chosen by figures of this very problem size."""
-        return self.found is not None and not self.found.distances[0]
+        return self.found is not None and self.found.measured
 
     @property
     def gflops(self) -> float | None:
-        """The speed measured at this size, else the one that the neighbours' speeds let expect, GFLOPS; None
-        without figures."""
-        if self.found is None:
-            return None
-        return self.found.rows[0].best * self.found.ranked[0][1] / BEST
+        """The speed measured at this size, else the expected one, GFLOPS; None without figures."""
+        return self.found.gflops if self.found else None
 
 
 class Selector:
@@ -91,7 +90,7 @@ class Selector:
     @cached_property
     def tables(self) -> dict[Key, Table]:
         """Speeds by dtype, layout, and single matrices or batches."""
-        return tables(self.figures, takes_all)
+        return tables(self.figures, takes_all, self.known.sms)
 
     def variants(self, problem: Problem, dtype: DType) -> list[Variant]:
         """The declared variants that are legal on the GPU and take the problem. Raises SelectError, with the
@@ -136,6 +135,7 @@ class Selector:
             found,
             figures=tuple(sorted(best, key=lambda f: -f.gflops)),
             library_gflops=self.known.library.get((dtype.name, Problem(*size[:3], batch=size[3]))),
+            sms=self.known.sms or SMS,
         )
 
     def resolved(self, case: Case) -> Case:

@@ -35,7 +35,7 @@ from harness.tuning.figures import Known, SelectError, known
 from harness.tuning.header import header
 from harness.tuning.rules import FIELDS, Variant, refusals, rules
 from harness.tuning.select import Selector, select
-from harness.tuning.table import BITS, Figure, log2_fixed, place_of
+from harness.tuning.table import BITS, Figure, block_of, log2_fixed, place_of
 from tests.ladder import PROJECT
 from tests.unit.samples import find_kernel
 from tests.unit.synthetic import SLUG, case, five_runs, merged
@@ -119,10 +119,37 @@ def test_one_shape_does_not_outvote_its_neighbours() -> None:
     assert chosen("520x520x520", selector(figures)) == "large tile32"
 
 
-def test_a_config_without_a_figure_at_the_nearest_shape_is_not_compared() -> None:
-    far = figure(LARGE, Problem(4096, 4096, 4096), 1e9, config=1)
-    assert chosen("500x500x500", selector([*FIGURES, far])) == "large tile32"
-    assert chosen("4000x4000x4000", selector([*FIGURES, far])) == "large tile128"
+def test_a_config_measured_far_away_has_to_be_clearly_faster() -> None:
+    """Both tiles are the same, so only the figures differ."""
+    twin = kernel("twin", 32)
+    near, far = Problem(512, 512, 512), Problem(4096, 4096, 4096)
+    for share, expected in ((1.1, "large tile32"), (1.5, "twin tile32")):
+        figures = [figure(LARGE, near, 10.0), figure(LARGE, far, 10.0), figure(twin, far, 10.0 * share)]
+        of = selector(figures, LARGE, twin)
+        assert chosen("500x500x500", of) == expected
+        assert chosen("4000x4000x4000", of) == "twin tile32"
+
+
+def test_blocks_that_leave_the_last_turn_of_the_sms_empty_cost_a_turn() -> None:
+    """Tiles of 16 and 32, equally fast where both fill the SMs; with 11x11 tiles of 32, 13 of 108 SMs have a
+    second one."""
+    full = Problem(32 * 12, 32 * 9, 4096)  # 108 tiles of 32, 432 of 16
+    figures = [figure(SMALL, full, 10.0), figure(LARGE, full, 10.5)]
+    assert chosen("384x288x4000", selector(figures)) == "large tile32"
+    assert chosen("352x352x4096", selector(figures)) == "small tile16"
+    assert block_of(figures[1].variant).turns(Problem(352, 352, 4096), 108) == 2
+
+
+def test_a_short_c_with_a_long_k_asks_for_parts_of_k() -> None:
+    whole, parts = kernel("whole", 32), kernel("parts", 32, shape=_in_eight_parts)
+    figures = [figure(of, Problem(4096, 4096, 4096), speed) for of, speed in ((whole, 10.0), (parts, 9.0))]
+    of = selector(figures, whole, parts)
+    assert chosen("3000x3000x3000", of) == "whole tile32"
+    assert chosen("64x64x100000", of) == "parts tile32"
+
+
+def _in_eight_parts(config: Config, dtype: DType) -> BlockShape:
+    return BlockShape((16, 16), (config["TILE"], config["TILE"]), shared_bytes=0, split=8)
 
 
 def test_of_two_figures_the_first_counts() -> None:
@@ -142,9 +169,11 @@ def test_a_faster_kernel_that_refuses_the_problem_is_passed_over() -> None:
     assert [variant.kernel.name for variant in refused] == ["even"]
 
 
-def test_where_nothing_of_the_nearest_shape_takes_a_problem_the_next_decides() -> None:
+def test_where_nothing_of_the_nearest_shape_takes_a_problem_others_decide() -> None:
     figures = [figure(EVEN, Problem(512, 512, 512), 1.0), *FIGURES[:2]]
-    assert chosen("513x512x512", selector(figures, SMALL, LARGE, EVEN)) == "small tile16"
+    assert chosen("513x512x512", selector(figures, SMALL, LARGE, EVEN)) == "large tile32"
+    assert chosen("513x512x512", selector(figures[:2], SMALL, EVEN)) == "small tile16"
+    assert chosen("512x512x512-ld513.512.512", selector(figures, SMALL, LARGE, EVEN)) == "large tile32"
 
 
 def test_a_batch_is_chosen_by_batches_and_never_by_kernels_without() -> None:
@@ -157,7 +186,7 @@ def test_a_batch_is_chosen_by_batches_and_never_by_kernels_without() -> None:
 
 
 def test_a_grid_that_no_gpu_launches_is_refused() -> None:
-    of = selector(FIGURES[:2])
+    of = selector([figure(SMALL, Problem(64, 64, 64), 1e9), *FIGURES[1:2]])
     assert chosen(f"{65535 * 16}x8x8", of) == "small tile16"
     assert chosen(f"{65535 * 16 + 1}x8x8", of) == "large tile32"
     assert chosen(f"{65535 * 128}x8x8", of) == "large tile128"
@@ -338,8 +367,9 @@ def test_the_command_answers_in_a_line_and_says_why(
     assert "-D TILE_SIZE=32 -D PADDING=0" in why
     assert "the library: 13,744 GFLOPS, of which this is 100.0%" in why
     near = said(capsys, "3000x3000x3000", "--why", "--gpu", SLUG, "--project", project)
-    assert "the fastest measured near it, at 4096x4096x4096" in near
+    assert "GFLOPS expected, by 4096x4096x4096 and others)" in near
     assert "100%, 0.9 octaves away" in near
+    assert "tiled tile32-pad0: 100.0%; 82 of 32x32\n" in near
     assert "by the notes" in said(capsys, "64x64x64", "--gpu", "sm_80", "--project", project)
 
 
