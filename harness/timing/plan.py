@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LAUNCHES = 96  # queued at once: at most six entries each, and the launch queue holds about a thousand
+_ENTRIES = 6
 
 
 @dataclass(frozen=True)
@@ -47,3 +48,9 @@ class PairPlan:
     retries: int = 6
     spin: tuple[int, int] | None = None
     duty: float = 1.0
+
+
+def queued(parts: int = 1) -> int:
+    """How many rounds of a kernel and of a reference that makes ``parts`` launches are queued at once; a full
+    queue would block the host, and the GPU waits for the host."""
+    return max(1, LAUNCHES * _ENTRIES // (2 * _ENTRIES + parts - 1))

@@ -11,7 +11,7 @@ import pytest
 from harness.devices.cuda.pairing import time_pair
 from harness.reports.wording import message
 from harness.timing.duty import burst, rest
-from harness.timing.plan import PairPlan
+from harness.timing.plan import PairPlan, queued
 from harness.verdicts.evidence import Evidence
 from harness.verdicts.judge import judge
 from harness.verdicts.vocabulary import Policy
@@ -62,3 +62,10 @@ def test_another_duty_cycle_than_the_baseline_s_is_not_compared() -> None:
     assert f'nox -s baseline -- -k "[{case.id}]"' in message(verdict, Evidence(slow, stored))
     alike = dataclasses.replace(stored, duty=0.25)
     assert judge(slow, alike, Policy()).reason == "SLOWER"
+
+
+def test_a_library_call_of_many_launches_is_queued_less_often() -> None:
+    """Seen: 48 rounds of a batch of 1 398 101, 22 launches of cuBLAS each, never fitted into the queue."""
+    assert queued() == 48
+    for parts in (1, 2, 6, 22, 500, 5000):
+        assert queued(parts) == 1 or queued(parts) * (2 * 6 + parts - 1) <= 576

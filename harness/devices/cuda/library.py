@@ -39,6 +39,11 @@ def has(work: Work) -> bool:
     return work.dtype.output.name in _INTO.get(work.dtype.storage.name, ())
 
 
+def launches(problem: Problem) -> int:
+    """Launches of a call: cuBLAS counts the matrices of a batch by z of the grid, which is limited."""
+    return -(-problem.batch // 65535)
+
+
 def _data_type(dtype: np.dtype[Any]) -> int:
     """cudaDataType_t of a NumPy dtype. Raises ValueError for an unsupported one."""
     if dtype.name not in _DATA_TYPES:

@@ -20,12 +20,11 @@ from harness.devices import DeviceError
 from harness.devices.cuda.environment import Gpu, Telemetry
 from harness.timing.clocks import clocks, steady
 from harness.timing.duty import burst
-from harness.timing.plan import LAUNCHES, Plan
+from harness.timing.plan import LAUNCHES, Plan, queued
 from harness.timing.throttle import Batch, batches
 
 Enqueue = Callable[[Any], None]
 
-_BATCH = LAUNCHES // 2  # rounds queued at once, of kernel and reference
 _GATE_TIMEOUT_NS = 5_000_000_000
 _LEAST = 6  # rounds of a batch, however often the clock was throttled
 _SETTLE_SECONDS = 3.0
@@ -201,7 +200,7 @@ class Stopwatch:
             return enqueue
 
         def median(count: int) -> float:
-            batches = [self.batch(empties(count), None, _BATCH, "cold").kernel for _ in range(6)]
+            batches = [self.batch(empties(count), None, queued(), "cold").kernel for _ in range(6)]
             return float(np.median(batches))
 
         one, five = median(1), median(5)
@@ -213,9 +212,12 @@ class Stopwatch:
             self.settle()
             self.calibrate()
 
-    def measure(self, kernel: Enqueue, reference: Enqueue | None, plan: Plan) -> tuple[Rounds, int, bool]:
+    def measure(
+        self, kernel: Enqueue, reference: Enqueue | None, plan: Plan, parts: int = 1
+    ) -> tuple[Rounds, int, bool]:
         """Rounds at full clock, as many as planned; the number of discarded rounds; and whether too few are
-        left because the clock stayed low in all retries."""
+        left because the clock stayed low in all retries. ``parts``: launches that a call of the reference
+        makes, all of which have to find room in the queue."""
         self.ready()
         two = self.batch(kernel, reference, 2, plan.l2)
         one = max(float(np.median(two.kernel)), 1e-7)
@@ -233,7 +235,7 @@ class Stopwatch:
             clean = seen.at_full_clock()
             return Batch(rounds, lost + len(seen.kernel) - len(clean.kernel), now.span)
 
-        batches(run, burst(_BATCH, two.span / 2, plan.duty), _LEAST, plan.retries + 1, plan.duty)
+        batches(run, burst(queued(parts), two.span / 2, plan.duty), _LEAST, plan.retries + 1, plan.duty)
         return clean, len(seen.kernel) - len(clean.kernel), len(clean.kernel) < plan.least_rounds
 
     def sustain(self, kernel: Enqueue, seconds: float) -> dict[str, float | None]:

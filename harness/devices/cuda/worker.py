@@ -144,7 +144,8 @@ class Worker:
         with_reference = plan.reference and isinstance(kernel, Loaded) and library.has(work)
         self._checks.poison(data)
         began = time.monotonic()
-        clean, discarded, throttled = watch.measure(enqueue, reference if with_reference else None, plan)
+        beside = reference if with_reference else None
+        clean, discarded, throttled = watch.measure(enqueue, beside, plan, library.launches(work.problem))
         kept_busy = time.monotonic() - began
         sustained = watch.sustain(enqueue, plan.sustained) if plan.sustained else {}
         if work.problem.beta:  # Each launch has added to what the one before left: once more, from the start.
