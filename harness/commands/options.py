@@ -50,6 +50,21 @@ def add_options(add: Adds) -> None:
         metavar="X",
         help="slowdowns below X times the noise floor pass (default 3)",
     )
+    add(
+        "--margin",
+        default=None,
+        metavar="PCT",
+        help="smallest change that counts where a changed binary is paired with its baseline's commit "
+        "(default 0.5%%, or --max-slowdown)",
+    )
+    add(
+        "--pair-budget",
+        type=float,
+        default=None,
+        metavar="S",
+        help="seconds for timing such pairs, the most suspicious first; what is left is judged by the "
+        "baseline alone, and counted (default: as long as the measurements took, at least 30)",
+    )
     add("--allow-no-baseline", action="store_true", help="cases without a baseline pass, and are listed")
     add(
         "--allow-orphans",

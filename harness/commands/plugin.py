@@ -52,9 +52,9 @@ class Hooks:
         """The device to run on; the suite's own tests use it to replay recorded samples."""
 
 
-def _percent(text: str) -> float:
+def _percent(option: str, text: str, example: str) -> float:
     try:
-        return share(text, f"--max-slowdown {text!r}", "1.5%")
+        return share(text, f"{option} {text!r}", example)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
 
@@ -156,6 +156,9 @@ def _check_numbers(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--time-limit {limit}: must be more than 0 seconds")
     if not 0 <= config.option.sustained <= 10:
         raise pytest.UsageError(f"--sustained {config.option.sustained}: must be 0 to 10 seconds")
+    budget = config.option.pair_budget
+    if budget is not None and not 0 <= budget < math.inf:
+        raise pytest.UsageError(f"--pair-budget {budget}: must be 0 seconds or more, such as 60")
     written = (("--job-summary", summary), ("--benchmark-json", config.option.benchmark_json))
     for option, path in written:
         if path and not Path(path).absolute().parent.is_dir():
@@ -174,7 +177,9 @@ def _policy(config: pytest.Config) -> Policy:
     if checks:
         policy = replace(policy, compare_fail=tuple(map(_compare_fail, checks)))
     if config.option.max_slowdown is not None:
-        policy = replace(policy, min_change=_percent(config.option.max_slowdown))
+        policy = replace(policy, min_change=_percent("--max-slowdown", config.option.max_slowdown, "1.5%"))
+    if config.option.margin is not None:
+        policy = replace(policy, margin=_percent("--margin", config.option.margin, "0.5%"))
     if config.option.noise_factor is not None:
         policy = replace(policy, noise_factor=config.option.noise_factor)
     return policy
@@ -195,7 +200,13 @@ def _open_device(config: pytest.Config, session: Session) -> None:
             if not config.option.allow_busy:
                 session.busy = session.gpu.busy
             if isinstance(session.gpu, PairingDevice):
-                session.against = Against(session.gpu, session.capability, session.plan.l2, session.project)
+                session.against = Against(
+                    session.gpu,
+                    session.capability,
+                    session.plan.l2,
+                    session.project,
+                    budget=config.option.pair_budget,
+                )
                 config.add_cleanup(session.against.close)
             return
         except NoDevice as error:

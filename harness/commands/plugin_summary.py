@@ -25,6 +25,7 @@ from harness.project.names import nothing_fits
 from harness.ptx.native.build import describe, library
 from harness.reports import Row, row
 from harness.reports.bounds import bound_text
+from harness.reports.changed import changed_text
 from harness.reports.check import (
     CheckRow,
     answered_text,
@@ -253,6 +254,7 @@ def _notes(session: Session) -> list[str]:
         entries = [e for r in session.results if (e := session.baseline.entry(r.case.id))]
         if strange := [e.board_spread for e in entries if is_strange(e, session.gpu.info.board)]:
             notes.append(strange_text(strange, len(entries)))
+    notes += filter(None, [changed_text(r.evidence for r in session.results)])
     if session.policy.allow_orphans and (orphans := session.orphans):
         notes.append(f"{len(orphans)} orphans in the baseline: {', '.join(orphans)}")
     notes += [text for result in session.results if (text := _sustained(result))]

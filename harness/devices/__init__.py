@@ -81,6 +81,9 @@ def run_all(device: Device, cases: Sequence[Case], inputs: Sequence[Inputs]) -> 
     return [device.run(case, given) for case, given in zip(cases, inputs, strict=True)]
 
 
+Step = Callable[[str], None]
+
+
 class TimingDevice(Protocol):
     """A device with a clock. Raises DeviceError."""
 
@@ -97,8 +100,8 @@ class PairingDevice(Protocol):
 
     def pair(self, base: Case, case: Case, plan: PairPlan) -> PairedSamples: ...
 
-
-Step = Callable[[str], None]
+    def prepare_pairs(self, pairs: Iterable[tuple[Case, Case]], step: Step = ...) -> None:
+        """Compiles bases and cases. ``step`` is called with the name of each variant and its base's."""
 
 
 class Gpu(TimingDevice, PairingDevice, Protocol):
@@ -108,9 +111,6 @@ class Gpu(TimingDevice, PairingDevice, Protocol):
 
     def prepare(self, cases: Iterable[Case], step: Step = ...) -> dict[str, str]:
         """Compiles; the errors by variant. ``step`` is called with the name of each variant, twice."""
-
-    def prepare_pairs(self, pairs: Iterable[tuple[Case, Case]], step: Step = ...) -> None:
-        """Compiles bases and cases. ``step`` is called with the name of each variant and its base's."""
 
     def facts(self) -> dict[str, Any]:
         """What the worker knows of libraries, as ``machine_info`` tells it."""

@@ -1,14 +1,16 @@
-"""Times a suspected regression side by side with the commit its baseline was measured at."""
+"""Times changed cases side by side with the commits that their baselines were measured at."""
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from harness.baselines import BaselineEntry
 from harness.compiler.errors import ToolchainError
-from harness.devices import PairingDevice
-from harness.gate.compare import compare
+from harness.devices import DeviceError, PairingDevice
+from harness.gate.compare import Row, compare
 from harness.gate.pairs import Pair, pairs_of
 from harness.model import Case
 from harness.project.commit import Commit, CommitError, checked_out
@@ -17,18 +19,40 @@ from harness.timing.looks import Rule
 from harness.timing.plan import PairPlan
 from harness.verdicts.paired import BASE_UNUSABLE, NO_PAIR, SAME_BINARY, Paired
 
+LEAST_SECONDS = 30.0  # for pairs, however few cases were timed
+
+Step = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A ``case`` to be paired with the commit of its baseline's ``entry``; ``margin``: the smallest change
+    that counts, relative."""
+
+    case: Case
+    entry: BaselineEntry
+    margin: float
+
 
 class Against:
     """Pairs cases with the commits of their baselines; each commit is checked out once.
 
-    Must be closed, which removes the checkouts.
+    ``budget``: seconds for timing all pairs of a `pair`; None: as long as the measurements before took, and
+    at least LEAST_SECONDS. Must be closed, which removes the checkouts.
     """
 
     def __init__(
-        self, device: PairingDevice, capability: tuple[int, int], l2: str, project: Project, seed: int = 0
+        self,
+        device: PairingDevice,
+        capability: tuple[int, int],
+        l2: str,
+        project: Project,
+        seed: int = 0,
+        budget: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._device, self._capability, self._project, self._seed = device, capability, project, seed
-        self._plan = PairPlan((), l2=l2)
+        self._plan, self._budget, self._clock = PairPlan((), l2=l2), budget, clock
         self._open = contextlib.ExitStack()
         self._commits: dict[str, Commit | CommitError] = {}
 
@@ -47,31 +71,76 @@ class Against:
             raise found
         return found
 
-    def __call__(self, case: Case, entry: BaselineEntry, threshold: float) -> Paired:
-        """The result of the paired comparison. The margin is half the gate's ``threshold`` for the case,
-        since a suspected regression exceeds the whole threshold."""
-        if case.chosen_for and entry.info.get("chosen") != case.choice:
-            return _none(f"{case.choice} was chosen, and {entry.info.get('chosen')} when it was measured")
-        if entry.dirty:
-            return _none(f"the baseline was measured with uncommitted changes to {entry.commit[:12]}")
-        try:
-            commit = self._commit(entry.commit)
-            (pair,) = pairs_of([case], commit, self._capability)
-        except (CommitError, ToolchainError) as error:
-            return _none(str(error))
-        if pair.outcome == SAME_BINARY:
-            return Paired(*SAME_BINARY, commit=commit.sha)
-        if pair.outcome is not None:
-            return _none(pair.detail)
-        return self._timed(pair, commit, Rule(delta=min(threshold / 2, 0.5)))
+    def pair(
+        self, wanted: Sequence[Wanted], measured_seconds: float, step: Step = lambda what: None
+    ) -> dict[str, Paired]:
+        """The result of each case, by id; in this order while there is time, NO_PAIR with the reason
+        afterwards, and where no pair is possible. ``measured_seconds``: what the measurements before took."""
+        found: dict[str, Paired] = {}
+        groups: dict[tuple[str, float], list[Case]] = {}
+        for each in wanted:
+            if why := _impossible(each):
+                found[each.case.id] = _none(why)
+            else:
+                groups.setdefault((each.entry.commit, each.margin), []).append(each.case)
+        compiled = []
+        for (name, margin), cases in groups.items():
+            try:
+                commit = self._commit(name)
+                pairs = pairs_of(cases, commit, self._capability)
+            except (CommitError, ToolchainError) as error:
+                found |= {case.id: _none(str(error)) for case in cases}
+                continue
+            found |= {p.case.id: _untimed(p, commit) for p in pairs if p.outcome is not None}
+            if timed := [p for p in pairs if p.outcome is None]:
+                compiled.append((commit, Rule(delta=margin, error=Rule.error / len(groups)), timed))
+        both = [(p.base, p.case) for _, _, pairs in compiled for p in pairs if p.base]
+        if both:
+            with contextlib.suppress(DeviceError):  # reported again when it is timed
+                self._device.prepare_pairs(both)
+        seconds = max(LEAST_SECONDS, measured_seconds) if self._budget is None else self._budget
+        end = self._clock() + seconds
+        for commit, rule, pairs in compiled:  # one comparison: its controls and its error are of all of them
+            result = compare(
+                self._device, pairs, rule, self._seed, self._plan, step=step, late=lambda: self._clock() > end
+            )
+            found |= {row.case.id: _timed(row, commit, rule, seconds) for row in result.rows}
+        return found
 
-    def _timed(self, pair: Pair, commit: Commit, rule: Rule) -> Paired:
-        (row,) = compare(self._device, [pair], rule, self._seed, self._plan).rows
-        if row.outcome == BASE_UNUSABLE:
-            return _none(row.detail)
-        found = Paired(*row.outcome, detail=row.detail, commit=commit.sha, delta=rule.delta)
-        f = row.finding
-        return replace(found, change=f.change, interval=f.interval) if f else found
+
+def _impossible(wanted: Wanted) -> str:
+    """Why a case cannot be paired, as far as its baseline tells; else empty."""
+    case, entry = wanted.case, wanted.entry
+    if case.chosen_for and entry.info.get("chosen") != case.choice:
+        return f"{case.choice} was chosen, and {entry.info.get('chosen')} when it was measured"
+    if entry.dirty:
+        return f"the baseline was measured with uncommitted changes to {entry.commit[:12]}"
+    return ""
+
+
+def _untimed(pair: Pair, commit: Commit) -> Paired:
+    if pair.outcome == SAME_BINARY:
+        return Paired(*SAME_BINARY, commit=commit.sha)
+    return _none(pair.detail)
+
+
+def _timed(row: Row, commit: Commit, rule: Rule, seconds: float) -> Paired:
+    if row.outcome == NO_PAIR:
+        return _none(f"the {seconds:.0f} s for pairs were used up (--pair-budget)")
+    if row.outcome == BASE_UNUSABLE:
+        return _none(row.detail)
+    found = Paired(*row.outcome, detail=row.detail, commit=commit.sha, delta=rule.delta)
+    f, samples = row.finding, row.samples
+    if f is None:
+        return found
+    return replace(
+        found,
+        change=f.change,
+        interval=f.interval,
+        log_ratios=samples.log_ratios,
+        resolution=samples.resolution,
+        miss=f.miss,
+    )
 
 
 def _none(why: str) -> Paired:

@@ -16,6 +16,7 @@ from harness.timing.schedule import stretch
 from harness.verdicts.paired import (
     FASTER,
     JUDGED,
+    NO_PAIR,
     SAME_BINARY,
     SLOWER,
     UNDECIDED,
@@ -96,9 +97,11 @@ def compare(
     plan: PairPlan,
     busy: Callable[[], list[str]] = list,
     step: Callable[[str], None] = lambda what: None,
+    late: Callable[[], bool] = lambda: False,
 ) -> Comparison:
     """Times and judges. ``plan``: everything but the order of launches; ``busy``: lists other GPU processes;
-    ``step`` is called for each interim analysis of a case.
+    ``step`` is called for each interim analysis of a case. Once it is ``late``, no other pair is begun: those
+    left, the last ones, are NO_PAIR, and what is inconclusive stays so.
 
     If a control differs by more than half of delta, nothing is judged. Identical builds are cases with the
     same cubin, or if there are none, the base's own build twice.
@@ -107,7 +110,7 @@ def compare(
     controls = _judged(timing, _controls(pairs), control_rule(rule), CONTROL)
     unfit = _unfit(controls)
     changed = [pair for pair in pairs if pair.outcome is None]
-    judged = {} if unfit else {row.case.id: row for row in _judged(timing, changed, rule, "case")}
+    judged = {} if unfit else {row.case.id: row for row in _judged(timing, changed, rule, "case", late)}
     if others := busy():
         unfit = unfit or f"other processes used the GPU meanwhile: {'; '.join(others)}"
     rows = tuple(
@@ -168,12 +171,22 @@ class _Timing:
             self._step(f"{'control ' * (salt == CONTROL)}{case.id}")
 
 
-def _judged(timing: _Timing, pairs: Sequence[Pair], rule: Rule, salt: str) -> list[Row]:
+def _judged(
+    timing: _Timing,
+    pairs: Sequence[Pair],
+    rule: Rule,
+    salt: str,
+    late: Callable[[], bool] = lambda: False,
+) -> list[Row]:
     by_id = {pair.case.id: pair for pair in pairs}
     looks: dict[str, list[PairedSamples]] = {case: [] for case in by_id}
     errors: dict[str, DeviceError] = {}
+    left_out: set[str] = set()
 
     def more(case: str, look: int) -> tuple[Sequence[float], float] | None:
+        if not look and late():
+            left_out.add(case)
+            return None
         pair = by_id[case]
         assert pair.base is not None
         try:
@@ -184,9 +197,12 @@ def _judged(timing: _Timing, pairs: Sequence[Pair], rule: Rule, salt: str) -> li
         looks[case].append(added)
         return added.log_ratios, total(looks[case]).resolution
 
-    found = decide(list(by_id), more, rule)
+    found = decide(list(by_id), more, rule, late)
     return [
-        _row(pair.case, found.get(case), tuple(looks[case]), errors.get(case)) for case, pair in by_id.items()
+        Row(pair.case, NO_PAIR, "no time was left")
+        if case in left_out
+        else _row(pair.case, found.get(case), tuple(looks[case]), errors.get(case))
+        for case, pair in by_id.items()
     ]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from harness.compiler.errors import CompileError
@@ -49,7 +51,19 @@ def pairs_of(
     both = dict.fromkeys(_variant(case) for case in (*ours, *bases) if isinstance(case, Case))
     built = dict(zip(both, compiled(list(both), arch(capability)), strict=True))
     limits = GpuLimits.of(capability)
+    differing = {
+        _variant(base): None
+        for case, base in zip(ours, bases, strict=True)
+        if isinstance(base, Case) and _cubin(built[_variant(base)]) != _cubin(built[_variant(case)])
+    }
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # into the cache, all at once
+        for variant in differing:
+            pool.submit(compile_ptx, *variant, arch(capability))
     return [_pair(case, base, built, commit, limits) for case, base in zip(ours, bases, strict=True)]
+
+
+def _cubin(built: Binary | CompileError) -> bytes | None:
+    return built.cubin if isinstance(built, Binary) else None
 
 
 def _variant(case: Case) -> Variant:

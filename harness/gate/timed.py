@@ -1,30 +1,34 @@
-"""From a timed case to a verdict: measure, judge, confirm a suspected regression in a new process, record.
+"""From timed cases to verdicts: measure, judge, pair what has changed, confirm in a new process, record.
 
 Knows neither pytest nor CUDA, only a device that can `time`, a baseline and a policy.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from harness.baselines import Baseline, BaselineEntry
 from harness.devices import DeviceError, TimingDevice
+from harness.gate.against import Wanted
 from harness.model import Case
 from harness.timing.measurement import Measurement
 from harness.timing.plan import Plan
 from harness.verdicts.drift import differences
-from harness.verdicts.evidence import Evidence, conclude, confirmed, recorded
-from harness.verdicts.judge import CONFIRMED
-from harness.verdicts.paired import Paired
+from harness.verdicts.evidence import Evidence, conclude, recorded
+from harness.verdicts.judge import HIGHER_CLOCK, is_baselines, judge
+from harness.verdicts.paired import UNSETTLED, Paired
 from harness.verdicts.vocabulary import Observation, Policy, Verdict, VerdictKind
 
 
 class PairsWithBaseline(Protocol):
-    """Times a case side by side with the commit of its baseline."""
+    """Times cases side by side with the commits of their baselines (`against.Against`)."""
 
-    def __call__(self, case: Case, entry: BaselineEntry, threshold: float) -> Paired: ...
+    def pair(
+        self, wanted: Sequence[Wanted], measured_seconds: float, step: Callable[[str], None] = ...
+    ) -> dict[str, Paired]: ...
 
 
 @dataclass(frozen=True)
@@ -96,39 +100,10 @@ def run(
     busy: Callable[[], Sequence[str]] = tuple,
     says: Callable[[str], None] = lambda what: None,
 ) -> Result:
-    """Times and judges one case; a failure of the device becomes a verdict, not an exception.
-
-    A suspected regression is measured again in a new process, and if confirmed, ``against`` compares it with
-    the baseline's commit. ``now`` returns this run's machine_info, to report what has changed; ``busy`` lists
-    other GPU processes; ``says`` is told what is done again.
-    """
-    entry = baseline.entry(case.id) if baseline else None
-    reference = entry.reference if entry else None
-    policy = policy.of_kernel(case.kernel.threshold)
-    evidence = Evidence(reference=reference, stored=baseline is not None)
-    try:
-        m = device.time(case, plan)
-        evidence = replace(evidence, first=observation(case, m), others=tuple(busy()))
-        verdict = conclude(evidence, policy)
-        if verdict.kind is not VerdictKind.REGRESSED or not (baseline and entry and reference):
-            return Result(case, verdict, evidence, policy, m)
-        # One process can be unlucky (memory layout, another process's burst); two in a row are unlikely to
-        # be.
-        says(f"{case.id} again, in a new process")
-        device.restart()
-        m = device.time(case, plan)
-        second = observation(case, m)
-        unlike = differences(baseline.machine_of(entry), reference, now(), second)
-        evidence = replace(evidence, second=second, differences=unlike)
-        verdict = confirmed(evidence, policy)
-        if verdict.reason == CONFIRMED and against and verdict.threshold is not None:
-            says(f"{case.id} side by side with its baseline's commit")
-            evidence = replace(evidence, paired=against(case, entry, verdict.threshold))
-        evidence = replace(evidence, others=tuple(busy()))
-        return Result(case, conclude(evidence, policy), evidence, policy, m)
-    except DeviceError as error:
-        evidence = replace(evidence, error=(error.code, str(error)))
-        return Result(case, conclude(evidence, policy), evidence, policy)
+    """`run_all` for one case."""
+    found: list[Result] = []
+    run_all(device, [case], found.append, baseline, policy, plan, now, against, busy, says)
+    return found[0]
 
 
 def run_all(
@@ -142,11 +117,131 @@ def run_all(
     against: PairsWithBaseline | None = None,
     busy: Callable[[], Sequence[str]] = tuple,
     says: Callable[[str], None] = lambda what: None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """`run` for every case of one device. A case is taken from ``cases`` when the device is free for it, so
-    that several devices can share them; ``done`` is told each result, maybe later and in another order."""
+    """Times and judges cases on one device; a failure of the device becomes a verdict, not an exception.
+
+    A case is taken from ``cases`` when the device is free for it, so that several devices can share them;
+    ``done`` is told each result, maybe later and in another order. First every case is measured. Then those
+    whose binary is not the baseline's are compared with the baseline's commit by ``against``, the most
+    suspicious ones first; then what is slower than the baseline, and not than that commit, is measured again
+    in a new process, the same for all of them: one process can be unlucky (memory layout, another process's
+    burst), two in a row are unlikely to be.
+
+    ``now`` returns this run's machine_info, to report what has changed; ``busy`` lists other GPU processes;
+    ``says`` is told what is done besides measuring once.
+    """
+    began, left = clock(), list[_Judging]()
     for case in cases:
-        done(run(device, case, baseline, policy, plan, now, against, busy, says))
+        entry = baseline.entry(case.id) if baseline else None
+        judging = _Judging(case, entry, policy.of_kernel(case.kernel.threshold), baseline is not None)
+        judging.measure(device, plan)
+        judging.see(busy)
+        if judging.needs_more(against is not None):
+            left.append(judging)
+        else:
+            done(judging.result)
+    measured_seconds = clock() - began
+    left.sort(key=_Judging.suspicion)
+    if against and (changed := [each for each in left if each.changed]):
+        wanted = [Wanted(e.case, e.stored, e.policy.pair_margin) for e in changed]
+        pairs = against.pair(
+            wanted, measured_seconds, lambda what: says(f"{what} side by side with its baseline's commit")
+        )
+        for each in changed:
+            each.evidence = replace(each.evidence, paired=pairs.get(each.case.id))
+    if again := [each for each in left if each.to_confirm]:
+        device.restart()
+        machine: Mapping[str, Any] = {}
+        for each in again:
+            says(f"{each.case.id} again, in a new process")
+            each.measure(device, plan)
+            machine = machine or now()
+            each.compare_machines(baseline, machine)
+    for each in left:
+        each.see(busy)
+        done(each.result)
+
+
+@dataclass
+class _Judging:
+    """A case on the way to its verdict; ``policy`` is the one for its kernel."""
+
+    case: Case
+    entry: BaselineEntry | None
+    policy: Policy
+    has_baseline: bool
+    evidence: Evidence = field(init=False)
+    measurement: Measurement | None = None
+
+    def __post_init__(self) -> None:
+        reference = self.entry.reference if self.entry else None
+        self.evidence = Evidence(reference=reference, stored=self.has_baseline)
+
+    @property
+    def stored(self) -> BaselineEntry:
+        assert self.entry is not None  # what needs more has a baseline
+        return self.entry
+
+    @property
+    def verdict(self) -> Verdict:
+        return conclude(self.evidence, self.policy)
+
+    @property
+    def result(self) -> Result:
+        failed = self.evidence.error is not None
+        return Result(
+            self.case, self.verdict, self.evidence, self.policy, None if failed else self.measurement
+        )
+
+    def measure(self, device: TimingDevice, plan: Plan) -> None:
+        """The first time, or once more."""
+        try:
+            self.measurement = device.time(self.case, plan)
+        except DeviceError as error:
+            self.evidence = replace(self.evidence, error=(error.code, str(error)))
+            return
+        seen = observation(self.case, self.measurement)
+        e = self.evidence
+        self.evidence = replace(e, second=seen) if e.first else replace(e, first=seen)
+
+    def see(self, busy: Callable[[], Sequence[str]]) -> None:
+        """Who else uses the GPU."""
+        others = dict.fromkeys((*self.evidence.others, *busy()))
+        self.evidence = replace(self.evidence, others=tuple(others))
+
+    def compare_machines(self, baseline: Baseline | None, machine: Mapping[str, Any]) -> None:
+        e = self.evidence
+        if baseline and e.reference and e.second:
+            unlike = differences(baseline.machine_of(self.stored), e.reference, machine, e.second)
+            self.evidence = replace(e, differences=unlike)
+
+    @property
+    def changed(self) -> bool:
+        """Whether the binary is not the baseline's, or is launched in another way."""
+        e = self.evidence
+        return bool(e.first and e.reference and not is_baselines(e.first, e.reference))
+
+    def needs_more(self, can_pair: bool) -> bool:
+        """Whether one measurement does not decide."""
+        e, verdict = self.evidence, self.verdict
+        if e.error or e.others or e.reference is None:
+            return False
+        if verdict.kind is VerdictKind.AMBIGUOUS and verdict.reason != HIGHER_CLOCK:
+            return False
+        return verdict.kind is VerdictKind.REGRESSED or (self.changed and can_pair)
+
+    def suspicion(self) -> float:
+        """The lower, the more suspicious: the change of the GFLOPS in thresholds."""
+        verdict = self.verdict
+        return (verdict.change or 0.0) / (verdict.threshold or 1.0)
+
+    @property
+    def to_confirm(self) -> bool:
+        """Whether it is slower than the baseline, and the pair has not said that the code is."""
+        e = self.evidence
+        slower = judge(e.first, e.reference, self.policy).kind is VerdictKind.REGRESSED if e.first else False
+        return slower and (e.paired is None or e.paired.outcome in UNSETTLED)
 
 
 def observation(case: Case, m: Measurement) -> Observation:
@@ -207,6 +302,7 @@ def extra_info(result: Result) -> dict[str, Any]:
         "change_per_clock": v.per_clock,
         "threshold": v.threshold,
         "noise_floor": v.noise_floor,
+        "per_cycle": v.per_cycle,
         **m.extra,
     }
     if m.resources is not None:

@@ -60,11 +60,11 @@ def message(v: Verdict, e: Evidence) -> str:
 def path(e: Evidence) -> str:
     """The steps that led to the verdict."""
     steps = ["compared with the baseline" if e.reference else "no baseline"]
-    if e.second:
-        steps.append("repeated in a new process")
     if e.paired:
         no_pair = e.paired.outcome == NO_PAIR
         steps.append("no pair" if no_pair else f"paired with commit {e.paired.commit[:12]}")
+    if e.second:
+        steps.append("repeated in a new process")
     return ", ".join(steps)
 
 
@@ -170,16 +170,22 @@ def reproduce(case_id: str) -> str:
 
 def _figures(v: Verdict, o: Observation) -> str:
     between = f", of it {100 * v.board_spread:.2g} % between boards" if v.board_spread else ""
+    beyond = f"{100 * (v.threshold or 0):.2g} %{' per clock' * v.per_cycle}{between}"
     per_clock = "" if v.per_clock is None else f"per clock {percent_text(v.per_clock, 2)}; "
     return (
         f"{o.case_id}: {gflops_text(v.gflops)} GFLOPS, baseline {gflops_text(v.baseline_gflops)} "
-        f"({percent_text(v.change, 2)}; {per_clock}threshold {100 * (v.threshold or 0):.2g} %{between}, "
+        f"({percent_text(v.change, 2)}; {per_clock}threshold {beyond}, "
         f"noise floor {100 * (v.noise_floor or 0):.2g} %)"
     )
 
 
 def _plain(v: Verdict, e: Evidence, o: Observation) -> str:
-    return _figures(v, o)
+    return f"{_figures(v, o)}; {paired_text(e.paired)}" if e.paired else _figures(v, o)
+
+
+def _same_per_clock(v: Verdict, e: Evidence, o: Observation) -> str:
+    where = f"{o.sm_clock_mhz:.0f} MHz instead of {_then(e).sm_clock_mhz:.0f}"
+    return f"{_figures(v, o)}; slower only by the clock, {where} ({reasons_text(o.clock_event_reasons)})"
 
 
 def _impossible(v: Verdict, e: Evidence, o: Observation) -> str:
@@ -248,7 +254,7 @@ def _shared(v: Verdict, e: Evidence, o: Observation) -> str:
 
 
 def _not_confirmed(v: Verdict, e: Evidence, o: Observation) -> str:
-    return f"{_figures(v, o)}; a first measurement of {percent_text(v.first_change)} was not confirmed"
+    return f"{_plain(v, e, o)}; a first measurement of {percent_text(v.first_change)} was not confirmed"
 
 
 def _same_code(v: Verdict, e: Evidence, o: Observation) -> str:
@@ -265,8 +271,8 @@ def _drift(e: Evidence) -> str:
 
 
 def _confirmed(v: Verdict, e: Evidence, o: Observation) -> str:
-    """What a new process confirmed, and the result of the paired comparison."""
-    text = f"{_figures(v, o)}; confirmed in a new process"
+    """The result of the paired comparison, and what a new process confirmed."""
+    text = f"{_figures(v, o)}{'; confirmed in a new process' if e.second else ''}"
     if e.paired:
         text += f"; {paired_text(e.paired)}"
         if v.kind is VerdictKind.DRIFTED and v.reason != "LOWER_CLOCK":
@@ -328,6 +334,8 @@ _MESSAGES: dict[str, Callable[[Verdict, Evidence, Observation], str]] = {
     "OTHER_L2_POLICY": _other_l2,
     "OTHER_DUTY_CYCLE": _other_duty,
     "WITHIN_THRESHOLD": _plain,
+    **dict.fromkeys((WITHIN.reason, FASTER.reason, SAME_BINARY.reason), _plain),
+    "SAME_PER_CLOCK": _same_per_clock,
     "FASTER": _plain,
     "SLOWER": _suspected,
     "COMPARE_FAIL": _compare_fail,

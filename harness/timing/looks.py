@@ -91,11 +91,16 @@ def look_at(estimates: Mapping[str, Estimate], rule: Rule, look: int, others: in
 More = Callable[[str, int], tuple[Sequence[float], float] | None]
 
 
-def decide(cases: Sequence[str], more: More, rule: Rule) -> dict[str, Finding]:
-    """The last finding of each case; none for a case with too few complete blocks."""
+def decide(
+    cases: Sequence[str], more: More, rule: Rule, late: Callable[[], bool] = lambda: False
+) -> dict[str, Finding]:
+    """The last finding of each case; none for a case with too few complete blocks. No further interim
+    analysis is begun once it is ``late``."""
     found: dict[str, Finding] = {}
     seen: dict[str, list[float]] = {case: [] for case in cases}
     for look in range(rule.looks):
+        if look and late():
+            break
         pending = [c for c in seen if c not in found or found[c].kind is PairedKind.AMBIGUOUS]
         estimates = {}
         for case in pending:

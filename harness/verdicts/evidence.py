@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator
 
 from harness.model import find_problem
 from harness.verdicts.drift import Difference
-from harness.verdicts.judge import CONFIRMED, broken, confirm, judge, settle, shared, unpaired
+from harness.verdicts.judge import CONFIRMED, beside, broken, confirm, judge, settle, shared, unpaired
 from harness.verdicts.paired import Paired, of_older
 from harness.verdicts.vocabulary import Observation, Policy, Reference, Verdict
 
@@ -56,17 +56,20 @@ def conclude(e: Evidence, policy: Policy) -> Verdict:
     verdict = confirmed(e, policy)
     if e.others:
         return shared(verdict)
+    if e.paired is not None and policy.pairs:
+        verdict = beside(verdict, e.paired)
     if verdict.reason != CONFIRMED or e.second is None or e.reference is None:
         return verdict
-    if e.paired is not None:
+    if e.paired is not None and not policy.pairs:
         verdict = settle(verdict, e.paired)
     if verdict.reason != CONFIRMED:
         return verdict
-    return unpaired(verdict, e.second, e.reference, decisive=any(d.decisive for d in e.differences))
+    decisive = any(d.decisive for d in e.differences)
+    return unpaired(verdict, e.second, e.reference, decisive=decisive, excuse=not policy.pairs)
 
 
 def confirmed(e: Evidence, policy: Policy) -> Verdict:
-    """The verdict without a paired comparison, which is needed if the reason is CONFIRMED."""
+    """The verdict without a paired comparison."""
     if e.first is None:
         raise ValueError("a case that was not measured cannot be judged")
     verdict = judge(e.first, e.reference, policy, stored=e.stored)
@@ -85,8 +88,8 @@ _SEEN = (
     *("l2", "duty", "cubin_sha256"),
 )
 _OF_BASELINE = (
-    *("median_s", "gflops", "noise_floor", "cubin_sha256", "l2", "duty", "sm_clock_mhz"),
-    *("launch", "board_spread"),
+    *("median_s", "gflops", "noise_floor", "cycle_noise_floor", "cubin_sha256", "l2", "duty"),
+    *("sm_clock_mhz", "launch", "board_spread"),
 )
 
 
@@ -115,6 +118,11 @@ def recorded(e: Evidence, policy: Policy) -> dict[str, Any]:
 
 def _seen(o: Observation) -> dict[str, Any]:
     return {name: getattr(o, name) for name in _SEEN}
+
+
+def _policy(given: Any) -> Any:
+    """Older versions paired only what was slower than the threshold."""
+    return {"pairs": False, **given} if isinstance(given, dict) else given
 
 
 def _pair(given: Any) -> Any:
@@ -153,7 +161,7 @@ class _Recorded(BaseModel):
     """The evidence in a run's JSON. Older runs store the kernel's own threshold next to the policy, no
     ``flop`` and no ``library``, and differences as text."""
 
-    policy: Policy
+    policy: Annotated[Policy, BeforeValidator(_policy)]
     launch: str
     stored: bool
     baseline: _Baseline | None
@@ -202,7 +210,7 @@ def recall(info: Mapping[str, Any], seconds: Sequence[float]) -> tuple[Evidence,
         reference,
         e.stored,
         last if first else None,
-        e.paired,
+        e.paired and e.paired.again(),
         tuple(Difference(d, decisive=d in e.decisive) if isinstance(d, str) else d for d in e.differences),
         e.others,
         e.error,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from harness.verdicts.paired import Paired, settled
+from harness.verdicts.paired import FASTER, NO_PAIR, SAME_BINARY, UNDECIDED, WITHIN, Paired, settled
 from harness.verdicts.vocabulary import (
     NO_BASELINE_FILE,
     NOT_IN_BASELINE,
@@ -25,6 +25,9 @@ from harness.verdicts.vocabulary import (
 CONFIRMED = (
     "SLOWER_CONFIRMED"  # the one reason after which a paired comparison with the baseline's commit decides
 )
+WITHIN_THRESHOLD, HIGHER_CLOCK = "WITHIN_THRESHOLD", "HIGHER_CLOCK"
+_NOT_SLOWER = (WITHIN, FASTER, SAME_BINARY)  # verdicts of pairs
+_GREEN = (VerdictKind.PASS, VerdictKind.IMPROVED)
 CLOCK_TOLERANCE = 0.01  # relative; the clock of a case varies less between runs on an H200
 # NVML's hardware slowdown, software and hardware thermal slowdown and power brake: never normal operation.
 _HEAT = 0x008 | 0x020 | 0x040 | 0x080
@@ -40,7 +43,7 @@ def judge(o: Observation, reference: Reference | None, policy: Policy, *, stored
         return Verdict(VerdictKind.AMBIGUOUS, "IMPOSSIBLE_SAMPLE")
     if len(o.seconds) < MIN_SAMPLES:
         return Verdict(VerdictKind.AMBIGUOUS, "TOO_FEW_SAMPLES")
-    verdict = Verdict(VerdictKind.PASS, "WITHIN_THRESHOLD", gflops=o.gflops)
+    verdict = Verdict(VerdictKind.PASS, WITHIN_THRESHOLD, gflops=o.gflops)
     heat = o.clock_event_reasons & _HEAT
     if o.throttled or (heat and _clock(o, reference) in (None, "lower")):
         return verdict.to(VerdictKind.AMBIGUOUS, "THROTTLED")
@@ -55,27 +58,53 @@ def judge(o: Observation, reference: Reference | None, policy: Policy, *, stored
 
 def _compare(o: Observation, reference: Reference, policy: Policy, verdict: Verdict) -> Verdict:
     change = reference.median_s / o.median - 1
-    threshold = policy.threshold(reference.noise_floor) + reference.board_spread
-    per_clock = None
+    of_seconds = policy.threshold(reference.noise_floor) + reference.board_spread
+    threshold, floor, per_clock = of_seconds, reference.noise_floor, None
     if reference.sm_clock_mhz and o.sm_clock_mhz:
         per_clock = (1 + change) * reference.sm_clock_mhz / o.sm_clock_mhz - 1
+    per_cycle = per_clock is not None and steadier_in_cycles(reference)
+    if per_cycle and reference.cycle_noise_floor is not None:
+        floor = reference.cycle_noise_floor
+        threshold = policy.threshold(floor) + reference.board_spread
     verdict = replace(
         verdict,
         change=change,
         per_clock=per_clock,
         threshold=threshold,
-        noise_floor=reference.noise_floor,
+        noise_floor=floor,
         board_spread=reference.board_spread,
+        per_cycle=per_cycle,
         baseline_gflops=reference.gflops,
     )
-    if change < -threshold:
+    fewer = per_clock is not None and per_clock < -threshold  # work per clock cycle
+    # More cycles at a higher clock may be no slower: that is told below.
+    slower = change < -of_seconds or (per_cycle and fewer and change < 0)
+    # The clock alone is the machine's, unless another binary may have lowered it by drawing more power.
+    only_the_clock = slower and per_cycle and not fewer and is_baselines(o, reference)
+    if slower and not only_the_clock:
         return verdict.to(VerdictKind.REGRESSED, "SLOWER")
     for check in policy.compare_fail:
         if exceeded := check.exceeded(o.seconds, reference.stats):
             return replace(verdict.to(VerdictKind.REGRESSED, "COMPARE_FAIL"), exceeded=exceeded)
-    if _clock(o, reference) == "higher" and per_clock is not None and per_clock < -threshold:
-        return verdict.to(VerdictKind.AMBIGUOUS, "HIGHER_CLOCK")
-    return verdict.to(VerdictKind.IMPROVED, "FASTER") if change > threshold else verdict
+    if only_the_clock:
+        return verdict.to(VerdictKind.PASS, "SAME_PER_CLOCK")
+    if _clock(o, reference) == "higher" and fewer:
+        return verdict.to(VerdictKind.AMBIGUOUS, HIGHER_CLOCK)
+    return verdict.to(VerdictKind.IMPROVED, "FASTER") if change > of_seconds else verdict
+
+
+def steadier_in_cycles(reference: Reference) -> bool:
+    """Whether the baseline's runs agree better in SM cycles than in seconds, as where the clock varies and
+    arithmetic limits: then work per clock cycle is judged."""
+    floor = reference.cycle_noise_floor
+    return floor is not None and floor < reference.noise_floor
+
+
+def is_baselines(o: Observation, reference: Reference) -> bool:
+    """Whether our code is the baseline's: the binary byte-identical and launched in the same way, or a
+    library's. An unknown launch counts as equal."""
+    same = o.cubin_sha256 is not None and o.cubin_sha256 == reference.cubin_sha256
+    return o.library or (same and reference.launch in (None, o.launch))
 
 
 def _clock(o: Observation, reference: Reference | None) -> str | None:
@@ -97,11 +126,9 @@ def confirm(first: Verdict, second: Observation, reference: Reference, policy: P
         return repeated
     if repeated.kind is not VerdictKind.REGRESSED:
         return replace(repeated.to(VerdictKind.PASS, "NOT_CONFIRMED"), first_change=first.change)
-    if second.library:
-        return repeated.to(VerdictKind.DRIFTED, "LIBRARY_SLOWER")
-    same = second.cubin_sha256 is not None and second.cubin_sha256 == reference.cubin_sha256
-    if same and reference.launch in (None, second.launch):
-        return repeated.to(VerdictKind.DRIFTED, "SAME_BINARY_SLOWER")
+    if is_baselines(second, reference):
+        reason = "LIBRARY_SLOWER" if second.library else "SAME_BINARY_SLOWER"
+        return repeated.to(VerdictKind.DRIFTED, reason)
     return repeated.to(VerdictKind.REGRESSED, CONFIRMED)
 
 
@@ -114,17 +141,45 @@ def settle(confirmed: Verdict, paired: Paired) -> Verdict:
     return confirmed.to(*outcome) if outcome else confirmed
 
 
-def unpaired(confirmed: Verdict, o: Observation, reference: Reference, *, decisive: bool) -> Verdict:
+def beside(verdict: Verdict, paired: Paired) -> Verdict:
+    """The verdict on a case of another binary than the baseline's, from what the baseline tells, confirmed if
+    it was slower, and from the paired comparison.
+
+    The pair tells whether the code is slower; the baseline, if the code is not, whether the machine is. A
+    pair that cannot tell is no pass where the case is slower for certain, or possibly by more than the
+    threshold; where it is neither, the baseline decides.
+    """
+    outcome = paired.outcome
+    if outcome == NO_PAIR:
+        return verdict
+    if outcome == UNDECIDED and paired.interval and verdict.threshold is not None:
+        low, high = paired.interval
+        if low <= 0 and high <= verdict.threshold:
+            if verdict.reason != CONFIRMED:
+                return verdict
+            outcome = WITHIN
+    if verdict.reason == CONFIRMED or outcome not in _NOT_SLOWER:
+        return verdict.to(*(settled(outcome) or verdict.outcome))
+    if outcome == FASTER and (verdict.kind in _GREEN or verdict.reason == HIGHER_CLOCK):
+        return verdict.to(*FASTER)
+    return verdict.to(*outcome) if verdict.reason in (WITHIN_THRESHOLD, HIGHER_CLOCK) else verdict
+
+
+def unpaired(
+    confirmed: Verdict, o: Observation, reference: Reference, *, decisive: bool, excuse: bool
+) -> Verdict:
     """The verdict on a confirmed regression if no paired comparison was possible.
 
     It stands if the machine has not changed. At a lower clock a compute-bound kernel takes as many cycles as
     before; one that takes more cycles has regressed; for one that takes fewer, as memory-bound kernels do,
-    the comparison is inconclusive. ``decisive``: a setting differs that may change the number of cycles."""
+    the comparison is inconclusive. ``decisive``: a setting differs that may change the number of cycles.
+    ``excuse``: as many cycles at a lower clock are drift, as runs of older versions have it; else that is
+    inconclusive, too, since another binary may have lowered the clock by drawing more power."""
     per_clock, threshold = confirmed.per_clock, confirmed.threshold
     if _clock(o, reference) == "lower" and per_clock is not None and threshold is not None:
-        if abs(per_clock) <= threshold:
+        if abs(per_clock) <= threshold and excuse:
             return confirmed.to(VerdictKind.DRIFTED, "LOWER_CLOCK")
-        if per_clock > threshold:
+        if per_clock >= -threshold:
             return confirmed.to(VerdictKind.AMBIGUOUS, "LOWER_CLOCK")
     return confirmed.to(VerdictKind.AMBIGUOUS, "OTHER_SETTINGS") if decisive else confirmed
 

@@ -3,9 +3,9 @@ them for a suspected regression. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from harness.timing.interval import PairedKind
+from harness.timing.interval import Estimate, PairedKind
 from harness.verdicts.vocabulary import Outcome, VerdictKind
 
 # Without timing.
@@ -22,6 +22,8 @@ UNDECIDED = Outcome(VerdictKind.AMBIGUOUS, "PAIR_AMBIGUOUS")
 UNFIT = Outcome(VerdictKind.AMBIGUOUS, "MACHINE_UNFIT")
 WRONG = Outcome(VerdictKind.WRONG, "OUTPUT")
 
+# After these, a case that is slower than its baseline is measured again: the code may not be to blame.
+UNSETTLED = (NO_PAIR, SAME_BINARY, WITHIN, FASTER, UNDECIDED)
 JUDGED = (SAME_BINARY, SLOWER, FASTER, WITHIN, UNDECIDED)
 _CLAIMS = {
     PairedKind.SLOWER: SLOWER,
@@ -59,6 +61,8 @@ class Paired:
         change: relative change of the time, positive if the working tree is slower.
         interval: the confidence interval of that change.
         delta: the margin, relative.
+        log_ratios, resolution, miss: the blocks, the timer's resolution and the case's share of the error
+            probability, from which the verdict follows; none in runs of older versions.
     """
 
     kind: VerdictKind
@@ -68,10 +72,23 @@ class Paired:
     change: float | None = None
     interval: tuple[float, float] | None = None
     delta: float | None = None
+    log_ratios: tuple[float, ...] = ()
+    resolution: float = 0.0
+    miss: float | None = None
 
     @property
     def outcome(self) -> Outcome:
         return Outcome(self.kind, self.reason)
+
+    def again(self) -> Paired:
+        """Judged once more from the blocks, if there are any."""
+        if not self.log_ratios or self.miss is None or self.delta is None:
+            return self
+        estimate = Estimate.of(self.log_ratios, self.resolution)
+        clear = estimate.p_value(self.delta) <= self.miss
+        kind, reason = outcome_of(estimate.claim(self.delta) if clear else PairedKind.AMBIGUOUS)
+        interval = estimate.interval(self.miss)
+        return replace(self, kind=kind, reason=reason, change=estimate.change, interval=interval)
 
 
 # The verdict on a confirmed regression, by the verdict on the pair; unchanged for any other.

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from pytest_benchmark.stats import Stats
 
 DEFAULT_MIN_CHANGE = 0.01
+DEFAULT_MARGIN = 0.005  # of a paired comparison, which sees half of what two runs can tell apart
 # How far beyond the threshold, in noise floors, a slowdown must be for both measurements to detect it in 95 %
 # of runs: for normal medians, the 95 % quantile of (median of 5 - lesser of 2 others) / range of the 5, after
 # E. Lord, "The use of range in place of standard deviation in the t-test", Biometrika 34, 1947.
@@ -181,6 +182,10 @@ class Policy:
         allow_no_baseline, allow_orphans: whether NO_BASELINE and ORPHAN pass.
         fail_on_drift: whether DRIFTED fails.
         compare_fail: the user's own checks.
+        margin: the smallest change that counts in a paired comparison, relative; None: ``min_change`` if
+            given, else 0.5 %.
+        pairs: whether every case whose binary has changed is paired with its baseline's commit; runs of
+            older versions paired only what was slower than the threshold.
     """
 
     min_change: float | None = None
@@ -189,6 +194,14 @@ class Policy:
     allow_orphans: bool = False
     fail_on_drift: bool = True
     compare_fail: tuple[CompareFail, ...] = ()
+    margin: float | None = None
+    pairs: bool = True
+
+    @property
+    def pair_margin(self) -> float:
+        """The margin of paired comparisons."""
+        known = (self.margin, self.min_change, DEFAULT_MARGIN)
+        return next(margin for margin in known if margin is not None)
 
     def of_kernel(self, threshold: float | None) -> Policy:
         """This policy for a kernel with a ``threshold`` of its own; an option of the run takes precedence."""
@@ -219,6 +232,7 @@ class Verdict:
         change: relative change of the GFLOPS from the reference (-0.03: 3 % slower).
         per_clock: relative change of the work per SM clock cycle, if both clocks are known.
         threshold, noise_floor, board_spread: relative, too; the threshold includes the last one.
+        per_cycle: whether these are of the work per SM clock cycle, which decided; else of the GFLOPS.
         gflops, baseline_gflops: GFLOPS at the medians.
         first_change: ``change`` of the first measurement, if a second did not confirm it.
         exceeded: the user's own check that failed.
@@ -231,6 +245,7 @@ class Verdict:
     threshold: float | None = None
     noise_floor: float | None = None
     board_spread: float = 0.0
+    per_cycle: bool = False
     gflops: float | None = None
     baseline_gflops: float | None = None
     first_change: float | None = None

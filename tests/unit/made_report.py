@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 
 from harness.baselines import Baseline, current, load, write
 from harness.devices import DeviceError
+from harness.gate.against import Wanted
 from harness.gate.compare import compare
 from harness.gate.document import document
 from harness.gate.pairs import Pair
@@ -109,13 +111,23 @@ def run(baseline: Baseline) -> dict[str, Any]:
     made["commit_info"] = dict(baseline.commit_info)
     made[UNUSABLE], device = [], Planted(baseline)
     for case in cases(baseline):
-        result = timed(device, case, baseline, Policy(), Plan(), dict, lambda *_: slower)
+        result = timed(device, case, baseline, Policy(), Plan(), dict, Pairs(slower))
         info = extra_info(result)
         if result.measurement is None:
             made[UNUSABLE].append(info)
         else:
             made["benchmarks"].append(synthetic.record(case, result.measurement) | {"extra_info": info})
     return made
+
+
+class Pairs:
+    """Finds what is given of SLOWER, the only changed case."""
+
+    def __init__(self, slower: Paired) -> None:
+        self.slower = slower
+
+    def pair(self, wanted: Sequence[Wanted], measured_seconds: float, step: Any = None) -> dict[str, Paired]:
+        return {each.case.id: self.slower for each in wanted if each.case == SLOWER}
 
 
 def cases(baseline: Baseline) -> list[Case]:

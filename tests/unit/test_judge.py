@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from harness.reports.wording import message, orphans_text
 from harness.verdicts.evidence import Evidence
 from harness.verdicts.judge import confirm, judge
 from harness.verdicts.vocabulary import CompareFail, Policy, Verdict, VerdictKind
+from tests.unit import synthetic
 from tests.unit.samples import select
 from tests.unit.synthetic import NEW, OLD, case, observed, reference
 
@@ -283,3 +285,57 @@ def test_a_quiet_case_detects_little_more_than_its_threshold() -> None:
 def test_figures_read_the_same_everywhere() -> None:
     assert [gflops_text(g) for g in (None, 8838.4, 999.94, 12.345)] == ["–", "8,838", "999.9", "12.35"]
     assert [percent_text(p) for p in (None, -0.031, 0.0)] == ["–", "-3.1 %", "+0.0 %"]
+
+
+# Seconds or cycles
+
+VARIES: dict[str, Any] = {"run_clocks_mhz": [1000.0, 1010.0, 990.0, 1005.0, 995.0], "sm_clock_mhz": 1000.0}
+
+
+def in_cycles(median: float, mhz: float, cubin: str = OLD, **stored: Any) -> Verdict:
+    """Of a baseline whose runs agree in cycles and differ by 2 % in seconds, unless ``stored`` says more."""
+    medians = [10.0 / mhz for mhz in VARIES["run_clocks_mhz"]]
+    info = {"noise_floor": noise_floor(medians), "run_medians": medians, **VARIES, **stored}
+    entry = synthetic.entry(TILED, 0.01, cubin=OLD)
+    entry = dataclasses.replace(entry, info={**entry.info, **info})
+    return judge(observed(TILED, median, sm_clock_mhz=mhz, cubin=cubin), entry.reference, POLICY)
+
+
+@pytest.mark.parametrize("cubin", [OLD, NEW])
+def test_runs_that_agree_in_cycles_are_judged_by_work_per_clock(cubin: str) -> None:
+    """2.7 % slower at the same clock: within three noise floors of the seconds, not of the cycles."""
+    verdict = in_cycles(0.01027, 1000.0, cubin)
+    assert verdict.outcome == ("REGRESSED", "SLOWER")
+    assert verdict.per_cycle
+    assert verdict.threshold == pytest.approx(0.01)
+    assert "threshold 1 % per clock, noise floor 0 %" in message(
+        verdict, Evidence(observed(TILED, 0.01027), reference(TILED))
+    )
+    by_seconds = in_cycles(0.01027, 1000.0, cubin, run_clocks_mhz=[1000.0] * 5)
+    assert by_seconds.outcome == ("PASS", "WITHIN_THRESHOLD")
+    assert not by_seconds.per_cycle
+    assert by_seconds.threshold == pytest.approx(0.0602, rel=0.01)
+
+
+def test_the_clock_alone_is_no_drift_of_the_baseline_s_own_binary() -> None:
+    """8 % slower in seconds at a clock 8 % lower, beyond three noise floors of seconds."""
+    assert in_cycles(0.0108, 925.0).outcome == ("PASS", "SAME_PER_CLOCK")
+    # Slower per clock as well, it is; and a lower clock at no cost hides nothing.
+    assert in_cycles(0.0112, 925.0).outcome == ("REGRESSED", "SLOWER")
+    assert in_cycles(0.0100, 925.0).outcome == ("PASS", "WITHIN_THRESHOLD")
+    # Runs that do not agree better in cycles are judged by seconds.
+    assert in_cycles(0.0108, 925.0, run_clocks_mhz=[1000.0] * 5).outcome == ("REGRESSED", "SLOWER")
+
+
+def test_another_binary_that_lowers_the_clock_is_slower() -> None:
+    assert in_cycles(0.0108, 925.0, NEW).outcome == ("REGRESSED", "SLOWER")
+
+
+def test_a_user_s_own_check_is_not_excused_by_the_clock() -> None:
+    policy = Policy(compare_fail=(CompareFail("median", percent=5.0),))
+    o = observed(TILED, 0.0108, sm_clock_mhz=925.0, cubin=OLD)
+    stored = dataclasses.replace(
+        reference(TILED), cycle_noise_floor=0.0, noise_floor=0.02, sm_clock_mhz=1000.0
+    )
+    assert judge(o, stored, POLICY).reason == "SAME_PER_CLOCK"
+    assert judge(o, stored, policy).outcome == ("REGRESSED", "COMPARE_FAIL")

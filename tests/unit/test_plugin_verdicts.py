@@ -110,7 +110,7 @@ def test_slower_kernel_fails_and_no_other(regressed: tuple[Outcome, ReplayDevice
     assert outcome.status == 1
     assert outcome.failures.keys() == named(*SLOWED)
     assert outcome.passed == named(*UNTOUCHED) | {"test_no_orphans"}
-    assert device.restarts == len(SLOWED)
+    assert device.restarts == 1  # all of them again in one new process
     stored = baselines.load(next(rig.baselines.iterdir()))
     for case in SLOWED:
         message, entry = *(outcome.failures[name] for name in named(case)), stored.entry(case)
@@ -124,7 +124,8 @@ def test_slower_kernel_fails_and_no_other(regressed: tuple[Outcome, ReplayDevice
         assert found
         assert [_number(found[1]), _number(found[2])] == pytest.approx([now, entry.gflops], rel=0.005)
         assert float(found[3]) == pytest.approx(100 * (1 / 1.03 - 1), abs=0.4)
-        assert float(found[4]) == pytest.approx(100 * entry.noise_floor, rel=0.1)
+        floors = filter(None, (entry.noise_floor, entry.cycle_noise_floor))
+        assert float(found[4]) == pytest.approx(100 * min(floors), rel=0.1)
         assert "confirmed in a new process" in message
         assert outcome.row(case)[0] == "!"
         assert outcome.row(case)[-2:] == ["REGRESSED", "SLOWER_CONFIRMED"]
@@ -164,7 +165,7 @@ def test_suspicion_that_vanishes_passes_and_is_shown(rig: Rig) -> None:
     device = ReplayDevice(3, _slower_at_first)
     outcome = rig.run(*OURS, device=device)
     assert outcome.status == 0
-    assert device.restarts == len(SLOWED)
+    assert device.restarts == 1  # all of them again in one new process
     for case in SLOWED:
         assert outcome.row(case)[-2:] == ["PASS", "NOT_CONFIRMED"]
         info = outcome.timed[case]["extra_info"]

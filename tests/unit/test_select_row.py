@@ -14,7 +14,7 @@ from harness.baselines import BaselineEntry, load_run, merge_runs, write
 from harness.commands.select import main as command
 from harness.counters.chosen import chosen as counted
 from harness.devices.cuda.protocol import Build
-from harness.gate.against import Against
+from harness.gate.against import Against, Wanted
 from harness.gate.timed import observation
 from harness.model import F32, Case, Config, Problem
 from harness.model.legality import GpuLimits
@@ -163,7 +163,7 @@ def test_another_choice_is_not_paired_with_the_old_one() -> None:
         "", CUBE.id, {}, {"chosen": "tiled-tile16-pad0", "dirty": False, "commit": "0" * 40}
     )
     against = Against(None, H200, "cold", PROJECT)  # type: ignore[arg-type]
-    paired = against(resolved(), entry, 0.01)
+    paired = against.pair([Wanted(resolved(), entry, 0.005)], 0.0)[resolved().id]
     assert paired.detail == "tiled-tile32-pad0 was chosen, and tiled-tile16-pad0 when it was measured"
 
 

@@ -54,14 +54,16 @@ class Way:
     seen: dict[str, Any] = dataclasses.field(default_factory=dict)  # of every measurement
     busy: Callable[[], Sequence[str]] = tuple
     fail: Callable[[Case, Case], None] = lambda base, case: None
+    spread: float = 0.001
+    budget: float | None = None
 
     def run(self) -> gate.Result:
         case = self.repo.case()
-        device = SimulatedDevice(self._seconds, bias=self.bias, fail=self.fail)
+        device = SimulatedDevice(self._seconds, bias=self.bias, fail=self.fail, spread=self.spread)
         self.device = device
         entry = entry_of(case, self.repo, **self.entry)
         baseline = Baseline("gpu", 5, MACHINE, {}, "", {case.id: entry})
-        against = Against(device, GPU, "cold", self.repo.project)
+        against = Against(device, GPU, "cold", self.repo.project, budget=self.budget)
         try:
             pairing = against if self.pairing else None
             timed = _Timed(self)
