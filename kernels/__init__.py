@@ -371,7 +371,6 @@ LADDER: tuple[Kernel, ...] = (
             Config(TILE_M=64, TILE_N=64, TILE_K=32, WARP_TILE_M=32, WARP_TILE_N=32),
         ),
         shape=_fragments,
-        min_capability=(8, 0),
         duty=TENSOR_DUTY,
     ),
     Kernel(

@@ -16,8 +16,8 @@ from harness.baselines.store import Baseline, BaselineEntry, history
 
 @dataclass(frozen=True)
 class Spread:
-    """(max - min) / median of the medians of so many ``boards``, with the same binary, launched and timed in
-    the same way, with the same driver. Boards that older files do not name count as one."""
+    """``relative``: (max - min) / median of the medians of so many ``boards``, with the same binary, launched
+    and timed in the same way, with the same driver. Boards that older files do not name count as one."""
 
     relative: float
     boards: int

@@ -86,6 +86,18 @@ def add_options(add: Adds) -> None:
     )
     add("--allow-busy", action="store_true", help="time even while other processes use the GPU")
     add("--progress", default="", metavar="NAME", help="a bar, or lines in a log, in place of a dot a test")
+    add(
+        "--every-architecture",
+        action="store_true",
+        help="compile for every architecture with stored metrics, also what has not changed since they were "
+        "stored; `static` does",
+    )
+    add(
+        "--sarif",
+        default=None,
+        metavar="FILE",
+        help="write what failed at a line as SARIF",
+    )
     add("--job-summary", default=None, metavar="FILE", help="write the verdicts as Markdown")
     add(
         "--verify-timed",

@@ -159,7 +159,9 @@ def _check_numbers(config: pytest.Config) -> None:
     budget = config.option.pair_budget
     if budget is not None and not 0 <= budget < math.inf:
         raise pytest.UsageError(f"--pair-budget {budget}: must be 0 seconds or more, such as 60")
-    written = (("--job-summary", summary), ("--benchmark-json", config.option.benchmark_json))
+    given = config.option
+    files = (summary, given.benchmark_json, given.sarif)
+    written = zip(("--job-summary", "--benchmark-json", "--sarif"), files, strict=True)
     for option, path in written:
         if path and not Path(path).absolute().parent.is_dir():
             raise pytest.UsageError(f"{option} {path}: its folder does not exist")
@@ -415,7 +417,8 @@ def check(request: pytest.FixtureRequest) -> static.Check:
     entries = [spec.params.get("figures_entry") for spec in selected if spec]
     root = request.config.stash[KEY].project.static
     try:
-        return static.Check([entry for entry in entries if isinstance(entry, static.Entry)], root)
+        chosen = [entry for entry in entries if isinstance(entry, static.Entry)]
+        return static.Check(chosen, root, request.config.option.every_architecture)
     except ToolchainError as error:
         pytest.skip(str(error))
 

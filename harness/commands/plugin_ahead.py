@@ -16,7 +16,7 @@ from harness.commands.session import KEY
 from harness.compiler import tools
 from harness.compiler.errors import CompileError, ToolchainError
 from harness.compiler.nvcc import compile_cubin, compile_ptx
-from harness.compiler.static import Entry
+from harness.compiler.static import Entry, unchanged
 from harness.devices.emulated.device import EmulatedDevice
 from harness.model import Case
 
@@ -39,7 +39,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if entries:
         with suppress(ToolchainError):
             nvcc = tools.pinned_nvcc()
-            jobs += [partial(compile_cubin, *e.variant, e.arch, nvcc) for e in entries if e.variant]
+            every, root = config.option.every_architecture, config.stash[KEY].project.static
+            held = {} if every else unchanged(entries, root, nvcc)
+            left = (e for e in entries if (e.name, e.arch) not in held)
+            jobs += [partial(compile_cubin, *e.variant, e.arch, nvcc) for e in left if e.variant]
     pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
     config.add_cleanup(lambda: pool.shutdown(cancel_futures=True))
     for job in jobs:

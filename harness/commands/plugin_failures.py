@@ -26,7 +26,8 @@ def pytest_terminal_summary(
     """Keeps the failures of kernels from pytest, which shows each in full, and shows their ids at the end."""
     session, stats = config.stash[KEY], terminalreporter.stats
     reports = stats.get("failed", [])
-    failures = [] if config.option.verbose > 0 else [f for r in reports if (f := _failure(r, session))]
+    session.found = [f for r in reports if (f := _failure(r, session))]
+    failures = [] if config.option.verbose > 0 else session.found
     grouped = {failure.test for failure in failures}
     stats["failed"] = [report for report in reports if report.nodeid not in grouped]
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 from dataclasses import replace
@@ -39,6 +40,7 @@ from harness.reports.failures import bullets, github_annotations, page
 from harness.reports.figures import gflops_text
 from harness.reports.markdown import job_summary
 from harness.reports.page.roofs import dram_share
+from harness.reports.sarif import sarif
 from harness.reports.terminal import ladder_table
 from harness.reports.wording import difference_text, refresh_several, strange_text
 from harness.timing.bounds import Roofs, roofs_of
@@ -115,10 +117,7 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         terminalreporter.section("what failed")
         for line in page(session.failures):
             terminalreporter.write_line(line)
-        if os.environ.get("GITHUB_ACTIONS"):
-            sources = {k.name: Path(os.path.relpath(k.source)) for k in session.project.kernels if k.source}
-            for line in github_annotations(session.failures, sources):
-                terminalreporter.write_line(line)
+    _at_lines(terminalreporter, config, session)
     checked = _checked(terminalreporter, session)
     if checked:
         terminalreporter.section(f"kernels without a GPU, {session.arch}")
@@ -194,6 +193,16 @@ def _counts(terminalreporter: Any, session: Session) -> str:
     finally:
         if every:
             terminalreporter.stats["failed"] = others
+
+
+def _at_lines(terminalreporter: Any, config: pytest.Config, session: Session) -> None:
+    """What failed at a line of a source: for GitHub to show there, and as a file."""
+    sources = {k.name: Path(os.path.relpath(k.source)) for k in session.project.kernels if k.source}
+    if os.environ.get("GITHUB_ACTIONS"):
+        for line in github_annotations(session.found, sources):
+            terminalreporter.write_line(line)
+    if config.option.sarif:
+        write_whole(Path(config.option.sarif), json.dumps(sarif(session.found, sources), indent=1) + "\n")
 
 
 def _checked(terminalreporter: Any, session: Session) -> list[CheckRow]:

@@ -64,6 +64,7 @@ class Session:
         says: is told what a long test does.
         answered: the tests that are answered from the cache.
         failures, failed_reports: the failed tests of kernels, which are shown together.
+        found: the same, also where each is shown by itself.
         without_baseline: the names of GPUs that have no baseline, of which each is one failure.
     """
 
@@ -90,6 +91,7 @@ class Session:
     answered: list[Answer] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     failed_reports: list[Any] = field(default_factory=list)
+    found: list[Failure] = field(default_factory=list)
     without_baseline: set[str] = field(default_factory=set)
 
     @property

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     except (CompileError, DeviceError, StoreError, ToolchainError, ValueError) as error:
         print(f"static: {error}", file=sys.stderr)
         return 1
-    return int(pytest.main([*SHOWN, "static", *tests]))
+    return int(pytest.main([*SHOWN, "static", "--every-architecture", *tests]))
 
 
 def require_stored(root: Path) -> None:
@@ -123,12 +123,12 @@ def refresh_figures(project: Project, chosen: Sequence[Entry], silent: bool = Fa
             check.made(arch, step)
         others = [e for e in every if e.arch == arch and e not in chosen]
         before = _trusted(partial(check.stored, arch), others)
-        lines = list(check.changes(arch, before))
-        if not lines:
+        lines, after = list(check.changes(arch, before)), check.after(arch, before)
+        if not lines and all(figures.made_of == before[name].made_of for name, figures in after.items()):
             print(f"{arch}: nothing changed")
             continue
-        print("\n".join(lines), flush=True)
-        path = store.write(check.after(arch, before), arch, *check.versions, root)
+        print("\n".join(lines or [f"{arch}: of other sources, the same metrics"]), flush=True)
+        path = store.write(after, arch, *check.versions, root)
         print(f"wrote {store.shown(path)}", flush=True)
 
 

@@ -81,6 +81,11 @@ class Unit:
             *(word for option in maps for word in ("-Xcompiler", option)),
         )
 
+    def identity(self, nvcc: Nvcc, mode: tuple[str, ...] = ()) -> list[object]:
+        """What nvcc's output depends on, which json can write; nvcc takes options from two variables, too."""
+        more = [os.environ.get(f"NVCC_{end}_FLAGS", "") for end in ("PREPEND", "APPEND")]
+        return [nvcc.version, more, (*mode, *self.options), self.sources.key, instantiation(self.entry)]
+
 
 def unit_of(kernel: Kernel, config: Config, dtype: DType) -> Unit:
     """What is compiled of a variant; the copies are there after ``sources.write()``.
@@ -235,11 +240,7 @@ def _compile(
 
 def _entry(unit: Unit, mode: tuple[str, ...], nvcc: Nvcc | None) -> Path:
     """Where the cache has what nvcc makes of a unit."""
-    nvcc = nvcc or tools.find_nvcc()
-    # nvcc takes options from these variables too.
-    more = [os.environ.get(f"NVCC_{end}_FLAGS", "") for end in ("PREPEND", "APPEND")]
-    options = (*mode, *unit.options)
-    return cache_entry([nvcc.version, more, options, unit.sources.key, instantiation(unit.entry)])
+    return cache_entry(unit.identity(nvcc or tools.find_nvcc(), mode))
 
 
 def _run_nvcc(nvcc: Nvcc, unit: Unit, mode: tuple[str, ...]) -> tuple[bytes, str, bytes]:

@@ -5,8 +5,9 @@ The tests of a kernel record a ``reason`` of each failure: what equal failures s
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -146,17 +147,39 @@ def bullets(failures: Sequence[Failure]) -> list[str]:
     return lines
 
 
-def github_annotations(failures: Sequence[Failure], sources: Mapping[str, Path]) -> list[str]:
-    """GitHub's annotations of the lines that failed; ``sources``: the .cu file of each kernel, as a path from
-    the repository's root."""
-    lines = []
+@dataclass(frozen=True)
+class Located:
+    """A failure at a ``line`` of a ``file``, a path from the repository's root."""
+
+    failed: Failed
+    file: Path
+    line: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.failed.title}: {self.failed.reason.details}"
+
+
+def located(failures: Iterable[Failure], sources: Mapping[str, Path]) -> Iterator[Located]:
+    """The failures whose line is known, equal ones of a kernel once; ``sources``: the .cu file of each
+    kernel, as a path from the repository's root."""
     for group in grouped(failures, lambda failure: failure.reasons):
         if group.reason.place and group.kernel in sources:
             name, line = group.reason.place
-            text = f"{group.kernel}: {group.reason.what}: {group.reason.details}"
-            escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-            lines.append(f"::error file={sources[group.kernel].with_name(name)},line={line}::{escaped}")
-    return lines
+            yield Located(group, Path(os.path.normpath(sources[group.kernel].parent / name)), line)
+
+
+def github_annotations(failures: Iterable[Failure], sources: Mapping[str, Path]) -> list[str]:
+    """GitHub's annotations of the lines that failed, as workflow commands; arguments as in `located`."""
+    return [
+        f"::error file={_escaped(str(one.file), ':,')},line={one.line}::{_escaped(one.text)}"
+        for one in located(failures, sources)
+    ]
+
+
+def _escaped(text: str, more: str = "") -> str:
+    """As @actions/core writes a workflow command; ``more`` is escaped in its properties."""
+    return "".join(f"%{ord(c):02X}" if c in "%\r\n" + more else c for c in text)
 
 
 def summary(failures: Sequence[Failure]) -> list[str]:

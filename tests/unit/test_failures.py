@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sarif_kit.validate import validation_errors
 
 from harness.compiler.errors import CompileError, excerpt
 from harness.oracle import Finding
@@ -18,6 +19,7 @@ from harness.reports.failures import (
     page,
     summary,
 )
+from harness.reports.sarif import sarif
 
 RACE = (
     "thread (0, 1, 0) reads shared memory Bs+{0}, which thread 0 wrote at t.cu:35 (PTX line 1{0}: ld) [1x1x1]"
@@ -114,7 +116,44 @@ def test_a_line_that_failed_is_annotated_in_its_file() -> None:
     (line,) = github_annotations(found, {"tiled": Path("kernels/t.cu")})
     assert line.startswith("::error file=kernels/t.cu,line=35::tiled: race at t.cu:35: thread (0, 1, 0)")
     assert github_annotations(found, {}) == []
+    (line,) = github_annotations(found, {"tiled": Path("odd, names:/t.cu")})
+    assert line.startswith("::error file=odd%2C names%3A/t.cu,line=35::tiled: race")
+    assert validation_errors(sarif(found, {"tiled": Path("kernels/t.cu")})) == []
     assert bullets(found)[1] == (
         "tiled: exact (1 test, 1 variant, first tests/test_kernels.py::test_kernel[tiled-f32-a-1x1x1]): "
         "C(0, 0) is 100 %"
     )
+
+
+def test_what_failed_at_a_line_is_sarif() -> None:
+    race, compiler = of_finding(Finding("race", RACE.format(1))), of_error(LOG)
+    header = Reason("out-of-bounds read at ../shared/v.cuh:7", "thread 3 %")
+    found = [
+        failure("test_kernel", "tiled-f32-b", race, header),
+        failure("test_kernel", "tiled-f32-a", race),
+        failure("test_kernel", "naive-f32-a", compiler),
+        failure("test_kernel", "naive-f32-b", Reason("exact", "no line")),
+    ]
+    log = sarif(found, {"tiled": Path("kernels/t.cu"), "naive": Path("n.cu")})
+    assert validation_errors(log) == []
+    (run,) = log["runs"]
+    places = [result["locations"][0]["physicalLocation"] for result in run["results"]]
+    assert [
+        (result["ruleId"], place["artifactLocation"]["uri"], place["region"]["startLine"])
+        for result, place in zip(run["results"], places, strict=True)
+    ] == [
+        ("race", "kernels/t.cu", 35),
+        ("out-of-bounds-read", "shared/v.cuh", 7),
+        ("does-not-compile", "t.cu", 34),
+    ]
+    rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
+    assert [rules[result["ruleIndex"]] for result in run["results"]] == [r["ruleId"] for r in run["results"]]
+    assert run["results"][0]["properties"] == {"kernel": "tiled", "variants": ["tiled-f32-a", "tiled-f32-b"]}
+    assert run["results"][0]["message"]["text"].startswith("tiled: race at t.cu:35: thread (0, 1, 0)")
+
+
+def test_a_run_that_found_nothing_is_sarif_too() -> None:
+    log = sarif([], {})
+    assert validation_errors(log) == []
+    assert log["runs"][0]["results"] == []
+    assert validation_errors({**log, "version": "2.0"}) != []  # the schema does judge

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,9 +128,94 @@ def test_what_is_wrong_in_itself_is_red_though_stored(
 def test_every_variant_on_every_architecture_is_an_entry() -> None:
     found = entries(LADDER, PROJECT.static)
     assert len({str(entry) for entry in found}) == len(found)
-    assert {entry.arch for entry in found} == {"sm_80", "sm_90a", "sm_100a", "sm_120a"}
+    assert [*dict.fromkeys(entry.arch for entry in found)] == [
+        *("sm_80", "sm_90a", "sm_100a", "sm_120a"),
+        *("sm_75", "sm_86", "sm_89"),
+    ]
+    assert "wmma-f16-tile128x128x32-warp64x32-sm_75" in map(str, found)
+    turing = [entry.name for entry in found if entry.arch == "sm_75"]
+    assert not [name for name in turing if name.startswith(("wmma-bf16", "wmma-tf32", "async_copy"))]
     assert "register-f32-tile128x128x8-thread8x8-pad0-sm_120a" in map(str, found)
     assert not [entry for entry in found if entry.name.startswith(("cublas", "tiled-f32-tile64"))]
+
+
+class TestChangedOnly:
+    """sm_75 and others are compiled for only where what the stored metrics follow from has changed."""
+
+    OLDER = tuple(entry._replace(arch="sm_75") for entry in HERE)
+
+    @pytest.fixture
+    def compiled_for(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """What is compiled; metrics are stored with the digests of now."""
+        nvcc = tools.pinned_tools()[0]
+        for arch in ("sm_75", "sm_90a"):
+            digests = {e.name: compiled.made_of(e.variant, arch, nvcc) for e in self.OLDER if e.variant}
+            stored = {
+                name: replace(BEFORE, shared_bytes=0, made_of=of if arch == "sm_75" else "")
+                for name, of in digests.items()
+            }
+            store.write(stored, arch, *VERSIONS, root)
+        seen: list[str] = []
+        made: Callable[..., list[StaticFigures | CompileError]] = vars(check)["all_figures"]
+
+        def figures(variants: Sequence[Variant], *rest: Any) -> list[StaticFigures | CompileError]:
+            seen.extend(f"{v[0].name}-{v[1].label} {rest[0]}" for v in variants)
+            return made(variants, *rest)
+
+        monkeypatch.setattr(check, "all_figures", figures)
+        return seen
+
+    def found(self, root: Path, every: bool = False) -> list[str]:
+        run = Check([*self.OLDER, *HERE], root, every)
+        return [finding for entry in [*self.OLDER, *HERE] if (finding := run.finding(entry))]
+
+    def test_unchanged_is_not_compiled_and_green(self, root: Path, compiled_for: list[str]) -> None:
+        assert self.found(root) == []
+        assert compiled_for == ["naive-block32x32 sm_90a", "naive-block16x16 sm_90a"]
+        assert self.found(root, every=True) == []
+        assert len(compiled_for) == 6
+
+    def test_a_change_is_compiled_and_judged(
+        self, root: Path, made: Made, compiled_for: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made["naive-block32x32"] = replace(BEFORE, shared_bytes=0, registers=97)
+        assert [line.partition("\n")[0] for line in self.found(root)] == [
+            "naive-f32-block32x32 sm_90a: registers 96 -> 97"
+        ]
+        monkeypatch.setenv("NVCC_APPEND_FLAGS", "--maxrregcount=32")
+        compiled_for.clear()
+        assert len(self.found(root)) == 2
+        assert "naive-block32x32 sm_75" in compiled_for
+
+    def test_the_digest_is_of_all_that_metrics_follow_from(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        variant = HERE[0].variant
+        assert variant
+        kernel, config, dtype = variant
+        tiled = replace(kernel, source=find_kernel("tiled").source)
+        nvcc = Nvcc(Path("nvcc"), "13.0")
+        same = compiled.made_of(variant, "sm_75", nvcc)
+        assert same == compiled.made_of(variant, "sm_75", nvcc)
+        others = {
+            compiled.made_of(variant, "sm_86", nvcc),
+            compiled.made_of(variant, "sm_75", Nvcc(Path("nvcc"), "13.1")),
+            compiled.made_of((replace(kernel, flags=("-G",)), config, dtype), "sm_75", nvcc),
+            compiled.made_of((kernel, kernel.configs[1], dtype), "sm_75", nvcc),
+            compiled.made_of((tiled, config, dtype), "sm_75", nvcc),
+        }
+        assert len(others | {same}) == 6
+
+    def test_a_damaged_file_is_red(self, root: Path, compiled_for: list[str]) -> None:
+        path = store.path_of("sm_75", VERSIONS[0], root)
+        path.write_text(path.read_text().replace('"registers": 96', '"registers": 95', 1))
+        run = Check(self.OLDER, root, every=False)
+        with pytest.raises(store.StoreError, match="edited by hand"):
+            run.finding(self.OLDER[0])
+        assert run.made("sm_75")  # compiled all the same
+
+    def test_metrics_without_a_digest_are_compiled(self, root: Path, compiled_for: list[str]) -> None:
+        store.write({e.name: replace(BEFORE, shared_bytes=0) for e in NAIVE}, "sm_75", *VERSIONS, root)
+        assert self.found(root) == []
+        assert "naive-block32x32 sm_75" in compiled_for
 
 
 class TestRefresh:
@@ -242,7 +328,7 @@ class TestTheCommand:
 
     def test_no_figures_of_this_compiler_is_one_line_and_red(self, root: Path) -> None:
         (root / f"nvcc-{VERSIONS[0]}").rename(root / "nvcc-12.9.41")
-        with pytest.raises(store.StoreError, match=r"sm_120a \(stored: nvcc-12\.9\.41\)"):
+        with pytest.raises(store.StoreError, match=r"sm_89 \(stored: nvcc-12\.9\.41\)"):
             __main__.require_stored(root)
 
     def test_one_damaged_file_is_one_line_and_red(self, root: Path) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +32,8 @@ GPU_JOBS = [(path, job) for path, job in JOBS if "self-hosted" in job["runs-on"]
 
 
 def test_the_workflows_are_there() -> None:
-    assert [path.stem for path in FILES] == ["baseline", "ci", "gpu", "pages"]
-    assert len(GPU_JOBS) == 2
+    assert [path.stem for path in FILES] == ["baseline", "ci", "gpu", "pages", "pull", "static"]
+    assert len(GPU_JOBS) == 3
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -37,7 +41,9 @@ def test_actions_are_pinned_by_commit_and_say_their_version(path: Path) -> None:
     uses = re.findall(r"uses: (.*)", path.read_text())
     assert uses
     for action in uses:
-        assert re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), action
+        assert re.fullmatch(
+            r"(actions/[a-z-]+|github/codeql-action/upload-sarif)@[0-9a-f]{40} # v\d+\.\d+\.\d+", action
+        ), action
 
 
 def test_one_version_of_each_action() -> None:
@@ -67,23 +73,28 @@ def test_every_job_ends_and_leaves_no_credentials(path: Path, job: dict[str, Any
 
 def test_the_gpu_job_has_the_commits_that_baselines_were_measured_at() -> None:
     """A clone of the last commit alone leaves nothing to pair a suspected regression with."""
-    (job,) = load(next(path for path in FILES if path.stem == "gpu"))["jobs"].values()
-    (checkout,) = (step for step in job["steps"] if step.get("uses", "").startswith("actions/checkout"))
-    assert checkout["with"]["fetch-depth"] == 0
+    for stem in ("gpu", "pull"):
+        (job,) = (job for path, job in GPU_JOBS if path.stem == stem)
+        (checkout,) = (step for step in job["steps"] if step.get("uses", "").startswith("actions/checkout"))
+        assert checkout["with"]["fetch-depth"] == 0
 
 
 @pytest.mark.parametrize(("path", "job"), GPU_JOBS)
 def test_gpu_jobs_read_only_and_run_no_code_of_a_fork(path: Path, job: dict[str, Any]) -> None:
     assert triggers(load(path)) <= {"push", "schedule", "workflow_dispatch"}
     assert job["permissions"] == {"contents": "read"}
-    assert job["environment"] == "gpu"
+    assert job["environment"] == ("gpu-branches" if path.stem == "pull" else "gpu")
 
 
 @pytest.mark.parametrize(("path", "job"), GPU_JOBS)
 def test_gpu_jobs_wait_for_each_other_and_show_the_gpu_first(path: Path, job: dict[str, Any]) -> None:
-    """Also across workflows: the group is the runner's label."""
+    """Also across workflows: the group is the runner's label. A branch's wait for the runner alone: of a
+    group GitHub keeps one that waits, and a branch must not end main's."""
     label = job["runs-on"][-1]
-    assert job["concurrency"] == {"group": f"gpu-{label}", "cancel-in-progress": False}
+    if path.stem == "pull":
+        assert "concurrency" not in job
+    else:
+        assert job["concurrency"] == {"group": f"gpu-{label}", "cancel-in-progress": False}
     assert job["steps"][0]["run"] == "nvidia-smi"
 
 
@@ -106,8 +117,7 @@ def test_a_runner_keeps_its_environments_and_nothing_else(
 
 
 def test_what_follows_a_gpu_that_does_not_answer_is_left_out() -> None:
-    (job,) = load(ROOT / ".github" / "workflows" / "gpu.yml")["jobs"].values()
-    for step in job["steps"]:
+    for step in (step for path, job in GPU_JOBS if path.stem in ("gpu", "pull") for step in job["steps"]):
         if "cancelled" in str(step.get("if", "")):
             assert "steps.install.outcome == 'success'" in step["if"]
 
@@ -156,7 +166,7 @@ def test_a_baseline_from_the_gpu_machine_is_json_only(
 def test_every_nox_session_of_a_workflow_exists() -> None:
     sessions = set(re.findall(r"^def (\w+)\(session", (ROOT / "noxfile.py").read_text(), re.MULTILINE))
     asked = {name for path in FILES for name in re.findall(r"nox -s (\w+)", path.read_text())}
-    assert asked == {"gpu", "baseline", "report"}
+    assert asked == {"gpu", "baseline", "compare", "report"}
     assert asked <= sessions
 
 
@@ -164,3 +174,163 @@ def test_nox_is_the_same_version_everywhere() -> None:
     files = [*FILES, ROOT / "noxfile.py", ROOT / "pyproject.toml", ROOT / ".ci" / "run", ROOT / "README.md"]
     versions = {version for path in files for version in re.findall(r"nox==([\d.]+\d)", path.read_text())}
     assert len(versions) == 1
+
+
+# The verdict of a branch
+
+PULL = load(ROOT / ".github" / "workflows" / "pull.yml")
+STEPS = [step for job in PULL["jobs"].values() for step in job["steps"]]
+GH = """#!/usr/bin/env python3
+\"\"\"GitHub's command, on a file with the pull requests and comments.\"\"\"
+import json, pathlib, subprocess, sys
+
+words, state = sys.argv[1:], json.loads(pathlib.Path("state.json").read_text())
+assert words.pop(0) == "api"
+options = {w: words[i + 1] for i, w in enumerate(words) if w in ("--jq", "--method", "--field")}
+(path,) = (w for w in words if w.startswith("repos/o/r/"))
+if "--method" in options:
+    body = pathlib.Path(options["--field"].removeprefix("body=@")).read_text()
+    assert len(body) <= 65536
+    if options["--method"] == "POST":
+        assert path == "repos/o/r/issues/7/comments"
+        comment = {"id": 90 + len(state["comments"]), "user": {"login": "github-actions[bot]"}}
+        state["comments"].append(comment)
+    else:
+        (comment,) = (c for c in state["comments"] if path == f"repos/o/r/issues/comments/{c['id']}")
+    comment["body"] = body
+    pathlib.Path("state.json").write_text(json.dumps(state))
+else:
+    found = {"repos/o/r/commits/abc/pulls": "pulls", "repos/o/r/issues/7/comments": "comments"}[path]
+    subprocess.run(["jq", "-r", options["--jq"]], input=json.dumps(state[found]), text=True, check=True)
+"""
+HEARD = [
+    {"id": 1, "user": {"login": "somebody"}, "body": "<!-- gemm-regression compare --> mine"},
+    {"id": 2, "user": {"login": "github-actions[bot]"}, "body": "another workflow's"},
+]
+HEAD = {"sha": "abc", "repo": {"full_name": "o/r"}}
+OPEN = {"state": "open", "number": 7, "base": {"ref": "next"}, "head": HEAD}
+
+
+def step_of(job: str, name: str) -> str:
+    (script,) = (step["run"] for step in PULL["jobs"][job]["steps"] if step.get("name", "").startswith(name))
+    return str(script)
+
+
+@pytest.fixture
+def github(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Runs a script with these pull requests and what an earlier call left; returns what GitHub has then."""
+    if shutil.which("jq") is None:
+        pytest.skip("no jq, which stands for that of gh")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "gh").write_text(GH)
+    (tmp_path / "bin" / "gh").chmod(0o755)
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps({"comments": HEARD}))
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+
+    def run(script: str, pulls: list[dict[str, Any]]) -> dict[str, Any]:
+        state.write_text(json.dumps({**json.loads(state.read_text()), "pulls": pulls}))
+        (tmp_path / "output").touch()
+        env = {"PATH": path, "REPO": "o/r", "SHA": "abc", "DEFAULT": "main", "RUN": "https://x/1"}
+        (told,) = (step["env"] for step in STEPS if step.get("run") == script)
+        env |= {name: told[name] for name in ("OF_IT", "MARK") if name in told}
+        env["GITHUB_OUTPUT"] = str(tmp_path / "output")
+        subprocess.run(["bash", "-e", "-c", script], cwd=tmp_path, env=env, check=True)
+        found: dict[str, Any] = json.loads(state.read_text())
+        return {**found, "output": (tmp_path / "output").read_text()}
+
+    return run
+
+
+def test_a_branch_s_verdict_is_for_branches_of_this_repository_alone() -> None:
+    """A push to a fork starts the fork's own workflows; a pull request of one would start those of here."""
+    assert triggers(PULL) == {"push", "workflow_dispatch"}
+    assert "main" in PULL[True]["push"]["branches-ignore"]
+    of = {name: job["permissions"] for name, job in PULL["jobs"].items()}
+    assert of == {
+        "find": {"pull-requests": "read"},
+        "compare": {"contents": "read"},
+        "comment": {"pull-requests": "write"},
+    }
+    assert [name for name, job in PULL["jobs"].items() if "self-hosted" in job["runs-on"]] == ["compare"]
+
+
+@pytest.mark.parametrize(
+    ("pulls", "base"),
+    [
+        ([], "main"),
+        ([{**OPEN, "state": "closed"}], "main"),
+        ([{**OPEN, "head": {**HEAD, "sha": "another"}}], "main"),
+        ([{**OPEN, "head": {**HEAD, "repo": {"full_name": "fork/r"}}}], "main"),
+        ([{**OPEN, "state": "closed", "base": {"ref": "old"}}, OPEN], "next"),
+    ],
+)
+def test_a_branch_is_compared_with_the_base_of_its_pull_request(
+    github: Callable[..., dict[str, Any]], pulls: list[dict[str, Any]], base: str
+) -> None:
+    assert github(step_of("find", "The base"), pulls)["output"] == f"base={base}\n"
+
+
+def test_the_base_of_a_comparison_is_where_the_branch_began(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=n", "-c", "user.email=e")
+        done = subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    git("init", "--quiet", "--initial-branch=main")
+    git("commit", "--quiet", "--allow-empty", "-m", "1")
+    began = git("rev-parse", "HEAD")
+    git("switch", "--quiet", "-c", "branch")
+    git("commit", "--quiet", "--allow-empty", "-m", "2")
+    later = git("commit-tree", "-p", began, "-m", "3", "HEAD^{tree}")
+    git("update-ref", "refs/remotes/origin/main", later)
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / "results").mkdir()
+    nox = tmp_path / ".venv" / "bin" / "nox"
+    nox.write_text('#!/bin/sh\necho "$@"\nexit 3\n')
+    nox.chmod(0o755)
+    script = step_of("compare", "Base and head")
+    env = {**os.environ, "BASE": "main"}
+    done = subprocess.run(
+        ["bash", "-eo", "pipefail", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 3  # that of the comparison, though its lines go through tee
+    words = done.stdout.split()
+    assert words[:4] == ["-s", "compare", "--", began]
+    assert (tmp_path / "results" / "report.txt").read_text() == done.stdout
+
+
+def test_one_comment_is_written_anew(github: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    for gpu in ("nvidia-h100", "nvidia-h200"):
+        (tmp_path / "results" / f"compare-{gpu}").mkdir(parents=True)
+        (tmp_path / "results" / f"compare-{gpu}" / "compare.md").write_text(f"## Green: {gpu}\n")
+    script = step_of("comment", "Write it")
+    assert github(script, [])["comments"] == HEARD  # nobody has opened a pull request yet
+    *others, first = github(script, [OPEN])["comments"]
+    assert others == HEARD
+    assert re.search(r"\*\*nvidia-h100\*\*\n\n## Green: nvidia-h100\n\n\*\*nvidia-h200", first["body"])
+    assert "abc: [the run](https://x/1)" in first["body"]
+    (tmp_path / "results" / "compare-nvidia-h100" / "compare.md").write_text("## Red\n" + "x" * 99_999)
+    *others, second = github(script, [OPEN])["comments"]
+    assert others == HEARD
+    assert second["id"] == first["id"]
+    assert "## Red" in second["body"]
+    assert second["body"].endswith("abc: [the run](https://x/1)\n")
+
+
+def test_findings_go_to_code_scanning_but_not_from_a_fork() -> None:
+    jobs = load(ROOT / ".github" / "workflows" / "ci.yml")["jobs"]
+    writing = {
+        name: job["permissions"] for name, job in jobs.items() if "write" in job["permissions"].values()
+    }
+    assert writing == {"alerts": {"security-events": "write"}}
+    assert "head.repo.full_name == github.repository" in jobs["alerts"]["if"]
+    (check,) = (step["run"] for step in jobs["check"]["steps"] if "-s check" in step.get("run", ""))
+    assert "--sarif=check.sarif" in check
+    assert jobs["alerts"]["steps"][-1]["with"]["sarif_file"] == "check.sarif"
+    assert "check.sarif" in jobs["check"]["steps"][-1]["with"]["path"].split()
+
+
+def test_every_week_every_architecture_is_compiled_for() -> None:
+    job = load(ROOT / ".github" / "workflows" / "static.yml")["jobs"]["static"]
+    assert job["steps"][-1]["run"].startswith(".ci/run -s static -- ")

@@ -1,6 +1,6 @@
 """Compiler metrics of every kernel variant, compared with stored ones; needs no GPU."""
 
-from harness.compiler.static.check import Check, Entry, entries
+from harness.compiler.static.check import Check, Entry, entries, unchanged
 from harness.compiler.static.compiled import ARCHES, StaticFigures, all_figures, figures
 from harness.compiler.static.diff import compare
 from harness.compiler.static.store import StoreError
@@ -15,4 +15,5 @@ __all__ = [
     "compare",
     "entries",
     "figures",
+    "unchanged",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,9 +11,17 @@ from harness.compiler import tools
 from harness.compiler.errors import CompileError
 from harness.compiler.nvcc import Variant
 from harness.compiler.static import store
-from harness.compiler.static.compiled import ARCHES, StaticFigures, all_figures, variants_of
+from harness.compiler.static.compiled import (
+    ARCHES,
+    CHANGED_ONLY,
+    StaticFigures,
+    all_figures,
+    made_of,
+    variants_of,
+)
 from harness.compiler.static.diff import compare, percent
 from harness.compiler.static.store import ACCEPT, StoreError
+from harness.compiler.tools import Nvcc
 from harness.model import Kernel
 
 
@@ -53,17 +62,35 @@ def entries(kernels: Sequence[Kernel], root: Path) -> list[Entry]:
     return found
 
 
+def unchanged(chosen: Iterable[Entry], root: Path, nvcc: Nvcc) -> dict[tuple[str, str], StaticFigures]:
+    """The stored metrics, by variant name and architecture, of those entries that need not be compiled: they
+    are of the CHANGED_ONLY architectures, and all that their metrics follow from is as it was."""
+    found, stored = {}, dict[str, dict[str, StaticFigures]]()
+    for entry in chosen:
+        if entry.arch not in CHANGED_ONLY or entry.variant is None:
+            continue
+        with contextlib.suppress(StoreError, CompileError):  # the check reports them
+            if entry.arch not in stored:
+                stored[entry.arch] = store.load(entry.arch, *tools.pins(), root)
+            known = stored[entry.arch].get(entry.name)
+            if known and known.made_of == made_of(entry.variant, entry.arch, nvcc):
+                found[entry.name, entry.arch] = known
+    return found
+
+
 class Check:
-    """Compiles the entries of a run, all of an architecture when the first of them is requested.
+    """Compiles the entries of a run, all of an architecture when the first of them is requested; not those
+    that are ``unchanged``, unless ``every`` one is to be.
 
     Raises ToolchainError if the pinned compiler or disassembler is missing, and, for an entry, StoreError if
     the stored metrics of its architecture cannot be trusted.
     """
 
-    def __init__(self, chosen: Iterable[Entry], root: Path) -> None:
+    def __init__(self, chosen: Iterable[Entry], root: Path, every: bool = True) -> None:
         self._tools = tools.pinned_tools()
         self._root = root
         self._chosen = list(chosen)
+        self._unchanged = {} if every else unchanged(self._chosen, root, self._tools[0])
         self._made: dict[str, dict[str, StaticFigures | CompileError]] = {}
         self._stored: dict[str, dict[str, StaticFigures]] = {}
 
@@ -73,9 +100,11 @@ class Check:
         """The compiler metrics of the entries of an architecture, by variant name; ``step`` is called for
         each that is compiled."""
         if arch not in self._made:
+            held = {name: known for (name, of), known in self._unchanged.items() if of == arch}
             known = {e.name: e.variant for e in self._chosen if e.arch == arch and e.variant}
-            figures = all_figures(list(known.values()), arch, self._tools, step)
-            self._made[arch] = dict(zip(known, figures, strict=True))
+            fresh = {name: variant for name, variant in known.items() if name not in held}
+            figures = all_figures(list(fresh.values()), arch, self._tools, step) if fresh else []
+            self._made[arch] = {**held, **dict(zip(fresh, figures, strict=True))}
         return self._made[arch]
 
     def stored(self, arch: str) -> dict[str, StaticFigures]:

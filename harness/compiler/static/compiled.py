@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from harness.compiler import elf, tools
 from harness.compiler.errors import CompileError
-from harness.compiler.nvcc import Binary, Variant, compile_all, read_ptxas
+from harness.compiler.nvcc import Binary, Variant, compile_all, read_ptxas, unit_of
 from harness.compiler.static import sass
 from harness.compiler.tools import Disassembler, Nvcc
 from harness.model import Config, DType, Kernel, variant_name
 from harness.model.legality import GpuLimits, Occupancy, legal_variants, occupancy
 
-# The architectures with stored metrics, by nvcc's names.
-ARCHES = {tools.arch(capability): capability for capability in ((8, 0), (9, 0), (10, 0), (12, 0))}
+# The architectures with stored metrics, by nvcc's names: those that each check compiles for, and those that
+# it compiles for only what has changed since its metrics were stored.
+ALWAYS = tuple(map(tools.arch, ((8, 0), (9, 0), (10, 0), (12, 0))))
+CHANGED_ONLY = {tools.arch(capability): capability for capability in ((7, 5), (8, 6), (8, 9))}
+ARCHES = dict(zip(ALWAYS, ((8, 0), (9, 0), (10, 0), (12, 0)), strict=True)) | CHANGED_ONLY
 Tools = tuple[Nvcc, Disassembler]
 
 
@@ -27,7 +32,8 @@ class StaticFigures:
     ``spill_load_bytes``. Per block: ``shared_bytes``, static and dynamic, and ``barriers``. Per kernel:
     ``constant_bytes``. Per SM: resident ``blocks``, ``occupancy`` as a fraction of its warps (0 to 1), and
     ``limited_by``, the resource that limits it (``legality.Occupancy``). ``instruction_mix``: the number of
-    SASS instructions of each kind (``sass.instruction_mix``).
+    SASS instructions of each kind (``sass.instruction_mix``). ``made_of``: what they follow from
+    (``made_of``), for the architectures of CHANGED_ONLY.
     """
 
     registers: int
@@ -41,6 +47,7 @@ class StaticFigures:
     occupancy: float
     limited_by: str
     instruction_mix: Mapping[str, int]
+    made_of: str = field(default="", compare=False)
 
     @property
     def spill_bytes(self) -> int:
@@ -76,12 +83,14 @@ def all_figures(
     texts = [elf.code(binary.cubin, binary.symbol) for binary in made if isinstance(binary, Binary)]
     counted = iter(sass.opcodes(texts, arch, nvdisasm))
     return [
-        binary if isinstance(binary, CompileError) else _figures(variant, arch, binary, next(counted))
+        binary if isinstance(binary, CompileError) else _figures(variant, arch, binary, next(counted), nvcc)
         for variant, binary in zip(variants, made, strict=True)
     ]
 
 
-def _figures(variant: Variant, arch: str, binary: Binary, counts: Mapping[str, int]) -> StaticFigures:
+def _figures(
+    variant: Variant, arch: str, binary: Binary, counts: Mapping[str, int], nvcc: Nvcc
+) -> StaticFigures:
     ptxas = read_ptxas(binary.symbol, binary.log)
     shared = ptxas.shared_bytes + dynamic_shared(variant)
     held = occupancy_of(variant, binary, GpuLimits.of(ARCHES[arch]))
@@ -97,7 +106,18 @@ def _figures(variant: Variant, arch: str, binary: Binary, counts: Mapping[str, i
         occupancy=round(held.fraction, 4),
         limited_by=held.limiter,
         instruction_mix=sass.instruction_mix(counts),
+        made_of=made_of(variant, arch, nvcc) if arch in CHANGED_ONLY else "",
     )
+
+
+def made_of(variant: Variant, arch: str, nvcc: Nvcc) -> str:
+    """A digest of all that the metrics of a variant follow from: compiler, options, sources, the block, and
+    what the architecture allows. Raises CompileError for sources that cannot be read."""
+    kernel, config, dtype = variant
+    shape = kernel.shape_of(config, dtype)
+    block = shape.threads, shape.dynamic_bytes, str(GpuLimits.of(ARCHES[arch]))
+    made = json.dumps([arch, unit_of(*variant).identity(nvcc), block])
+    return hashlib.sha256(made.encode()).hexdigest()[:16]
 
 
 def dynamic_shared(variant: Variant) -> int:

@@ -58,11 +58,17 @@ def groups(figures: StaticFigures) -> dict[str, Any]:
         "resources": {key: all_of_it[key] for key in _RESOURCES},
         "held": {key: all_of_it[key] for key in _HELD},
         "sass": dict(sorted(figures.instruction_mix.items())),
+        **({"made_of": figures.made_of} if figures.made_of else {}),
     }
 
 
 def _figures(record: Groups) -> StaticFigures:
-    made = StaticFigures(**record["resources"], **record["held"], instruction_mix=record["sass"])
+    made = StaticFigures(
+        **record["resources"],
+        **record["held"],
+        instruction_mix=record["sass"],
+        made_of=record.get("made_of", ""),
+    )
     if groups(made) != record:
         raise TypeError("unexpected groups")
     return made
