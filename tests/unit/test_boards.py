@@ -259,6 +259,17 @@ def test_between_boards_the_threshold_is_wider_by_what_they_differ_by(slower: fl
     )
 
 
+def test_the_clock_of_another_board_is_part_of_what_boards_differ_by() -> None:
+    """An H200 took as long as another one at 1 % more MHz, with the same cuBLAS."""
+    o = synthetic.observed(TILED, 0.01, sm_clock_mhz=1020.0, cubin=synthetic.OLD)
+    reference = dataclasses.replace(synthetic.reference(TILED), sm_clock_mhz=1000.0)
+    assert judge(o, reference, Policy()).reason == "HIGHER_CLOCK"
+    elsewhere = dataclasses.replace(reference, board_spread=0.004)
+    assert judge(o, elsewhere, Policy()).reason == "WITHIN_THRESHOLD"
+    changed = dataclasses.replace(elsewhere, cubin_sha256=synthetic.NEW)
+    assert judge(o, changed, Policy()).reason == "HIGHER_CLOCK"  # the code may be slower
+
+
 def test_show_has_what_boards_differ_by(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stored(root, THEIRS_IS, [NAIVE], seconds=0.0103)
     stored(root, OURS_IS)
