@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from harness.compiler.errors import ToolchainError
 from harness.compiler.tools import find_nvcc
+from harness.devices import DeviceError, Gpu
 
 if TYPE_CHECKING:
     from harness.devices.cuda.environment import GpuInfo
@@ -37,3 +39,11 @@ def software_versions() -> dict[str, str]:
 def machine_info(gpu: GpuInfo) -> dict[str, Any]:
     """The GPU, its settings and the versions of the software."""
     return {**gpu.as_dict(), **software_versions()}
+
+
+def machine_of(gpu: Gpu) -> dict[str, Any]:
+    """The same of an open GPU, with the versions that only its worker knows, where it still answers."""
+    facts: dict[str, Any] = {}
+    with contextlib.suppress(DeviceError):  # a case has reported this already; keep the samples
+        facts = gpu.facts()
+    return {**machine_info(gpu.info), **facts}

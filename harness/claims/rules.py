@@ -95,13 +95,15 @@ def padding(kernel: str, configs: Sequence[str], widths: Sequence[int]) -> Predi
 
 
 def said_of(word: str, variant: str, problem: str, gflops: float, within: float = 0.1) -> Predicate:
-    """Whether a GPU of that model has the GFLOPS that the notes print, within a tenth; where there is none,
-    what others have."""
+    """Whether a GPU of that model has the GFLOPS that the notes print, ``within`` a share of them: half the
+    width of a range, a tenth for a single number. Where there is no such GPU, what others have."""
 
     def judge(facts: Facts) -> Judged:
         known = [(gpu, of) for gpu in facts.gpus if (of := speed(gpu, variant, problem))]
         own = [
-            (0.9 <= of / gflops <= 1.1, f"{gpu.name}: {number(of)}") for gpu, of in known if word in gpu.name
+            (abs(of / gflops - 1) <= within, f"{gpu.name}: {number(of)}")
+            for gpu, of in known
+            if word in gpu.name
         ]
         if own:
             return together(own)

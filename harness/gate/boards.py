@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from harness.baselines import Baseline, provenance
-from harness.devices import DeviceError, Gpu
+from harness.devices import Gpu
 from harness.gate.against import Against
 from harness.gate.spread import Done
 from harness.gate.timed import Result, run_all
@@ -39,10 +38,7 @@ class Board:
 
     def machine(self) -> dict[str, Any]:
         """The GPU, its settings, and the versions of the software."""
-        facts: dict[str, Any] = {}
-        with contextlib.suppress(DeviceError):  # A case has reported this already; keep the samples.
-            facts = self.gpu.facts()
-        return {**provenance.machine_info(self.gpu.info), **facts}
+        return provenance.machine_of(self.gpu)
 
     def judge(
         self,

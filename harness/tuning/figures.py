@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from harness.baselines import BaselineError, current, gpu_slug, load, load_run
+from harness.baselines import BaselineError, current, gpu_slug
 from harness.model import Case, Kernel, Problem, find_problem, variant_name
 from harness.model.legality import GpuLimits
 from harness.project.loader import Project
@@ -16,6 +15,7 @@ from harness.timing.roofs import sms_of
 from harness.tuning import stored
 from harness.tuning.rules import Variant
 from harness.tuning.survey import FILE as SURVEY
+from harness.tuning.survey import Cases, stored_cases
 from harness.tuning.table import Figure
 
 _ARCH = re.compile(r"sm_(\d+)(\d)a?")
@@ -90,19 +90,10 @@ def _measured(project: Project, gpu: str) -> Known:
         for dtype in kernel.dtypes
         for config in kernel.declared
     }
-    machines: list[Mapping[str, object]] = []
-    every: list[Figure] = []
+    cases = stored_cases(project.baselines, gpu)
+    machines = list(cases.machines)
+    every = list(_of_cases(cases, named))
     folder = project.baselines / gpu
-    if path := current(project.baselines, gpu):
-        baseline = load(path)
-        machines.append(baseline.machine_info)
-        found = ((e.info, e.group) for e in baseline.entries.values())
-        every += _of_cases(found, named, path.name)
-    if (survey := folder / SURVEY).is_file():
-        run = load_run(survey)
-        machines.append(run.machine_info)
-        found = ((r["extra_info"], str(r["group"])) for r in run.records.values())
-        every += _of_cases(found, named, survey.name)
     for one in stored.find(project.baselines, gpu):
         machines.append(one.machine_info)
         every += _of_tuned(one, project.kernels)
@@ -124,17 +115,15 @@ def _measured(project: Project, gpu: str) -> Known:
     )
 
 
-def _of_cases(
-    cases: Iterable[tuple[Mapping[str, Any], str]], named: Mapping[str, Variant], source: str
-) -> Iterator[Figure]:
-    """The figures of variants that are still declared, from the records of cases and their problems."""
-    for info, group in cases:
+def _of_cases(cases: Cases, named: Mapping[str, Variant]) -> Iterator[Figure]:
+    """The figures of variants that are still declared."""
+    for file, group, info in cases.records:
         variant = named.get(str(info.get("variant")))
         if variant is None or not _plain(problem := find_problem(group)):
             continue
         if info["case"] == Case(variant.kernel, variant.dtype, variant.config, problem).id:
             ran = str(info.get("board", "")), str(info.get("chosen", ""))
-            yield Figure(variant, problem, float(info["gflops"]), source, *ran)
+            yield Figure(variant, problem, float(info["gflops"]), file, *ran)
 
 
 def _of_tuned(one: stored.Tuned, kernels: tuple[Kernel, ...]) -> Iterator[Figure]:

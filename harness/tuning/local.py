@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.baselines.provenance import machine_info
+from harness.baselines.provenance import machine_of
 from harness.compiler.tools import arch
 from harness.devices import open_cuda, open_emulated
 from harness.model import Config, DType, Kernel, Problem
@@ -47,7 +47,7 @@ class OneGpu(OneDevice):
         super().__init__()
         self.device = open_cuda(time_limit)
         self.device_name, self.capability = self.device.info.name, self.device.info.capability
-        self.machine = {**machine_info(self.device.info), **self.device.facts()}
+        self.machine = machine_of(self.device)
         self._kernel, self._dtype, self._objective = kernel, dtype, objective
 
     def evaluator(self, problem: Problem) -> OnGpu:

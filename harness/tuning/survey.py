@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.baselines import BaselineError, Run, current, gpu_slug, load, load_run
+from harness.baselines import BaselineError, current, gpu_slug, load, load_run
 from harness.files import write_whole
 
 FILE = "advice.json"
@@ -81,36 +81,54 @@ def _short(value: object) -> object:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
+@dataclass(frozen=True)
+class Cases:
+    """What the newest baseline of a GPU model and its survey store.
+
+    Attributes:
+        machines: the machine_info of each.
+        records: the file, the problem id and the extra_info of each case; first those of the baseline.
+    """
+
+    machines: tuple[Mapping[str, Any], ...]
+    records: tuple[tuple[str, str, Mapping[str, Any]], ...]
+
+
+def stored_cases(root: Path, slug: str) -> Cases:
+    """Raises BaselineError for a file that cannot be trusted."""
+    machines: list[Mapping[str, Any]] = []
+    records: list[tuple[str, str, Mapping[str, Any]]] = []
+    if path := current(root, slug):
+        baseline = load(path)
+        machines.append(baseline.machine_info)
+        records += [(path.name, entry.group, entry.info) for entry in baseline.entries.values()]
+    if (root / slug / FILE).is_file():
+        run = load_run(root / slug / FILE)
+        machines.append(run.machine_info)
+        records += [(FILE, str(of["group"]), of["extra_info"]) for of in run.records.values()]
+    return Cases(tuple(machines), tuple(records))
+
+
 def surveyed(root: Path, slug: str) -> Surveyed | None:
     """All speeds stored of a GPU model, None without any. Raises BaselineError."""
+    found = stored_cases(root, slug)
+    if not found.machines:
+        return None
     gflops: dict[str, dict[str, float]] = {}
     library: dict[str, dict[str, float]] = {}
     seconds: dict[str, dict[str, float]] = {}
-
-    def add(group: str, info: Mapping[str, object]) -> None:
-        speed, ratio, variant = info["gflops"], info.get("cublas_ratio"), str(info["variant"])
-        assert isinstance(speed, float | int)
-        gflops.setdefault(group, {})[variant] = float(speed)
+    for _, problem, info in found.records:
+        speed, ratio, variant = float(info["gflops"]), info.get("cublas_ratio"), str(info["variant"])
+        gflops.setdefault(problem, {})[variant] = speed
         if isinstance(info.get("median_s"), float):
-            seconds.setdefault(group, {})[variant] = float(str(info["median_s"]))
-        if isinstance(ratio, float | int) and ratio:
-            library.setdefault(group, {})[variant] = speed / ratio
-
-    path = current(root, slug)
-    baseline = load(path) if path else None
-    for entry in baseline.entries.values() if baseline else ():
-        add(entry.group, entry.info)
-    survey: Run | None = load_run(root / slug / FILE) if (root / slug / FILE).exists() else None
-    for record in survey.records.values() if survey else ():
-        add(record["group"], record["extra_info"])
-    machine = baseline.machine_info if baseline else survey.machine_info if survey else None
-    if machine is None:
-        return None
-    major, minor = map(int, machine["capability"].split("."))
-    files = [path.name] if path else []
-    files += [FILE] if survey else []
-    roofs = machine.get("roofs") or (survey.machine_info.get("roofs") if survey else None) or {}
-    return Surveyed(slug, machine["name"], (major, minor), tuple(files), gflops, library, seconds, roofs)
+            seconds.setdefault(problem, {})[variant] = float(info["median_s"])
+        if ratio:
+            library.setdefault(problem, {})[variant] = speed / float(ratio)
+    machine = found.machines[0]
+    major, minor = map(int, str(machine["capability"]).split("."))
+    files = tuple(dict.fromkeys(file for file, _, _ in found.records))
+    roofs: Mapping[str, Any] = next((own for one in found.machines if (own := one.get("roofs"))), {})
+    return Surveyed(slug, str(machine["name"]), (major, minor), files, gflops, library, seconds, roofs)
 
 
 def every(root: Path) -> list[Surveyed]:

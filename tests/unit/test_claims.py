@@ -96,6 +96,13 @@ def test_absolute_figures_are_judged_on_that_gpu_alone() -> None:
         assert naive.judge(Facts((here, there))).verdict is verdict
 
 
+def test_a_range_of_the_notes_is_as_wide_as_it_says() -> None:
+    tiles = claim("tiles of 16: 2 000 to 4 000 GFLOPS")
+    for speed, verdict in ((1900.0, CONTRADICTED), (2000.0, HOLDS), (4000.0, HOLDS), (4100.0, CONTRADICTED)):
+        there = gpu("NVIDIA A100-SXM4-80GB", {SMALL: {"tiled-f32-tile16-pad0": speed}}, (8, 0))
+        assert tiles.judge(Facts((there,))).verdict is verdict, speed
+
+
 def test_padding_is_judged_by_every_width_and_size() -> None:
     padded = claim("padded by one column are faster (tiled)")
     facts = timed(LARGE, tiled=100.0, padded=81.0)

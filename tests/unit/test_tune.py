@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.baselines import provenance
 from harness.commands import tune
 from harness.devices import NoDevice
 from harness.model import Config
@@ -23,7 +24,7 @@ LABELS = ["size8-step4", "size16", "size16-step4", "size32", "size32-step4"]
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(project(tmp_path / "project"))
-    monkeypatch.setattr(local, "machine_info", lambda info: {**info.as_dict(), "nvcc": "13.0.88"})
+    monkeypatch.setattr(provenance, "nvcc_version", lambda: "13.0.88")
     return tmp_path / "project"
 
 
@@ -268,7 +269,7 @@ def test_an_axis_that_the_kernel_ignores_is_said(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(project(tmp_path, source=SOURCE.replace("step = STEP", "step = 2")))
-    monkeypatch.setattr(local, "machine_info", lambda info: {**info.as_dict(), "nvcc": "13.0.88"})
+    monkeypatch.setattr(provenance, "nvcc_version", lambda: "13.0.88")
     gpu = use(FakeGpu())
     assert run("--axis", "SIZE=16,32") == 0
     out = capsys.readouterr().out
@@ -291,7 +292,7 @@ def test_a_race_is_found_before_the_gpu_sees_it(
         "    if (SIZE == 32) { seen = 0.0f; sum = seen; }\n",
     )
     monkeypatch.chdir(project(tmp_path, source=racing))
-    monkeypatch.setattr(local, "machine_info", lambda info: {**info.as_dict(), "nvcc": "13.0.88"})
+    monkeypatch.setattr(provenance, "nvcc_version", lambda: "13.0.88")
     gpu = use(FakeGpu())
     assert tune.main([*SHAPE, "-q", "--axis", "SIZE=16,32", "--axis", "STEP=1"]) == 0
     assert set(gpu.timed) == {"size16"}
