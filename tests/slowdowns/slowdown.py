@@ -1,0 +1,94 @@
+"""What a planted slowdown is: an edit of a real kernel, for one of its variants, that costs little time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.model import DTYPES, Case, Kernel, Problem
+from harness.project.names import find_config
+from tests.ladder import LADDER
+
+_KERNELS = {kernel.name: kernel for kernel in LADDER}
+_DTYPE = "DTYPE_{}"  # the macro of a dtype, in kernels that have several
+
+
+class Rotten(Exception):
+    """An edit that no longer matches its kernel exactly once."""
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """``edits``: (old, new) texts, each old one exactly once in the kernel's file. ``about`` says in one line
+    what was done. ``config`` and ``dtype`` are labels, ``problem`` the one it is timed on."""
+
+    name: str
+    kernel: str
+    about: str
+    config: str
+    problem: Problem
+    edits: tuple[tuple[str, str], ...]
+    dtype: str = "f32"
+
+    @property
+    def real(self) -> Case:
+        """The case, of the kernel as it is."""
+        kernel = _KERNELS[self.kernel]
+        return Case(kernel, DTYPES[self.dtype], find_config(kernel, self.config), self.problem)
+
+    @property
+    def source(self) -> Path:
+        source = self.real.kernel.source
+        assert source is not None
+        return source
+
+    @property
+    def condition(self) -> str:
+        """Of the preprocessor: true where this variant is compiled, and no other of the kernel."""
+        case = self.real
+        known = [f"{name} == {value}" for name, value in case.config.items()]
+        if len(case.kernel.dtypes) > 1:
+            known.append(f"defined({_DTYPE.format(self.dtype.upper())})")
+        return " && ".join(known)
+
+    def edited(self) -> str:
+        """The kernel's file with the edits. Raises Rotten."""
+        text = self.source.read_text(encoding="utf-8")
+        for old, new in self.edits:
+            if (count := text.count(old)) != 1:
+                raise Rotten(
+                    f"{self.name}: occurs {count} times in {self.source.name}: {old!r}; the kernel has "
+                    "changed, and its planted slowdown has to be adapted"
+                )
+            text = text.replace(old, new)
+        return text
+
+    def alone(self, folder: Path) -> Case:
+        """The case of a kernel of its own, ``kernel+name``, which is written into ``folder``."""
+        case = self.real
+        path = folder / f"{self.name}.cu"
+        path.write_text(self.edited(), encoding="utf-8")
+        include = (*case.kernel.include, str(self.source.parent))
+        kernel: Kernel = replace(case.kernel, name=f"{self.kernel}+{self.name}", source=path, include=include)
+        return replace(case, kernel=kernel)
+
+
+def together(slowdowns: Sequence[Slowdown]) -> dict[Path, str]:
+    """The text of each kernel's file with all its planted slowdowns, each for its variant alone: what no
+    slowdown is planted in compiles to the same binary as before. Raises Rotten, and ValueError for two in one
+    variant."""
+    found: dict[Path, str] = {}
+    variants: dict[str, str] = {}
+    for slowdown in slowdowns:
+        variant = slowdown.real.variant
+        if variant in variants:
+            raise ValueError(f"{variants[variant]} and {slowdown.name} are both planted in {variant}")
+        variants[variant] = slowdown.name
+    for source in dict.fromkeys(slowdown.source for slowdown in slowdowns):
+        parts = [
+            f"#{'elif' if number else 'if'} {each.condition}\n{each.edited()}"
+            for number, each in enumerate(s for s in slowdowns if s.source == source)
+        ]
+        found[source] = "".join(parts) + f"#else\n{source.read_text(encoding='utf-8')}#endif\n"
+    return found
