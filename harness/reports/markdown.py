@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from harness.baselines import Baseline, BaselineEntry
@@ -96,8 +96,13 @@ def _rows(rows: Sequence[Row], kernels: Sequence[Kernel]) -> str:
 
 
 def readme_section(baselines: Sequence[Baseline], kernels: Sequence[Kernel]) -> str:
-    """The text between the markers in the README: a table with its provenance for each GPU model."""
-    return "\n\n".join(f"{_provenance(b)}\n\n{_ladder(b, kernels)}" for b in baselines) or NO_BASELINE
+    """The text between the markers in the README: what was measured where, and a table; of several GPU models
+    one table, side by side."""
+    if len(baselines) < 2:
+        return "\n\n".join(f"{_provenance(b)}\n\n{_ladder(b, kernels)}" for b in baselines) or NO_BASELINE
+    return "\n\n".join(
+        ("\n".join(f"- {_provenance(b)}" for b in baselines), _side_by_side(baselines, kernels))
+    )
 
 
 def replaced(page: str, section: str, begin: str = BEGIN, end: str = END) -> str:
@@ -120,30 +125,41 @@ def _provenance(baseline: Baseline) -> str:
 
 
 def _ladder(baseline: Baseline, kernels: Sequence[Kernel]) -> str:
+    heads = ("stage", "idea", "dtype", "best config", "GFLOPS", "% of cuBLAS", "noise floor")
+    lines = [
+        (kernel.name, kernel.idea, dtype, label, *_figures(kernel, best), noise_text(best.noise_floor))
+        for kernel, dtype, label, best in _best(baseline, kernels)
+    ]
+    return table_text(heads, "llllrrr", lines)
+
+
+def _side_by_side(baselines: Sequence[Baseline], kernels: Sequence[Kernel]) -> str:
+    """The best config of each stage on each GPU; a dash where one of them has not measured a stage."""
+    of_gpus = [{(k.name, d): (k, label, e) for k, d, label, e in _best(b, kernels)} for b in baselines]
     lines = []
+    for kernel, dtype in ((k, str(d)) for k in kernels for d in k.dtypes):
+        found = [of_gpu.get((kernel.name, dtype)) for of_gpu in of_gpus]
+        if any(found):
+            cells = [(each[1], *_figures(kernel, each[2])) if each else ("–",) * 3 for each in found]
+            lines.append((kernel.name, kernel.idea, dtype, *(cell for gpu in cells for cell in gpu)))
+    names = [str(b.machine_info["name"]).removeprefix("NVIDIA ") for b in baselines]
+    heads = [head for name in names for head in (f"{name}: best config", "GFLOPS", "% of cuBLAS")]
+    return table_text(("stage", "idea", "dtype", *heads), "lll" + "lrr" * len(names), lines)
+
+
+def _best(baseline: Baseline, kernels: Sequence[Kernel]) -> Iterator[tuple[Kernel, str, str, BaselineEntry]]:
+    """The fastest config of each kernel and dtype at the size that is shown: its label and what is stored."""
     for kernel in kernels:
         for dtype in kernel.dtypes:
             stored = (baseline.entry(Case(kernel, dtype, c, SHOWN).id) for c in kernel.configs)
             configs = [(entry, c.label) for entry, c in zip(stored, kernel.configs, strict=True) if entry]
             if configs:
                 best, label = max(configs, key=lambda pair: pair[0].gflops)
-                lines.append(_line(kernel, str(dtype), str(best.info.get("chosen", label)), best))
-    return table_text(
-        ("stage", "idea", "dtype", "best config", "GFLOPS", "% of cuBLAS", "noise floor"), "llllrrr", lines
-    )
+                yield kernel, str(dtype), str(best.info.get("chosen", label)), best
 
 
-def _line(kernel: Kernel, dtype: str, label: str, best: BaselineEntry) -> tuple[str, ...]:
-    share = 1.0 if kernel.library else best.cublas_ratio
-    return (
-        kernel.name,
-        kernel.idea,
-        dtype,
-        label,
-        gflops_text(best.gflops),
-        share_text(share),
-        noise_text(best.noise_floor),
-    )
+def _figures(kernel: Kernel, best: BaselineEntry) -> tuple[str, str]:
+    return gflops_text(best.gflops), share_text(1.0 if kernel.library else best.cublas_ratio)
 
 
 def table_text(heads: Sequence[str], align: str, rows: Iterable[Sequence[str]]) -> str:

@@ -228,6 +228,32 @@ def test_the_readme_shows_the_best_config_of_each_stage(project: Path) -> None:
         assert part in text
 
 
+def test_two_gpus_are_one_table_side_by_side(project: Path) -> None:
+    first = load(next((project / "baselines" / SLUG).iterdir()))
+    machine = {**first.machine_info, "name": "NVIDIA Test 2"}
+    entries = dict(list(first.entries.items())[:1])
+    second = replace(first, slug="nvidia-test-2", machine_info=machine, entries=entries)
+    write(second, project / "baselines" / "nvidia-test-2")
+    assert readme(project) == 0
+    text = (project / "README.md").read_text().partition(BEGIN)[2].partition(END)[0]
+    about = [line for line in text.splitlines() if line.startswith("- ")]
+    assert [line.split(", M =")[0] for line in about] == ["- NVIDIA Test 2", "- Test GPU 1000"]
+    heads, _, *rows = (
+        [c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"
+    )
+    assert heads[3:] == [
+        *("Test 2: best config", "GFLOPS", "% of cuBLAS"),
+        *("Test GPU 1000: best config", "GFLOPS", "% of cuBLAS"),
+    ]
+    (entry,) = entries
+    shared = [row for row in rows if row[0] == entry.partition("-")[0]]
+    assert [row[3:6] for row in rows if row not in shared] == [["–", "–", "–"]] * (len(rows) - 1)
+    (both,) = shared
+    assert both[4] != "–"
+    assert both[7] != "–"
+    assert readme(project, "--check") == 0
+
+
 def test_check_says_whether_it_is_stale(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert readme(project, "--check") == 1
     assert capsys.readouterr().err.count("\n") == 1
