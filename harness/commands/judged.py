@@ -11,8 +11,8 @@ from harness.commands.plugin_benchmark import DEVICE_CLOCK, GateFixture
 from harness.compiler.static import Check, Entry, StaticFigures
 from harness.compiler.static.store import StoreError
 from harness.counters.check import CounterCheck, CounterEntry
-from harness.devices import Device, DeviceError
-from harness.gate.checked import CORRECT, NOT_EMULATED, UNSUPPORTED, check, failed
+from harness.devices import DeviceError
+from harness.gate.checked import CORRECT, NOT_EMULATED, UNSUPPORTED, Checked, failed
 from harness.model import Case, Kernel
 from harness.reports.failures import Reason, of_check, of_error
 from harness.reports.wording import checked_text, orphans_text
@@ -24,11 +24,11 @@ SKIPPED = (VerdictKind.NOT_EMULATED, VerdictKind.REFUSED)
 NOTHING_STORED = "nothing to compare with: `gemm-regression static --refresh` stores the current values"
 
 
-def test_kernel(verify_case: Case, device: Device, gemm_record: Record) -> None:
+def test_kernel(verify_case: Case, checks: Callable[[Case], Checked], gemm_record: Record) -> None:
     """A variant is correct for a problem, on whichever device there is."""
     gemm_record("variant", verify_case.variant)
     gemm_record("problem", verify_case.problem.id)
-    checked = check(device, verify_case)
+    checked = checks(verify_case)
     gemm_record("verdict", str(checked.outcome))
     gemm_record("findings", " ".join(finding.check for finding in checked.findings))
     if checked.notes:

@@ -21,6 +21,13 @@ def add_options(add: Adds) -> None:
         help="where cases run: a GPU, or a PTX interpreter; auto is cuda if there is a GPU",
     )
     add(
+        "--gpus",
+        default=None,
+        metavar="all|N|LIST",
+        help="the GPUs to spread the cases over: all, how many, or which (0,2; one alone: 1,); default: the "
+        "first",
+    )
+    add(
         "--arch",
         choices=ARCHES,
         default="sm_90a",

@@ -7,7 +7,6 @@ Each hook only calls into the layers below. ``plugin_benchmark`` contains what c
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +15,8 @@ from typing import Any
 import pytest
 from pytest_benchmark.utils import PercentageRegressionCheck
 
-from harness import baselines
-from harness.baselines import BaselineError, boards
+from harness.baselines import BaselineError
+from harness.commands import gpus
 from harness.commands.common import busy_text, share
 from harness.commands.options import add_options
 from harness.commands.progress import progress
@@ -27,7 +26,7 @@ from harness.compiler.errors import ToolchainError
 from harness.compiler.nvcc import Variant
 from harness.compiler.static.store import holds_any
 from harness.counters import check as counted
-from harness.devices import DeviceError, NoDevice, PairingDevice, has_gpu, open_cuda, open_emulated
+from harness.devices import DeviceError, Gpu, NoDevice, PairingDevice, has_gpu, open_emulated
 from harness.gate.against import Against
 from harness.gate.boards import Board
 from harness.model import Case
@@ -35,7 +34,6 @@ from harness.project import selection as cases
 from harness.project.loader import Project, ProjectError, find, load
 from harness.reports.figures import count_text
 from harness.timing.plan import Plan
-from harness.tuning.select import Selector
 from harness.verdicts.vocabulary import CompareFail, Policy
 
 pytest_plugins = [
@@ -49,7 +47,7 @@ class Hooks:
 
     @pytest.hookspec(firstresult=True)
     def pytest_gemm_device(self, config: pytest.Config) -> Any:
-        """The device to run on; the suite's own tests use it to replay recorded samples."""
+        """The devices to run on, or one; the suite's own tests use it to replay recorded samples."""
 
 
 def _percent(option: str, text: str, example: str) -> float:
@@ -114,36 +112,18 @@ def open_session(config: pytest.Config) -> Session:
         choice = cases.Choice.of(config.option)
         if config.option.list_cases:  # Nothing is collected, so pytest does not apply it.
             choice = replace(choice, expression=config.option.keyword)
-        session.selection = cases.select(session.project, choice, session.capability, emulated)
-        if session.gpu is not None:
-            session.selection = _resolved(session)
+        if session.boards:
+            session.selection = gpus.select(session, choice)
+        else:
+            session.selection = cases.select(session.project, choice, session.capability, emulated)
     except (ValueError, BaselineError) as error:
         raise pytest.UsageError(str(error)) from None
     if emulated and not session.selection.verify:
         what = ", ".join(config.option.kernel) or "what is selected"
         raise pytest.UsageError(f"no GPU ({session.no_gpu}), and {what} has no PTX to execute")
     if not (config.option.collectonly or config.option.list_cases):
-        _choose_baseline(config, session)
-        session.boards = _boards(session)
+        gpus.choose_baselines(config, session)
     return session
-
-
-def _boards(session: Session) -> list[Board]:
-    if session.gpu is None:
-        return []
-    baseline = session.baseline if session.judging else None
-    timed = {case.id: case for case in session.selection.timed}
-    return [Board(0, session.gpu, baseline, session.against, session.busy, timed)]
-
-
-def _resolved(session: Session) -> cases.Selection:
-    """The selection with a choice in the place of each case of a kernel that chooses."""
-    found = session.selection
-    if not any(case.kernel.chooses for case in (*found.verify, *found.timed)):
-        return found
-    selector = Selector.of(session.project, session.slug, session.capability)
-    verify, timed = (tuple(map(selector.resolved, part)) for part in (found.verify, found.timed))
-    return replace(found, verify=verify, timed=timed)
 
 
 def _check_numbers(config: pytest.Config) -> None:
@@ -194,22 +174,34 @@ def _compare_fail(check: Any) -> CompareFail:
     return CompareFail(check.field, seconds=check.threshold)
 
 
+def _add_board(config: pytest.Config, session: Session, place: int, gpu: Gpu) -> None:
+    number = getattr(gpu, "index", None)
+    board = Board(place if number is None else number, gpu)
+    if not config.option.allow_busy:
+        board.busy = gpu.busy
+    pairs: object = gpu
+    if isinstance(pairs, PairingDevice):
+        board.against = Against(
+            pairs,
+            gpu.info.capability,
+            session.plan.l2,
+            session.project,
+            budget=config.option.pair_budget,
+        )
+        config.add_cleanup(board.against.close)
+    session.boards.append(board)
+
+
 def _open_device(config: pytest.Config, session: Session) -> None:
     wanted = config.option.device
+    if config.option.gpus and getattr(config.option, "numprocesses", None):
+        raise pytest.UsageError("--gpus spreads the cases over the GPUs by itself; run without -n")
     if wanted != "emulated":
         try:
-            session.device = session.gpu = config.hook.pytest_gemm_device(config=config)
-            if not config.option.allow_busy:
-                session.busy = session.gpu.busy
-            if isinstance(session.gpu, PairingDevice):
-                session.against = Against(
-                    session.gpu,
-                    session.capability,
-                    session.plan.l2,
-                    session.project,
-                    budget=config.option.pair_budget,
-                )
-                config.add_cleanup(session.against.close)
+            found = config.hook.pytest_gemm_device(config=config)
+            for place, gpu in enumerate(found if isinstance(found, list) else [found]):
+                _add_board(config, session, place, gpu)
+            session.device = session.gpu  # type: ignore[assignment]  # a GPU that runs cases
             return
         except NoDevice as error:
             session.no_gpu = str(error)
@@ -217,6 +209,8 @@ def _open_device(config: pytest.Config, session: Session) -> None:
                 raise pytest.UsageError(f"--device cuda: {error}") from None
     else:
         session.no_gpu = "--device emulated"
+    if config.option.gpus:
+        raise pytest.UsageError(f"--gpus {config.option.gpus}: {session.no_gpu}")
     try:
         session.device = open_emulated(session.arch, config.option.strict_notes, config.option.time_limit)
     except NoDevice as error:
@@ -229,51 +223,7 @@ def _open_device(config: pytest.Config, session: Session) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_gemm_device(config: pytest.Config) -> Any:
-    device = open_cuda(config.option.time_limit)
-    config.add_cleanup(device.close)
-    return device
-
-
-def _choose_baseline(config: pytest.Config, session: Session) -> None:
-    """Resolves --benchmark-compare to the baseline of this GPU, or raises a usage error."""
-    wanted = config.option.benchmark_compare
-    if session.gpu is None:
-        if wanted:
-            raise pytest.UsageError(
-                f"--benchmark-compare: nothing can be compared without a GPU ({session.no_gpu})"
-            )
-        return
-    root = session.project.baselines
-    folder = os.path.relpath(root / session.slug)
-    path = baselines.current(root, session.slug, session.gpu.info.board)
-    if isinstance(wanted, str):
-        found = (
-            [Path(wanted)]
-            if Path(wanted).is_file()
-            else sorted((root / session.slug).glob(f"{wanted}*.json"))
-        )
-        if not found:
-            raise pytest.UsageError(f"--benchmark-compare={wanted}: no such file, and none in {folder}")
-        path = found[-1]
-    if path is None:
-        if wanted:
-            raise pytest.UsageError(
-                f"--benchmark-compare: no baseline for {session.gpu.info.name} in "
-                f"{folder}; measure one with `nox -s baseline`"
-            )
-        return
-    try:
-        session.baseline = baselines.load(path)
-        session.baseline.require_gpu(session.slug, session.gpu.info.name)
-        session.baseline.require_mig(session.gpu.info.mig)
-        if session.judging:
-            session.baseline = boards.judging(session.baseline, session.gpu.info.board, root)
-    except BaselineError as error:
-        if session.judging:
-            raise pytest.UsageError(str(error)) from None
-    session.baseline_path = path
-    if wanted:
-        config.option.benchmark_compare = os.path.relpath(path)  # as shown in the table
+    return gpus.open_gpus(config)
 
 
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
@@ -365,18 +315,21 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     chosen = [c for item in session.items if (c := _case_of(item))]
     timed = any(_has(item, "timed_case") for item in session.items)
     timed = timed and not config.option.benchmark_skip
-    others = state.gpu.busy() if timed and not config.option.allow_busy else []
-    if others:
-        raise pytest.UsageError(busy_text(state.gpu.info.name, others))
+    for board in state.boards if timed and not config.option.allow_busy else ():
+        if others := board.gpu.busy():
+            name = board.gpu.info.name + (f", GPU {board.label}," if len(state.boards) > 1 else "")
+            raise pytest.UsageError(busy_text(name, others))
     if chosen and not hasattr(config, "workerinput"):
         reporter = config.pluginmanager.get_plugin("terminalreporter")
-        variants = {c.variant: c for c in chosen}
+        each = gpus.variants(state, {c.id for c in chosen})
+        count = sum(map(len, each.values()))
         silent = not config.option.progress or config.option.verbose < 0
         if reporter and silent and config.option.verbose >= 0:
-            reporter.write_line(f"compiling {count_text(len(variants), 'kernel variant')} ...")
+            reporter.write_line(f"compiling {count_text(count, 'kernel variant')} ...")
         try:
-            with progress("compile", 2 * len(variants), silent) as step:  # PTX and cubin
-                state.compile_errors = state.gpu.prepare(variants.values(), step)
+            with progress("compile", 2 * count, silent) as step:  # PTX and cubin
+                for gpu, variants in each.items():
+                    state.compile_errors |= gpu.prepare(variants, step)
         except DeviceError as error:
             raise pytest.UsageError(f"the GPU cannot be used: {error.code}: {error}") from None
 

@@ -12,6 +12,7 @@ import pytest
 from harness.commands.plugin_gpus import judged
 from harness.commands.session import KEY, Session
 from harness.devices import DeviceError
+from harness.gate.boards import Board
 from harness.gate.timed import Result, SampleClock, extra_info
 from harness.model import Case
 from harness.reports import wording
@@ -39,13 +40,14 @@ class GateFixture:
         if self._benchmark.disabled:
             pytest.fail(
                 "timing is disabled (by pytest-xdist's -n or --benchmark-disable), so this case cannot be "
-                "judged: run without that option, or deselect with --benchmark-skip",
+                "judged: run without that option, or deselect with --benchmark-skip; for several GPUs there "
+                "is --gpus all",
                 pytrace=False,
             )
         s = self._session
         board, result = judged(s, case, self._items)
         s.results.append(result)
-        self._record(result)
+        self._record(result, board)
         if result.verdict.failed(s.policy):
             kind = result.verdict.kind
             if result.verdict.reason == NO_BASELINE_FILE:
@@ -68,11 +70,15 @@ class GateFixture:
         self._says("reason", str(Reason(wording.no_baseline(gpu))))
         pytest.fail(wording.no_baseline(gpu), pytrace=False)
 
-    def _record(self, result: Result) -> None:
+    def _record(self, result: Result, board: Board) -> None:
         benchmark = self._benchmark
         benchmark.group = result.case.problem.id
         benchmark.params = {"timed_case": result.case.id}  # the repr of a Case contains paths of this machine
         benchmark.extra_info.update(extra_info(result), path=wording.path(result.evidence))
+        benchmark.extra_info["board"] = board.gpu.info.board
+        if len(self._session.boards) > 1:
+            benchmark.extra_info["gpu"] = board.number
+            self._says("gpu", board.label)
         if result.measurement is None or not result.usable:
             benchmark.extra_info["message"] = _message(result)
             # pytest-benchmark sees an error, so the case is in neither its table nor its "benchmarks".
@@ -129,9 +135,14 @@ def pytest_benchmark_generate_machine_info(config: pytest.Config) -> dict[str, A
     return found
 
 
-def pytest_benchmark_update_json(benchmarks: list[Any], output_json: dict[str, Any]) -> None:
+def pytest_benchmark_update_json(
+    config: pytest.Config, benchmarks: list[Any], output_json: dict[str, Any]
+) -> None:
     """Cases that crashed, were wrong or had too few samples are stored separately, not as benchmarks."""
     output_json[UNUSABLE] = [dict(bench.extra_info) for bench in benchmarks if bench.has_error]
+    if len((state := config.stash[KEY]).boards) > 1:
+        output_json["gpus"] = {str(board.number): board.gpu.info.as_dict() for board in state.boards}
+        output_json["together"] = state.together.as_dict() if state.together else None
 
 
 def pytest_benchmark_update_commit_info(commit_info: dict[str, Any]) -> None:

@@ -1,50 +1,162 @@
-"""What is timed ahead of the tests that wait for it, by all GPUs of the run."""
+"""What the GPUs of a run do ahead of the tests that wait for it: all are checked, then all are timed."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from harness.commands.session import KEY, Session
+from harness.devices import Device
 from harness.gate.boards import Board
+from harness.gate.checked import Checked, check
+from harness.gate.checkers import Checker, Checks, InThisProcess, Setup, close_all
 from harness.gate.spread import Done, Spread
 from harness.gate.timed import Result
+from harness.gate.together import Together, verified
 from harness.model import Case
+
+_FEW = 50  # cases that are checked before other processes have started
+_PROCESSES = 2  # that check on one GPU: the oracle takes as long as the GPU
+_EACH = 4  # cases to time on each GPU, or timing at once is not worth its controls
+
+
+def checked(
+    session: Session, device: Device, case: Case, items: Sequence[pytest.Item]
+) -> tuple[Board | None, Checked]:
+    """Whether a case is correct, and the GPU that it ran on, if there are several. The first call begins with
+    all of ``items``."""
+    if len(session.boards) < 2:
+        return None, check(device, case)
+    if session.checked is None:
+        session.checked = _checks(session, _names(items, "verify_case"))
+    place, found = session.checked.result(case.id)
+    return place.board, found
+
+
+def _checks(session: Session, names: Sequence[str]) -> Spread[Checks, Checked]:
+    places: list[Checks] = [InThisProcess(board) for board in session.boards]
+    if len(names) > _FEW and all(hasattr(board.gpu, "index") for board in session.boards):
+        root = session.project.root
+        each = [(b, Setup(root, (b.gpu.time_limit, b.number))) for b in session.boards]  # type: ignore[attr-defined]
+        session.checkers = [Checker(board, setup) for _ in range(_PROCESSES) for board, setup in each]
+        for checker in session.checkers:
+            checker.start()
+        places = [*session.checkers]
+
+    def work(place: Checks, names: Iterator[str], done: Done[Checked]) -> None:
+        for name in names:
+            done(name, place.check(place.board.verified[name]))
+            if not place.works:
+                spread.retire(place)
+
+    spread: Spread[Checks, Checked] = Spread(places, work, lambda place, name: name in place.board.verified)
+    spread.begin(names)
+    return spread
 
 
 def judged(session: Session, case: Case, items: Sequence[pytest.Item]) -> tuple[Board, Result]:
     """The result of a timed case, and the GPU that judged it. The first call begins with all of ``items``."""
-    if session.timed is None:
-
-        def judge(board: Board, names: Iterator[str], done: Done[Result]) -> None:
-            board.judge(names, done, session.policy, session.plan, session.says)
-
-        session.timed = Spread(session.boards, judge, lambda board, name: name in board.timed)
-        session.timed.begin([name for item in items if (name := _timed(item))])
     if not any(case.id in board.timed for board in session.boards):
         session.boards[0].timed[case.id] = case  # of a project's own test
-    return session.timed.result(case.id)
+    if session.timed is None:
+        _end_checks(session)
+        session.timed = _timing(session, _names(items, "timed_case"))
+    board, result = session.timed.result(case.id)
+    session.judged_on[case.id] = board
+    return board, result
 
 
-def _timed(item: pytest.Item) -> str:
-    """The id of the case that a test times, or an empty string."""
-    case = getattr(getattr(item, "callspec", None), "params", {}).get("timed_case")
-    return case.id if isinstance(case, Case) else ""
+def _timing(session: Session, names: Sequence[str]) -> Spread[Board, Result]:
+    boards = session.boards
+
+    def judge(board: Board, names: Iterator[str], done: Done[Result]) -> None:
+        def told(name: str, result: Result) -> None:
+            # A GPU that no process starts on any more would fail all that it is given, one after another.
+            if result.evidence.error and len(boards) > 1 and not board.works:
+                spread.retire(board)
+            done(name, result)
+
+        board.judge(names, told, session.policy, session.plan, session.says, session.judging)
+
+    spread: Spread[Board, Result] = Spread(boards, judge, _takes(session))
+    if len(boards) > 1:
+        few = len(names) < _EACH * len(boards)
+        session.says("control cases, with the other GPUs idle and with all of them")
+        session.together = (
+            Together(False, "there are few cases") if few else verified(boards, names, session.plan)
+        )
+    spread.begin(names, in_turn=session.together is not None and not session.together.sound)
+    return spread
+
+
+def _takes(session: Session) -> Any:
+    """A GPU takes a case that is legal on it, and that its baseline has, if any GPU's has it."""
+
+    def stored(board: Board, name: str) -> bool:
+        return name in board.timed and board.baseline is not None and board.baseline.entry(name) is not None
+
+    def takes(board: Board, name: str) -> bool:
+        return name in board.timed and (
+            not session.judging or stored(board, name) or not any(stored(b, name) for b in session.boards)
+        )
+
+    return takes
+
+
+def _names(items: Sequence[pytest.Item], parameter: str) -> list[str]:
+    """The ids of the cases that tests have as this parameter."""
+    found = (getattr(getattr(item, "callspec", None), "params", {}).get(parameter) for item in items)
+    return list(dict.fromkeys(case.id for case in found if isinstance(case, Case)))
+
+
+def _end_checks(session: Session) -> None:
+    """Nothing else uses a GPU while it is timed."""
+    if session.checked:
+        session.checked.settle()
+    close_all(session.checkers)
+
+
+@pytest.fixture
+def checks(
+    request: pytest.FixtureRequest, device: Device, gemm_record: Callable[[str, object], None]
+) -> Callable[[Case], Checked]:
+    """Whether a case is correct; of several GPUs, the test records which one it ran on."""
+
+    def of(case: Case) -> Checked:
+        board, found = checked(request.config.stash[KEY], device, case, request.session.items)
+        if board:
+            gemm_record("gpu", board.label)
+        return found
+
+    return of
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Another test that uses the GPU waits for what is timed on it."""
-    session = item.config.stash[KEY]
-    if session.timed and "device" in getattr(item, "fixturenames", ()):
-        session.timed.settle()
+    """Another test that uses a GPU waits for what is done on it."""
+    session, fixtures = item.config.stash[KEY], getattr(item, "fixturenames", ())
+    if "device" in fixtures:
+        if session.timed:
+            session.timed.settle()
+        if session.checked and "verify_case" not in fixtures:
+            session.checked.settle()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None, Any, Any]:
-    """Nothing more is begun in a run that ends early."""
-    if timed := session.config.stash[KEY].timed:
-        timed.close()
+    """Nothing more is begun in a run that ends early, and no process stays."""
+    state = session.config.stash[KEY]
+
+    def stop() -> None:
+        for checker in state.checkers:
+            checker.abandon()
+        for board in state.boards:
+            board.gpu.abandon()
+
+    for spread in (state.checked, state.timed):
+        if spread is not None:
+            spread.close(stop)
+    close_all(state.checkers)
     return (yield)

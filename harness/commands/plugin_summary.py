@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from harness.baselines import history, provenance
+from harness.baselines import Baseline, history, provenance
 from harness.baselines.boards import is_strange
 from harness.commands.session import KEY, Session
 from harness.compiler.static.files import StoreError
 from harness.counters.traffic import Known
 from harness.devices import DeviceError
 from harness.files import write_whole
+from harness.gate.boards import Board
 from harness.gate.timed import Result
 from harness.model import Waiver
 from harness.project import selection as cases
@@ -70,19 +71,23 @@ def _about(config: pytest.Config, session: Session) -> list[str]:
     if session.gpu is None:
         emulated = f"; {session.arch} is emulated, nvcc {provenance.nvcc_version()}" if session.device else ""
         return [f"gpu: none ({session.no_gpu}){emulated}", f"suite: {config.option.suite}"]
+    several, lines = len(session.boards) > 1, []
+    for board in session.boards:
+        i, path = board.gpu.info, board.path
+        inside = path and path.is_relative_to(config.rootpath)
+        shown = str(path.relative_to(config.rootpath) if path and inside else path or "none")
+        if board.baseline and board.baseline.board != i.board:
+            shown = f"{shown}, of {'another' if board.baseline.board else 'an unknown'} board of this model"
+        named = f", board {i.board}" if i.board else ""
+        number = f" {board.number}" if several else ""
+        lines.append(
+            f"gpu{number}: {i.name}{named}, {i.memory_mib} MiB, compute capability "
+            f"{'.'.join(map(str, i.capability))}, power limit {i.power_limit_w or '?'} W, "
+            f"max SM clock {i.max_sm_clock_mhz or '?'} MHz" + (f", baseline: {shown}" if several else "")
+        )
     i = session.gpu.info
-    path = session.baseline_path
-    inside = path and path.is_relative_to(config.rootpath)
-    shown = str(path.relative_to(config.rootpath) if path and inside else path or "none")
-    if session.baseline and session.baseline.board != i.board:
-        shown = f"{shown}, of {'another' if session.baseline.board else 'an unknown'} board of this model"
-    board = f", board {i.board}" if i.board else ""
-    return [
-        f"gpu: {i.name}{board}, {i.memory_mib} MiB, compute capability {'.'.join(map(str, i.capability))}, "
-        f"power limit {i.power_limit_w or '?'} W, max SM clock {i.max_sm_clock_mhz or '?'} MHz",
-        f"driver: {i.driver}, CUDA {i.cuda_driver}, nvcc {provenance.nvcc_version()}",
-        f"suite: {config.option.suite}, baseline: {shown}",
-    ]
+    suite = f"suite: {config.option.suite}" + ("" if several else f", baseline: {shown}")
+    return [*lines, f"driver: {i.driver}, CUDA {i.cuda_driver}, nvcc {provenance.nvcc_version()}", suite]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -131,8 +136,10 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
             terminalreporter.write_line(line)
     rows = _rows(session)
     notes = _notes(session)
-    if rows and session.gpu and session.baseline and session.judging:
-        notes += filter(None, [history.note(session.project.baselines, session.slug, session.gpu.info.board)])
+    for board in session.boards if rows and session.judging else ():
+        if board.baseline:
+            of = session.project.baselines, board.slug, board.gpu.info.board
+            notes += [_of(session, board) + note for note in filter(None, [history.note(*of)])]
     if rows:
         terminalreporter.section("ladder")
         ladder = ladder_table(
@@ -154,28 +161,32 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
 
 
 def _rows(session: Session) -> list[Row]:
-    """The judged cases, each with what bounds it if the roofs of this GPU are known."""
-    roofs, known, rows = _roofs(session), Known(), list[Row]()
-    if roofs:
+    """The judged cases, each with what bounds it if the roofs of its GPU model are known."""
+    of_models, known, rows = _roofs(session), Known(), list[Row]()
+    if any(of_models.values()):
         with contextlib.suppress(StoreError):  # nothing is judged by it
             known = Known.of(session.project.baselines)
     for r in session.results:
+        board = session.judged_on[r.case.id]
         made = row(r.case, r.verdict, r.cublas_ratio, session.policy)
-        if roofs:
+        if roofs := of_models.get(board.slug):
             resources = r.measurement.resources if r.measurement else None
-            work = known.work(session.slug, r.case, resources.cubin_sha256 if resources else None)
+            work = known.work(board.slug, r.case, resources.cubin_sha256 if resources else None)
             bound = bound_text(work, roofs, r.case.dtype.name, r.verdict.gflops)
             made = replace(made, dram=dram_share(roofs, r.case, r.verdict.gflops), bound=bound)
-        rows.append(made)
+        rows.append(replace(made, gpu=str(board.number)) if len(session.boards) > 1 else made)
     return rows
 
 
-def _roofs(session: Session) -> Roofs | None:
-    """What this GPU can do at most, measured in this run; None without timed cases or if that failed."""
-    with contextlib.suppress(DeviceError):  # nothing is judged by it
-        if session.gpu and session.results:
-            return roofs_of({"roofs": session.gpu.roofs()})
-    return None
+def _roofs(session: Session) -> dict[str, Roofs | None]:
+    """What each GPU model can do at most, measured in this run; without timed cases, or where that failed,
+    nothing."""
+    found: dict[str, Roofs | None] = {}
+    for board in session.boards if session.results else ():
+        if board.slug not in found:
+            with contextlib.suppress(DeviceError):  # nothing is judged by it
+                found[board.slug] = roofs_of({"roofs": board.gpu.roofs()})
+    return found
 
 
 def _room(terminalreporter: Any) -> int:
@@ -251,22 +262,45 @@ def _notes(session: Session) -> list[str]:
     timed = [r.case.id for r in session.results]
     if improved := [r.case.id for r in session.results if r.verdict.kind is VerdictKind.IMPROVED]:
         # A board without a baseline of its own measures all of it.
-        own = session.gpu and session.baseline and session.baseline.board in (None, session.gpu.info.board)
-        command = refresh_several(improved if own else timed, timed)
+        own = all(b.baseline and b.baseline.board in (None, b.gpu.info.board) for b in session.boards)
+        command = _on_all(refresh_several(improved if own else timed, timed), session)
         notes.append(f"{len(improved)} improved; to update their baseline: {command}")
-    if session.gpu and session.baseline and session.judging:
-        machine = provenance.machine_info(session.gpu.info)
-        if unlike := settings(session.baseline.machine_info, machine):
-            notes.append(
-                f"changed since the baseline was measured: {', '.join(map(difference_text, unlike))}"
-            )
-        entries = [e for r in session.results if (e := session.baseline.entry(r.case.id))]
-        if strange := [e.board_spread for e in entries if is_strange(e, session.gpu.info.board)]:
-            notes.append(strange_text(strange, len(entries)))
+    for board in session.boards if session.judging else ():
+        if board.baseline is not None:
+            notes += [_of(session, board) + note for note in _compared(session, board, board.baseline)]
+    if session.together:
+        t = session.together
+        how = "timed at once" if t.sound else "timed one at a time"
+        notes.append(f"{len(session.boards)} GPUs, {how}: {t.why}")
     notes += filter(None, [changed_text(r.evidence for r in session.results)])
     if session.policy.allow_orphans and (orphans := session.orphans):
         notes.append(f"{len(orphans)} orphans in the baseline: {', '.join(orphans)}")
     notes += [text for result in session.results if (text := _sustained(result))]
+    return notes
+
+
+def _on_all(command: str, session: Session) -> str:
+    """A command of nox, for the GPUs of this run."""
+    if len(session.boards) < 2:
+        return command
+    numbers = ",".join(str(board.number) for board in session.boards)
+    return f"{command}{'' if ' -- ' in command else ' --'} --gpus {numbers}"
+
+
+def _of(session: Session, board: Board) -> str:
+    """Which GPU a note is about, where there are several."""
+    return f"GPU {board.label}: " if len(session.boards) > 1 else ""
+
+
+def _compared(session: Session, board: Board, baseline: Baseline) -> list[str]:
+    """How what a GPU was compared with differs from it."""
+    notes, own = [], board.gpu.info.board
+    if unlike := settings(baseline.machine_info, provenance.machine_info(board.gpu.info)):
+        notes.append(f"changed since the baseline was measured: {', '.join(map(difference_text, unlike))}")
+    mine = [r.case.id for r in session.results if session.judged_on[r.case.id] is board]
+    entries = [entry for case in mine if (entry := baseline.entry(case))]
+    if strange := [entry.board_spread for entry in entries if is_strange(entry, own)]:
+        notes.append(strange_text(strange, len(entries)))
     return notes
 
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness import baselines
 from harness.baselines import Baseline
 from harness.compiler.static import ARCHES
 from harness.devices import Device, Gpu
-from harness.gate.against import Against
 from harness.gate.boards import Board
+from harness.gate.checked import Checked
+from harness.gate.checkers import Checker, Checks
 from harness.gate.passed import Records
 from harness.gate.spread import Spread
 from harness.gate.timed import Result
+from harness.gate.together import Together
 from harness.model import Waiver
 from harness.project import selection as cases
 from harness.project.loader import Project
@@ -46,19 +46,18 @@ class Session:
     Attributes:
         project: the project under test.
         device: where cases run; None if they cannot be run.
-        gpu: the device if it is a GPU, otherwise None.
+        boards: the GPUs that cases are spread over; empty without one.
         no_gpu: why there is no GPU.
         arch: the architecture the emulated device compiles for.
         selection: the selected cases.
-        baseline, baseline_path: the baseline of this GPU, and its file; None without one.
         policy: how strict the run is.
         plan: how a case is timed.
         judging: False for a run that measures a new baseline.
-        against: pairs a suspected regression with its baseline's commit.
-        busy: lists other processes on the GPU, if that matters.
-        boards: the GPUs that cases are spread over, the first being ``gpu``.
-        timed: what they time and judge, ahead of the tests that wait for it; None before the first of these.
+        checkers: the processes that check on several GPUs.
+        checked, timed: what the GPUs check and time, ahead of the tests that wait for it; None before that.
+        together: whether several GPUs time at once; None before it is known.
         results: of the timed cases.
+        judged_on: the GPU that timed a case, by its id.
         compile_errors: the compiler's messages, by variant.
         nothing_timed: whether cases were to be timed, there was no GPU, and nothing else was done.
         says: is told what a long test does.
@@ -70,20 +69,19 @@ class Session:
 
     project: Project
     device: Device | None = None
-    gpu: Gpu | None = None
+    boards: list[Board] = field(default_factory=list)
     no_gpu: str = ""
     arch: str = "sm_90a"
     selection: cases.Selection = field(default_factory=cases.Selection)
-    baseline: Baseline | None = None
-    baseline_path: Path | None = None
     policy: Policy = field(default_factory=Policy)
     plan: Plan = field(default_factory=Plan)
     judging: bool = True
-    against: Against | None = None
-    busy: Callable[[], Sequence[str]] = tuple
-    boards: list[Board] = field(default_factory=list)
+    checkers: list[Checker] = field(default_factory=list)
+    checked: Spread[Checks, Checked] | None = None
     timed: Spread[Board, Result] | None = None
+    together: Together | None = None
     results: list[Result] = field(default_factory=list)
+    judged_on: dict[str, Board] = field(default_factory=dict)
     compile_errors: dict[str, str] = field(default_factory=dict)
     nothing_timed: bool = False
     says: Callable[[str], None] = lambda what: None
@@ -95,8 +93,18 @@ class Session:
     without_baseline: set[str] = field(default_factory=set)
 
     @property
+    def gpu(self) -> Gpu | None:
+        """The first GPU, which is the only one unless --gpus names more."""
+        return self.boards[0].gpu if self.boards else None
+
+    @property
+    def baseline(self) -> Baseline | None:
+        """Of the first GPU; None without one."""
+        return self.boards[0].baseline if self.boards else None
+
+    @property
     def slug(self) -> str:
-        return baselines.gpu_slug(self.gpu.info.name) if self.gpu else "no-gpu"
+        return self.boards[0].slug if self.boards else "no-gpu"
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -106,11 +114,14 @@ class Session:
 
     @property
     def orphans(self) -> list[str]:
-        """Cases of the baseline that the suite no longer has."""
-        if self.baseline is None or not self.judging:
-            return []
-        live = {case.id for case in cases.select(self.project, cases.Choice(), self.capability).timed}
-        return sorted(set(self.baseline.case_ids) - live)
+        """Cases of the baselines that the suite no longer has."""
+        gone: set[str] = set()
+        for board in self.boards if self.judging else ():
+            if board.baseline is not None:
+                choice, capability = cases.Choice(), board.gpu.info.capability
+                live = {case.id for case in cases.select(self.project, choice, capability).timed}
+                gone |= set(board.baseline.case_ids) - live
+        return sorted(gone)
 
 
 KEY = pytest.StashKey[Session]()

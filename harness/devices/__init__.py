@@ -121,7 +121,13 @@ class Gpu(TimingDevice, PairingDevice, Protocol):
     def busy(self) -> list[str]:
         """Other processes that use it, as text."""
 
+    def abandon(self) -> None:
+        """From another thread: whatever it does, and whatever it is asked later, fails at once."""
+
     def close(self) -> None: ...
+
+
+_NO_NVML = "nvidia-ml-py is not installed; install it with `pip install --group gpu`"
 
 
 class NoDevice(Exception):
@@ -143,12 +149,27 @@ def has_gpu() -> bool:
     return True
 
 
-def open_cuda(time_limit: float) -> CudaDevice:
-    """The cuda device. Raises NoDevice without a GPU, PyCUDA, a compiler or a suitable driver."""
+def count_gpus() -> int:
+    """How many GPUs this process sees. Raises NoDevice."""
     from importlib.util import find_spec
 
     if find_spec("pynvml") is None:
-        raise NoDevice("nvidia-ml-py is not installed; install it with `pip install --group gpu`")
+        raise NoDevice(_NO_NVML)
+    from harness.devices.cuda.environment import NoGpu, count
+
+    try:
+        return count()
+    except NoGpu as error:
+        raise NoDevice(str(error)) from None
+
+
+def open_cuda(time_limit: float, index: int | None = None) -> CudaDevice:
+    """The cuda device: the first visible GPU, or number ``index`` of them, which its worker then sees alone.
+    Raises NoDevice without a GPU, PyCUDA, a compiler or a suitable driver."""
+    from importlib.util import find_spec
+
+    if find_spec("pynvml") is None:
+        raise NoDevice(_NO_NVML)
     from harness.compiler.errors import ToolchainError
     from harness.compiler.tools import find_nvcc
     from harness.devices.cuda.environment import NoGpu, driver_refusal
@@ -156,7 +177,7 @@ def open_cuda(time_limit: float) -> CudaDevice:
     try:
         from harness.devices.cuda.client import CudaDevice
 
-        device = CudaDevice(time_limit)
+        device = CudaDevice(time_limit, index)
         for module, package in (("pycuda", "PyCUDA"), ("nvmath", "nvmath-python")):
             if find_spec(module) is None:
                 raise NoDevice(

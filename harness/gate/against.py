@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from harness.timing.looks import Rule
 from harness.timing.plan import PairPlan
 from harness.verdicts.paired import BASE_UNUSABLE, NO_PAIR, SAME_BINARY, Paired
 
+_ONE_AT_A_TIME = threading.Lock()  # declarations are modules of the process, and git locks its repository
 LEAST_SECONDS = 30.0  # for pairs, however few cases were timed
 
 Step = Callable[[str], None]
@@ -61,6 +63,10 @@ class Against:
         self._commits.clear()
 
     def _commit(self, name: str) -> Commit:
+        with _ONE_AT_A_TIME:
+            return self._found(name)
+
+    def _found(self, name: str) -> Commit:
         if name not in self._commits:
             try:
                 self._commits[name] = self._open.enter_context(checked_out(name, self._project))

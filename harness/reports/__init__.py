@@ -28,6 +28,7 @@ class Row:
         noise_floor, detectable: relative; the latter is the minimum detectable effect.
         verdict, reason: kind and reason code.
         failed: whether the case fails; where the GPU has no baseline at all, that is one failure of the run.
+        gpu: the number of the GPU that judged it, in a run of several.
     """
 
     stage: str
@@ -45,6 +46,7 @@ class Row:
     failed: bool = False
     dram: float | None = None
     bound: str = ""
+    gpu: str = ""
 
     @property
     def outcome(self) -> str:

@@ -72,12 +72,13 @@ def job_summary(
 
 def _rows(rows: Sequence[Row], kernels: Sequence[Kernel]) -> str:
     ordered = [row for group in in_order(rows, kernels).values() for row in group]
+    heads = ("GPU",) if any(row.gpu for row in rows) else ()
     return table_text(
         (
             *("problem", "stage", "dtype", "config", "GFLOPS", "% of cuBLAS", "% of DRAM", "bound, %"),
-            *("change", "per clock", "noise floor", "MDE", "verdict"),
+            *("change", "per clock", "noise floor", "MDE", *heads, "verdict"),
         ),
-        "llllrrrrrrrrl",
+        "llllrrrrrrrr" + "l" * len(heads) + "l",
         (
             (
                 *(row.problem, row.stage, row.dtype, row.config, gflops_text(row.gflops)),
@@ -88,6 +89,7 @@ def _rows(rows: Sequence[Row], kernels: Sequence[Kernel]) -> str:
                     noise_text(row.noise_floor),
                     noise_text(row.detectable),
                 ),
+                *((row.gpu,) if heads else ()),
                 f"**{row.outcome}**" if row.failed else row.outcome,
             )
             for row in ordered

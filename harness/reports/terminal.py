@@ -106,7 +106,9 @@ def _table(rows: Sequence[Row], kernels: Sequence[Kernel], narrow: bool) -> Tabl
     shown = [name for name in _FIGURES if not left_out.get(name)]
     for name in shown:
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+    several = any(one.gpu for one in rows)
+    for name in ("GPU", "verdict") if several else ("verdict",):
+        table.add_column(name, no_wrap=True)
     for problem, group in in_order(rows, kernels).items():
         table.add_row(Text(problem, style="bold"))
         for one in group:
@@ -116,6 +118,7 @@ def _table(rows: Sequence[Row], kernels: Sequence[Kernel], narrow: bool) -> Tabl
                 one.dtype,
                 _broken(one.config) if narrow else one.config,
                 *(_FIGURES[name](one) for name in shown),
+                *((one.gpu,) if several else ()),
                 one.outcome.replace(" ", "\n") if narrow else one.outcome,
                 style=style,
             )

@@ -67,6 +67,9 @@ class ReplayDevice:
     def close(self) -> None:
         pass
 
+    def abandon(self) -> None:
+        pass
+
     def time(self, case: Case, plan: Any) -> Measurement:
         if case.id not in self._runs[self._run]:
             raise DeviceError("NOT_RECORDED", f"{case.id} is not in the recording")

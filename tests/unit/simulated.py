@@ -59,6 +59,9 @@ class SimulatedDevice:
     def close(self) -> None:
         pass
 
+    def abandon(self) -> None:
+        pass
+
     def busy(self) -> list[str]:
         return self.others
 

@@ -51,15 +51,17 @@ def _compile_all(builds: Sequence[Build]) -> None:
     compile_all(builds)
 
 
-def _serve(connection: Any) -> None:
-    """The worker's first step; keeps PyCUDA out of the parent process."""
+def _serve(connection: Any, visible_as: str | None = None) -> None:
+    """The worker's first step; keeps PyCUDA out of the parent process. It sees this GPU alone."""
+    if visible_as is not None:
+        os.environ.update(CUDA_VISIBLE_DEVICES=visible_as)
     from harness.devices.cuda.worker import main
 
     main(connection)
 
 
 class CudaDevice:
-    """Runs and times cases on the first visible GPU. Raises NoGpu if there is none.
+    """Runs and times cases on a visible GPU: number ``index``, or the first. Raises NoGpu if there is none.
 
     ``time_limit``: seconds a request may take before its kernel counts as hung; starting a worker has a limit
     of its own.
@@ -67,10 +69,13 @@ class CudaDevice:
 
     name = "cuda"
 
-    def __init__(self, time_limit: float = 60.0) -> None:
-        self.gpu = Gpu()
+    def __init__(self, time_limit: float = 60.0, index: int | None = None) -> None:
+        self.gpu = Gpu() if index is None else Gpu(index)
         self.info: GpuInfo = self.gpu.info()
         self.time_limit = time_limit
+        self.index = index
+        self._visible_as = None if index is None else self.gpu.visible_as
+        self._abandoned = False
         self._process: Any = None
         self._pipe: Any = None
         self._failed_builds: dict[str, str] = {}
@@ -87,7 +92,8 @@ class CudaDevice:
         """A worker that has reported ready. Raises DeviceError, which names ``name``, if none starts."""
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        given = (theirs,) if self._visible_as is None else (theirs, self._visible_as)
+        self._process = context.Process(target=_serve, args=given, daemon=True)
         self._process.start()
         theirs.close()
         late = f"the worker process was not ready within {_START_SECONDS:g} s"
@@ -108,6 +114,16 @@ class CudaDevice:
         """Starts a new worker: a new process, context and memory layout."""
         self.close()
 
+    def abandon(self) -> None:
+        """From another thread: kills the worker; what it does now and all that is asked later fails."""
+        self._abandoned = True
+        if (process := self._process) is not None:
+            process.kill()
+
+    def compiles_like(self, other: CudaDevice) -> None:
+        """Shares what another GPU of the same compute capability knows of compiled kernels."""
+        self._failed_builds, self._signatures = other._failed_builds, other._signatures
+
     def close(self) -> None:
         if self._process is not None:
             try:
@@ -119,6 +135,8 @@ class CudaDevice:
 
     def _ask(self, request: Request, limit: float | None = None) -> Any:
         name = request.builds[-1].name if len(request.builds) == 1 or request.pair else request.what
+        if self._abandoned:
+            raise DeviceError("WORKER_DIED", f"{name}: the run has ended")
         if self._process is None:
             self._start(name)
         limit = limit or self.time_limit

@@ -65,26 +65,49 @@ class Telemetry:
     reasons: int
 
 
+def _initialise() -> None:
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        raise NoGpu(f"no NVIDIA driver responds (NVML: {error})") from None
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # CUDA is to count GPUs as NVML does, not by speed.
+
+
+def _named() -> list[str] | None:
+    """What CUDA_VISIBLE_DEVICES names, up to the first that names none, as CUDA reads it; None if it is not
+    set."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return None
+    names = [name.strip() for name in visible.split(",")]
+    return names[: next((i for i, name in enumerate(names) if name in ("", "-1")), len(names))]
+
+
+def count() -> int:
+    """How many GPUs this process sees. Raises NoGpu if no driver responds."""
+    _initialise()
+    names = _named()
+    return int(nvml.nvmlDeviceGetCount()) if names is None else len(names)
+
+
 class Gpu:
-    """GPU number ``index`` of those visible to this process. Raises NoGpu in one line."""
+    """GPU number ``index`` of those visible to this process; ``visible_as`` is the name by which another
+    process sees it alone. Raises NoGpu in one line."""
 
     def __init__(self, index: int = 0) -> None:
+        _initialise()
+        names = _named()
         try:
-            nvml.nvmlInit()
-        except nvml.NVMLError as error:
-            raise NoGpu(f"no NVIDIA driver responds (NVML: {error})") from None
-        os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # CUDA is to count GPUs as NVML does, not by speed.
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        name = visible.split(",")[0].strip() if visible else ""
-        try:
-            if visible is not None and name in ("", "-1"):
+            if names is not None and not names:
                 raise NoGpu("CUDA_VISIBLE_DEVICES hides every GPU from this process")
+            name = (names[index] if index < len(names) else f"number {index}") if names else str(index)
             if name.startswith(("GPU-", "MIG-")):
                 self.handle = nvml.nvmlDeviceGetHandleByUUID(name)
             else:
-                self.handle = nvml.nvmlDeviceGetHandleByIndex(int(name or index))
+                self.handle = nvml.nvmlDeviceGetHandleByIndex(int(name))
         except (nvml.NVMLError, ValueError) as error:
-            raise NoGpu(f"NVML finds no GPU {name or index!r} ({error})") from None
+            raise NoGpu(f"NVML finds no GPU {name!r} ({error})") from None
+        self.visible_as = name
 
     def info(self) -> GpuInfo:
         """Its identity and settings. Raises NoGpu if NVML does not provide them."""

@@ -1,0 +1,165 @@
+"""Which GPUs a run uses, and what each is compared with: ``--gpus``."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import baselines
+from harness.baselines import BaselineError
+from harness.baselines import boards as of_boards
+from harness.commands.session import Session
+from harness.devices import Gpu, NoDevice, count_gpus, open_cuda
+from harness.gate.boards import Board
+from harness.model import Case
+from harness.project import selection as cases
+from harness.tuning.select import Selector
+
+
+def chosen(text: str, there: int) -> list[int]:
+    """The GPUs that ``--gpus`` names, of ``there`` visible ones. Raises ValueError, one line."""
+    said = f"--gpus {text}"
+    if text == "all":
+        numbers = list(range(there))
+    elif re.fullmatch(r"\d+", text):
+        # Nobody asks for no GPU at all: 0 is the first one.
+        numbers = list(range(int(text))) or [0]
+    elif re.fullmatch(r"\d+(,\d+)*,?", text):
+        numbers = [int(part) for part in text.split(",") if part]
+    else:
+        raise ValueError(f"{said}: must be all, a number of GPUs such as 2, or their numbers, such as 0,2")
+    if len(set(numbers)) < len(numbers):
+        raise ValueError(f"{said}: names a GPU twice")
+    if missing := [number for number in numbers if number >= there]:
+        few = "there is one GPU, number 0" if there == 1 else f"there are {there} GPUs, 0 to {there - 1}"
+        raise ValueError(f"{said}: no GPU {missing[0]}; {few}")
+    return numbers
+
+
+def open_gpus(config: pytest.Config) -> list[Any]:
+    """The devices of the GPUs that were asked for. Raises NoDevice, and UsageError for GPUs that are not
+    there."""
+    limit, text = config.option.time_limit, config.option.gpus
+    if text is None:
+        devices = [open_cuda(limit)]
+    else:
+        there = count_gpus()
+        if not there:
+            raise NoDevice("no GPU is visible")
+        try:
+            numbers = chosen(text, there)
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from None
+        devices = [open_cuda(limit, number) for number in numbers]
+    for place, device in enumerate(devices):
+        config.add_cleanup(device.close)
+        for other in devices[:place]:
+            if other.info.capability == device.info.capability:
+                device.compiles_like(other)
+                break
+    return devices
+
+
+def select(session: Session, choice: cases.Choice) -> cases.Selection:
+    """The selected cases of all GPUs: those of the first, and what only others can run. Each GPU is told its
+    own.
+
+    Raises ValueError and BaselineError, if no GPU has any.
+    """
+    found: list[cases.Selection] = []
+    of_models: dict[str, cases.Selection | Exception] = {}
+    for board in session.boards:
+        if board.slug not in of_models:
+            try:
+                of_models[board.slug] = _selected(session, choice, board)
+            except (ValueError, BaselineError) as error:
+                of_models[board.slug] = error
+        selection = of_models[board.slug]
+        if isinstance(selection, cases.Selection):
+            board.verified = {case.id: case for case in selection.verify}
+            board.timed = {case.id: case for case in selection.timed}
+            found.append(selection)
+    if not found:
+        raise next(error for error in of_models.values() if isinstance(error, Exception))
+    first = found[0]
+    return cases.Selection(
+        _united(*(each.verify for each in found)), _united(*(each.timed for each in found)), first.refused
+    )
+
+
+def _selected(session: Session, choice: cases.Choice, board: Board) -> cases.Selection:
+    """What one GPU can run, with a choice in the place of each case of a kernel that chooses."""
+    capability = board.gpu.info.capability
+    found = cases.select(session.project, choice, capability)
+    if not any(case.kernel.chooses for case in (*found.verify, *found.timed)):
+        return found
+    selector = Selector.of(session.project, board.slug, capability)
+    verify, timed = (tuple(map(selector.resolved, part)) for part in (found.verify, found.timed))
+    return cases.Selection(verify, timed, found.refused)
+
+
+def _united(*parts: Sequence[Case]) -> tuple[Case, ...]:
+    """Each case once, as the first GPU that has it."""
+    found: dict[str, Case] = {}
+    for case in (case for part in parts for case in part):
+        found.setdefault(case.id, case)
+    return tuple(found.values())
+
+
+def variants(session: Session, names: Collection[str]) -> dict[Gpu, list[Case]]:
+    """A case of each variant that these cases need, by the GPU that compiles it: the first of its model."""
+    found: dict[Gpu, dict[str, Case]] = {}
+    of_models: dict[str, Gpu] = {}
+    for board in session.boards:
+        gpu = of_models.setdefault(board.slug, board.gpu)
+        every = (*board.verified.values(), *board.timed.values())
+        found.setdefault(gpu, {}).update((case.variant, case) for case in every if case.id in names)
+    return {gpu: list(each.values()) for gpu, each in found.items()}
+
+
+def choose_baselines(config: pytest.Config, session: Session) -> None:
+    """Resolves --benchmark-compare to the baseline of each GPU, or raises a usage error."""
+    wanted = config.option.benchmark_compare
+    if not session.boards and wanted:
+        raise pytest.UsageError(
+            f"--benchmark-compare: nothing can be compared without a GPU ({session.no_gpu})"
+        )
+    for board in session.boards:
+        path = _path(board, session.project.baselines, wanted)
+        if path is None:
+            continue
+        try:
+            board.baseline = baselines.load(path)
+            board.baseline.require_gpu(board.slug, board.gpu.info.name)
+            board.baseline.require_mig(board.gpu.info.mig)
+            if session.judging:
+                info, root = board.gpu.info, session.project.baselines
+                board.baseline = of_boards.judging(board.baseline, info.board, root)
+        except BaselineError as error:
+            if session.judging:
+                raise pytest.UsageError(str(error)) from None
+        board.path = path
+    if wanted and session.boards:
+        config.option.benchmark_compare = os.path.relpath(str(session.boards[0].path))  # as the table has it
+
+
+def _path(board: Board, root: Path, wanted: Any) -> Path | None:
+    folder = root / board.slug
+    if isinstance(wanted, str):
+        found = [Path(wanted)] if Path(wanted).is_file() else sorted(folder.glob(f"{wanted}*.json"))
+        if not found:
+            said = f"no such file, and none in {os.path.relpath(folder)}"
+            raise pytest.UsageError(f"--benchmark-compare={wanted}: {said}")
+        return found[-1]
+    path = baselines.current(root, board.slug, board.gpu.info.board)
+    if path is None and wanted:
+        raise pytest.UsageError(
+            f"--benchmark-compare: no baseline for {board.gpu.info.name} in "
+            f"{os.path.relpath(folder)}; measure one with `nox -s baseline`"
+        )
+    return path

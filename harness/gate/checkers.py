@@ -1,0 +1,170 @@
+"""Whether cases are correct, on several GPUs at once.
+
+The oracle takes as long as the GPU, and one Python process has one core for it; so each GPU gets processes of
+its own, each with a device, a CUDA context and its own copy of the project.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Protocol
+
+from harness.devices import Device, DeviceError
+from harness.gate.boards import Board
+from harness.gate.checked import Checked, check, failed
+from harness.model import Case, Config, Problem
+from harness.project.loader import load
+
+_STOP_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a process needs: the project's folder ``root``, and how to open the device: ``opens``, ``module:name``, is
+    called with ``arguments``."""
+
+    root: Path
+    arguments: tuple[Any, ...]
+    opens: str = "harness.devices:open_cuda"
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A case without its declaration, which does not travel between processes."""
+
+    kernel: str
+    dtype: str
+    config: dict[str, Any]
+    problem: Problem
+
+
+class Checks(Protocol):
+    """What checks cases on one GPU: ``works`` whether the last attempt had an answer."""
+
+    board: Board
+    works: bool
+
+    def check(self, case: Case) -> Checked: ...
+
+
+class InThisProcess:
+    """With the device of this process."""
+
+    works = True
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+
+    def check(self, case: Case) -> Checked:
+        return check(self.board.gpu, case)  # type: ignore[arg-type]  # a GPU that runs cases
+
+
+class Checker:
+    """One process of a GPU. A process that dies costs the case at hand, and is replaced."""
+
+    def __init__(self, board: Board, setup: Setup) -> None:
+        self.board, self.works, self._setup = board, True, setup
+        self._process: Any = None
+        self._pipe: Any = None
+        self._ended = False
+
+    def start(self) -> None:
+        """Begins; does not wait until it is ready."""
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, self._setup))
+        self._process.start()
+        theirs.close()
+        self.works = False
+
+    def check(self, case: Case) -> Checked:
+        """As `checked.check`. Raises RuntimeError for what the oracle raises."""
+        if self._ended:
+            return failed(case.id, case.kernel, DeviceError("WORKER_DIED", f"{case.id}: the run has ended"))
+        if self._process is None:
+            self.start()
+        named = _Named(case.kernel.name, case.dtype.name, dict(case.config), case.problem)
+        try:
+            self._pipe.send(named)
+            found = self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join(_STOP_SECONDS)
+            died = f"{case.variant}: the process that checks it died (exit code {self._process.exitcode})"
+            self._forget()
+            return failed(case.id, case.kernel, DeviceError("WORKER_DIED", died))
+        self.works = True
+        if isinstance(found, Exception):
+            raise found
+        assert isinstance(found, Checked)
+        return replace(found, name=case.id, kernel=case.kernel)
+
+    def stop(self) -> None:
+        """Tells the process to end; does not wait for it."""
+        self._ended = True
+        if self._process is not None:
+            with contextlib.suppress(OSError):
+                self._pipe.send(None)
+
+    def abandon(self) -> None:
+        """From another thread: ends the process at once; what it checks now, and all later, fails."""
+        self._ended = True
+        if (process := self._process) is not None:
+            process.terminate()
+
+    def close(self) -> None:
+        """Waits until the process has ended and the GPU's memory is given back."""
+        self.stop()
+        if self._process is not None:
+            self._process.join(_STOP_SECONDS)
+            self._forget()
+
+    def _forget(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+        self._process = None
+
+
+def close_all(checkers: Sequence[Checker]) -> None:
+    for checker in checkers:
+        checker.stop()
+    for checker in checkers:
+        checker.close()
+
+
+def _serve(connection: Connection, setup: Setup) -> None:
+    """What the process does, until it is told to stop or nobody is left to tell it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: the parent ends it.
+    module, _, name = setup.opens.partition(":")
+    kernels = {kernel.name: kernel for kernel in load(setup.root).kernels}
+    device = getattr(import_module(module), name)(*setup.arguments)
+
+    def end(number: int, frame: Any) -> None:
+        device.abandon()
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        while (named := connection.recv()) is not None:
+            kernel = kernels[named.kernel]
+            dtype = next(each for each in kernel.dtypes if each.name == named.dtype)
+            connection.send(_checked(device, Case(kernel, dtype, Config(**named.config), named.problem)))
+    except (EOFError, OSError):
+        pass
+    finally:
+        device.close()
+
+
+def _checked(device: Device, case: Case) -> Checked | Exception:
+    """The result, as far as it travels."""
+    try:
+        return replace(check(device, case), kernel=None)  # type: ignore[arg-type]
+    except Exception as error:
+        return RuntimeError(f"{type(error).__name__}: {error}")

@@ -1,0 +1,111 @@
+"""Checking in other processes: the same results, and a process that dies costs one case."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from harness.devices import Inputs, Outputs
+from harness.gate.boards import Board
+from harness.gate.checked import check
+from harness.gate.checkers import Checker, Setup, close_all
+from harness.model import Case
+from tests.unit.fakes import NumpyDevice
+from tests.unit.rig import REPOSITORY
+from tests.unit.samples import select
+from tests.unit.simulated import SimulatedDevice
+
+CASES = [c for c in select("smoke").verify if c.kernel.name == "naive" and c.problem.m * c.problem.n < 400]
+assert len(CASES) > 2
+
+
+def sizes(case: Case) -> str:
+    """What all launches of a case have in common."""
+    return f"{case.problem.m}x{case.problem.n}x{case.problem.k}"
+
+
+class Faulty(NumpyDevice):
+    """Wrong, raising, or gone, for problems of given sizes."""
+
+    def __init__(self, faults: dict[str, str]) -> None:
+        super().__init__()
+        self.faults = faults
+
+    def run(self, case: Case, inputs: Inputs) -> Outputs:
+        fault = self.faults.get(sizes(case), "")
+        if fault == "gone":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if fault == "raises":
+            raise ZeroDivisionError("in the oracle")
+        outputs = super().run(case, inputs)
+        if fault == "wrong":
+            outputs.result[:] = 0
+        return outputs
+
+    def abandon(self) -> None:
+        pass
+
+
+def open_faulty(faults: dict[str, str]) -> Faulty:
+    return Faulty(faults)
+
+
+def open_nothing(faults: dict[str, str]) -> Any:
+    raise SystemExit(3)
+
+
+def checker(opens: str = "open_faulty", **faults: str) -> Checker:
+    setup = Setup(REPOSITORY / "tests/unit/sample", (faults,), f"tests.unit.test_checkers:{opens}")
+    return Checker(Board(0, SimulatedDevice()), setup)
+
+
+@pytest.fixture
+def checkers() -> Iterator[list[Checker]]:
+    made: list[Checker] = []
+    yield made
+    close_all(made)
+    assert not any(each._process for each in made)
+
+
+def test_results_are_those_of_this_process(checkers: list[Checker]) -> None:
+    one = checker(**{sizes(CASES[1]): "wrong"})
+    checkers.append(one)
+    for case in CASES:
+        assert one.check(case) == check(Faulty({sizes(CASES[1]): "wrong"}), case)
+    assert one.check(CASES[1]).findings
+
+
+def test_a_process_that_dies_costs_one_case(checkers: list[Checker]) -> None:
+    one = checker(**{sizes(CASES[1]): "gone"})
+    checkers.append(one)
+    outcomes = [one.check(case) for case in CASES[:3]]
+    assert [str(found.outcome.kind) for found in outcomes] == ["PASS", "CRASHED", "PASS"]
+    assert "died (exit code -9)" in outcomes[1].reasons[0]
+    assert one.works
+
+
+def test_what_the_oracle_raises_is_raised_here(checkers: list[Checker]) -> None:
+    one = checker(**{sizes(CASES[0]): "raises"})
+    checkers.append(one)
+    with pytest.raises(RuntimeError, match="ZeroDivisionError: in the oracle"):
+        one.check(CASES[0])
+    assert str(one.check(CASES[1]).outcome.kind) == "PASS"
+
+
+def test_a_gpu_that_cannot_be_opened_does_not_work(checkers: list[Checker]) -> None:
+    one = checker("open_nothing")
+    checkers.append(one)
+    assert str(one.check(CASES[0]).outcome.kind) == "CRASHED"
+    assert not one.works
+
+
+def test_an_abandoned_process_ends_and_all_later_cases_fail() -> None:
+    one = checker()
+    assert str(one.check(CASES[0]).outcome.kind) == "PASS"
+    one.abandon()
+    assert str(one.check(CASES[0]).outcome.kind) == "CRASHED"
+    one.close()

@@ -1,0 +1,325 @@
+"""Several GPUs in one run: each case is judged once, by the baseline of its GPU, and it is said which."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import baselines
+from harness.commands.gpus import chosen
+from harness.devices import DeviceError
+from harness.model import Case
+from harness.timing.measurement import Measurement
+from tests.unit.replay import ReplayDevice, VerifiedDevice, slowed
+from tests.unit.rig import KERNELS_FILE, RECORDED, SLOW, Outcome, Rig, named
+
+EVERY = [case for cases in RECORDED.values() for case in cases]
+KERNELS = [part for name in RECORDED for part in ("--kernel", name)]
+
+
+def on_board(device: Any, board: str, **more: Any) -> Any:
+    device.info = dataclasses.replace(device.info, board=board, **more)
+    return device
+
+
+class Slow(ReplayDevice):
+    """Takes a while, so that another can take the next case."""
+
+    def time(self, case: Case, plan: Any) -> Measurement:
+        time.sleep(0.01)
+        return super().time(case, plan)
+
+
+def several(count: int = 2, change: Callable[..., Measurement] | None = None) -> list[Any]:
+    return [on_board(Slow(3, change), f"0000000{number}") for number in range(count)]
+
+
+def judged_by(outcome: Outcome) -> dict[str, int]:
+    return {case: bench["extra_info"]["gpu"] for case, bench in outcome.timed.items()}
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_cases_are_spread_and_each_is_judged_once(rig: Rig, count: int) -> None:
+    devices = several(count)
+    outcome = rig.run(*KERNELS, device=devices)
+    assert outcome.status == 0, outcome.text
+    assert outcome.passed == named(*EVERY) | {"test_no_orphans"}
+    by = judged_by(outcome)
+    assert set(by) == set(EVERY)
+    assert len(set(by.values())) > 1
+    for case, gpu in by.items():
+        info = outcome.timed[case]["extra_info"]
+        assert info["board"] == devices[gpu].info.board
+        assert info["verdict"] == "PASS"
+        assert str(gpu) in outcome.row(case)[-2:]
+        properties = {
+            p.get("name"): p.get("value") for p in outcome.junit[f"test_performance[{case}]"].iter("property")
+        }
+        assert properties["gpu"] == f"{gpu}, board 0000000{gpu}"
+    assert f"{count} GPUs, timed at once: " in outcome.text
+    assert {f"gpu {n}: " in outcome.text for n in range(count)} == {True}
+    assert outcome.json["gpus"].keys() == {str(n) for n in range(count)}
+    assert outcome.json["together"]["sound"]
+    assert {c["gpu"] for c in outcome.json["together"]["controls"]} == set(range(count))
+
+
+def test_one_gpu_says_nothing_of_several(rig: Rig) -> None:
+    outcome = rig.run(*KERNELS, device=[on_board(ReplayDevice(3), "0a0a0a0a")])
+    assert outcome.status == 0
+    assert "timed at once" not in outcome.text
+    assert "gpus" not in outcome.json
+    assert all(bench["extra_info"]["board"] == "0a0a0a0a" for bench in outcome.timed.values())
+
+
+def test_a_slower_kernel_is_confirmed_on_the_gpu_that_suspected_it(rig: Rig) -> None:
+    devices = several(2, slowed(1.03, SLOW))
+    outcome = rig.run(*KERNELS, device=devices)
+    assert outcome.failures.keys() == named(*RECORDED[SLOW])
+    by = judged_by(outcome)
+    controls = [c["case"] for c in outcome.json["together"]["controls"]]
+    for case in set(RECORDED[SLOW]) - set(controls):
+        assert devices[by[case]].attempts[case] >= 2
+        assert case not in devices[1 - by[case]].attempts
+
+
+def test_each_board_is_judged_by_its_own_baseline(rig: Rig) -> None:
+    """The second board is 5 % slower than the first, and so is its baseline."""
+    stored = next(rig.baselines.iterdir())
+    first = baselines.load(stored)
+    slow_entries = {}
+    for case, entry in first.entries.items():
+        stats = {
+            n: v * 1.05 if isinstance(v, float) and n not in ("ops",) else v for n, v in entry.stats.items()
+        }
+        stats["ops"] = entry.stats["ops"] / 1.05
+        info = dict(entry.info) | {
+            "board": "00000001",
+            "gflops": entry.gflops / 1.05,
+            "median_s": entry.median_s * 1.05,
+        }
+        info["run_medians"] = [1.05 * median for median in entry.info["run_medians"]]
+        slow_entries[case] = dataclasses.replace(entry, stats=stats, info=info)
+    for board, entries in (("00000000", first.entries), ("00000001", slow_entries)):
+        machine = dict(first.machine_info) | {"board": board}
+        baselines.write(dataclasses.replace(first, machine_info=machine, entries=entries), rig.baselines)
+
+    def slower(case: Case, m: Measurement, attempt: int) -> Measurement:
+        return dataclasses.replace(m, seconds=tuple(1.05 * s for s in m.seconds))
+
+    devices = [on_board(Slow(3), "00000000"), on_board(Slow(3, slower), "00000001")]
+    outcome = rig.run(*KERNELS, device=devices)
+    assert outcome.status == 0, outcome.text
+    assert set(judged_by(outcome).values()) == {0, 1}
+    assert "another board" not in outcome.text
+
+
+def test_two_models_have_a_baseline_each_and_cases_go_where_there_is_one(rig: Rig) -> None:
+    shutil.copytree(rig.baselines, rig.baselines.with_name("nvidia-h100"))
+    for path in rig.baselines.with_name("nvidia-h100").iterdir():
+        document = baselines.load(path)
+        machine = dict(document.machine_info) | {"name": "NVIDIA H100"}
+        path.unlink()
+        half = {case: entry for case, entry in document.entries.items() if case in EVERY[: len(EVERY) // 2]}
+        baselines.write(
+            dataclasses.replace(document, machine_info=machine, slug="nvidia-h100", entries=half), path.parent
+        )
+    devices = [
+        on_board(Slow(3), "00000000"),
+        on_board(Slow(3), "00000001", name="NVIDIA H100"),
+    ]
+    outcome = rig.run(*KERNELS, device=devices)
+    assert outcome.status == 0, outcome.text
+    by = judged_by(outcome)
+    assert set(by) == set(EVERY)
+    assert {by[case] for case in EVERY[len(EVERY) // 2 :]} == {0}
+    assert 1 in by.values()
+    assert "baselines/nvidia-h100/" in outcome.text
+
+
+def _dies(devices: list[Any], number: int, forever: bool) -> threading.Event:
+    """GPU ``number`` fails at its third case, and if ``forever`` no process starts on it again."""
+    dead, device = threading.Event(), devices[number]
+    timing, facts, counted = device.time, device.facts, [0]
+
+    def timed(case: Case, plan: Any) -> Measurement:
+        counted[0] += 1
+        if counted[0] == 6 or (forever and dead.is_set()):
+            dead.set()
+            raise DeviceError("WORKER_DIED", f"{case.variant}: the worker process died (exit code -9)")
+        m: Measurement = timing(case, plan)
+        return m
+
+    def probed() -> dict[str, Any]:
+        if forever and dead.is_set():
+            raise DeviceError("NO_START", "the worker process was not ready within 120 s")
+        known: dict[str, Any] = facts()
+        return known
+
+    device.time, device.facts = timed, probed
+    return dead
+
+
+@pytest.mark.parametrize("forever", [False, True])
+def test_a_worker_that_dies_on_one_gpu_costs_one_case(rig: Rig, forever: bool) -> None:
+    devices = several(2)
+    dead = _dies(devices, 1, forever)
+    outcome = rig.run(*KERNELS, device=devices)
+    assert dead.is_set()
+    assert outcome.status == 1
+    (failure,) = outcome.failures.values()
+    assert failure.startswith("Failed: CRASHED: ")
+    assert "the worker process died" in failure
+    assert outcome.passed == named(*EVERY) - set(outcome.failures) | {"test_no_orphans"}
+
+
+def test_a_gpu_taken_by_another_process_fails_its_cases_alone(rig: Rig) -> None:
+    devices = several(2)
+    devices[1]._busy = []
+    timing, counted = devices[1].time, [0]
+
+    def timed(case: Case, plan: Any) -> Measurement:
+        counted[0] += 1
+        if counted[0] == 6:
+            devices[1]._busy.append("pid 4711 (train, 512 MiB)")
+        m: Measurement = timing(case, plan)
+        slower = 1.2 if counted[0] > 5 else 1.0
+        return dataclasses.replace(m, seconds=tuple(slower * s for s in m.seconds))
+
+    devices[1].time = timed
+    outcome = rig.run(*KERNELS, device=devices)
+    assert outcome.status == 1
+    by = judged_by(outcome)
+    red = {name.partition("[")[2].rstrip("]") for name in outcome.failures}
+    assert red
+    assert {by[case] for case in red} == {1}
+    assert all("pid 4711" in failure for failure in outcome.failures.values())
+    assert len(red) + len(outcome.passed) == len(EVERY) + 1
+
+
+def test_gpus_that_disturb_each_other_are_timed_one_at_a_time(rig: Rig) -> None:
+    devices, timing, overlap = several(2), list[int](), list[int]()
+    lock = threading.Lock()
+    pause = threading.Event()
+
+    def disturbed(number: int, time: Callable[..., Measurement]) -> Callable[..., Measurement]:
+        def timed(case: Case, plan: Any) -> Measurement:
+            with lock:
+                timing.append(number)
+            pause.wait(0.02)
+            with lock:
+                others = len(set(timing)) > 1
+                timing.remove(number)
+                overlap.append(others)
+            m = time(case, plan)
+            return dataclasses.replace(m, seconds=tuple(s * (1.01 if others else 1) for s in m.seconds))
+
+        return timed
+
+    for number, device in enumerate(devices):
+        device.time = disturbed(number, device.time)
+    outcome = rig.run(*KERNELS, device=devices)
+    assert outcome.status == 0, outcome.text
+    assert any(overlap)  # the controls
+    assert not any(overlap[-len(EVERY) :])
+    assert "2 GPUs, timed one at a time: " in outcome.text
+    assert "while the other GPUs are timed" in outcome.text
+    assert not outcome.json["together"]["sound"]
+
+
+def test_few_cases_are_not_worth_the_controls(rig: Rig) -> None:
+    outcome = rig.run("--kernel", SLOW, device=several(2))
+    assert outcome.status == 0
+    assert "timed one at a time: there are few cases" in outcome.text
+
+
+def test_selection_stop_at_first_and_last_failed(rig: Rig) -> None:
+    devices = several(2, slowed(1.03, SLOW))
+    outcome = rig.run(*KERNELS, "-x", device=devices)
+    assert outcome.status == 1
+    assert len(outcome.failures) == 1
+    assert threading.active_count() < 10
+    outcome = rig.run(*KERNELS, "--lf", device=several(2))
+    assert outcome.status == 0
+    assert outcome.passed & named(*EVERY) <= named(*RECORDED[SLOW])
+    outcome = rig.run(*KERNELS, "-k", SLOW, device=several(2))
+    assert outcome.passed == named(*RECORDED[SLOW])
+
+
+def test_ctrl_c_ends_it(rig: Rig) -> None:
+    devices = several(2)
+
+    def interrupted(case: Case, plan: Any) -> Measurement:
+        raise KeyboardInterrupt
+
+    devices[0].time = interrupted
+    outcome = rig.run(*KERNELS, device=devices)
+    assert outcome.status == 2
+    assert "KeyboardInterrupt" in outcome.text
+
+
+def test_correctness_goes_to_whichever_gpu_is_free(rig: Rig) -> None:
+    devices = [on_board(VerifiedDevice("no"), f"0000000{n}") for n in range(2)]
+    outcome = rig.run(KERNELS_FILE, "--kernel", SLOW, "--kernel", "naive", device=devices)
+    assert outcome.status == 0, outcome.text
+    seen = set()
+    for name, test in outcome.junit.items():
+        if name.startswith("test_kernel["):
+            seen |= {p.get("value") for p in test.iter("property") if p.get("name") == "gpu"}
+    assert seen == {"0, board 00000000", "1, board 00000001"}
+
+
+@pytest.mark.parametrize(
+    ("text", "there", "numbers"),
+    [
+        ("all", 3, [0, 1, 2]),
+        ("2", 3, [0, 1]),
+        ("0,2", 3, [0, 2]),
+        ("1,", 3, [1]),
+        ("0", 1, [0]),
+        ("all", 1, [0]),
+    ],
+)
+def test_gpus_are_named_by_all_count_or_number(text: str, there: int, numbers: list[int]) -> None:
+    assert chosen(text, there) == numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("3", "no GPU 2; there are 2 GPUs, 0 to 1"),
+        ("0,2", "no GPU 2; there are 2 GPUs"),
+        ("0,0", "names a GPU twice"),
+        ("some", "must be all, a number of GPUs such as 2, or their numbers, such as 0,2"),
+        ("-1", "must be all"),
+        (",", "must be all"),
+        ("", "must be all"),
+    ],
+)
+def test_gpus_that_are_not_there_are_refused(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        chosen(text, 2)
+
+
+def test_gpus_without_a_gpu_and_with_xdist_are_refused(rig: Rig) -> None:
+    outcome = rig.run("--gpus=all", device="no driver")
+    assert outcome.status == 4
+    assert outcome.errors == ["--gpus all: no driver"]
+    outcome = rig.run("--gpus=all", "--device=emulated")
+    assert outcome.errors == ["--gpus all: --device emulated"]
+    outcome = rig.run("--gpus=all", "-n2")
+    assert outcome.errors == ["--gpus spreads the cases over the GPUs by itself; run without -n"]
+
+
+def test_a_busy_gpu_of_several_is_named(rig: Rig, tmp_path: Path) -> None:
+    devices = several(2)
+    devices[1]._busy = ["pid 4711 (train, 512 MiB)"]
+    outcome = rig.run(*KERNELS, device=devices)
+    assert outcome.status == 4
+    assert "GPU 1, board 00000001, is in use by pid 4711" in outcome.errors[0]
