@@ -27,8 +27,8 @@ _STOP_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Setup:
-    """What a process needs: the project's folder ``root``, and how to open the device: ``opens``, ``module:name``, is
-    called with ``arguments``."""
+    """What a process needs: the project's folder ``root``, and how to open the device: ``opens``,
+    ``module:name``, is called with ``arguments``."""
 
     root: Path
     arguments: tuple[Any, ...]
