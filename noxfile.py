@@ -28,18 +28,26 @@ CHECKED = ("tests/test_kernels.py", "tests/test_static.py")  # by the session of
 NO_GPU = {"-h", "--help", "--list-cases", "--collect-only", "--co", "show", "prune", "merge"}
 
 
-def install(session: nox.Session, group: str) -> None:
-    """Install a dependency group into an environment of nox's own, unless it is there already."""
+def install(session: nox.Session, group: str) -> str:
+    """A python that has a dependency group: that of an environment of nox's own, where it is installed unless
+    one has all of it already. A session with options that only show something may need less than others."""
     if not session.virtualenv.is_sandboxed:
-        return
-    wanted = "\n".join(nox.project.dependency_groups(PYPROJECT, group))
-    installed = Path(session.virtualenv.location) / "installed.txt"
-    if not installed.is_file() or installed.read_text(encoding="utf-8") != wanted:
-        session.install(*wanted.split("\n"))
-        installed.write_text(wanted, encoding="utf-8")
+        return "python"
+    wanted = nox.project.dependency_groups(PYPROJECT, group)
+    own = Path(session.virtualenv.location)
+    version = [path.name for path in own.glob("lib/python*")]
+    for folder in (own, *sorted(own.parent.iterdir())):
+        installed = folder / "installed.txt"
+        if not installed.is_file() or [path.name for path in folder.glob("lib/python*")] != version:
+            continue
+        if set(wanted) <= set(installed.read_text(encoding="utf-8").split("\n")):
+            return str(folder / "bin" / "python")
+    session.install(*wanted)
+    (own / "installed.txt").write_text("\n".join(wanted), encoding="utf-8")
+    return str(own / "bin" / "python")
 
 
-def install_gpu(session: nox.Session, group: str = "gpu") -> None:
+def install_gpu(session: nox.Session, group: str = "gpu") -> str:
     """Install what a GPU needs, on a machine that has one and can build PyCUDA."""
     if NO_GPU.intersection(session.posargs):
         return install(session, "test")
@@ -51,7 +59,7 @@ def install_gpu(session: nox.Session, group: str = "gpu") -> None:
                 "no cuda.h found (PATH, CUDA_HOME, CPATH), with which PyCUDA is built: install the "
                 "CUDA toolkit and put its bin folder on PATH"
             )
-    install(session, group)
+    return install(session, group)
 
 
 def gpu_there(session: nox.Session) -> bool:
@@ -74,9 +82,9 @@ def include_folders() -> list[Path]:
     return [*given, *(home / "include" for home in homes), *plain]
 
 
-def harness(session: nox.Session, command: str) -> None:
+def harness(session: nox.Session, python: str, command: str) -> None:
     """One of `python -m harness --help`."""
-    session.run("python", "-m", "harness", command, *session.posargs)
+    session.run(python, "-m", "harness", command, *session.posargs, external=True)
 
 
 @nox.session
@@ -102,30 +110,30 @@ def typing(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """The harness's own tests, including planted bugs that must be caught."""
-    install(session, "tests")
+    python = install(session, "tests")
     ignored = [f"--ignore={file}" for file in (*CHECKED, "tests/browser")]
-    session.run("python", "-m", "pytest", "-n", "auto", "-m", "not gpu", *ignored, *session.posargs)
+    options = ("-n", "auto", "-m", "not gpu", *ignored, *session.posargs)
+    session.run(python, "-m", "pytest", *options, external=True)
 
 
 @nox.session(default=False)
 def docs(session: nox.Session) -> None:
     """Recordings and generated pages: what changed, is it allowed, how to refresh it; `-- --refresh`."""
-    install(session, "tests")
-    session.run("python", "-m", "tests.documents", *session.posargs)
+    python = install(session, "tests")
+    session.run(python, "-m", "tests.documents", *session.posargs, external=True)
 
 
 @nox.session
 def check(session: nox.Session) -> None:
     """Check every kernel without a GPU: execute its PTX, compare compiler metrics with stored ones."""
-    install(session, "test")
-    harness(session, "check")
+    harness(session, install(session, "test"), "check")
 
 
 @nox.session
 def browser(session: nox.Session) -> None:
     """Open the report in headless Chromium; skipped where there is none."""
-    install(session, "browser")
-    session.run("python", "-m", "pytest", "-m", "browser", "tests/browser", *session.posargs)
+    python = install(session, "browser")
+    session.run(python, "-m", "pytest", "-m", "browser", "tests/browser", *session.posargs, external=True)
 
 
 @nox.session(default=False)
@@ -137,39 +145,33 @@ def judge(session: nox.Session) -> None:
 @nox.session(default=False)
 def static(session: nox.Session) -> None:
     """Compare registers, occupancy, SASS and memory counters with stored ones; `-- --refresh` stores them."""
-    install(session, "test")
-    harness(session, "static")
+    harness(session, install(session, "test"), "static")
 
 
 @nox.session(default=False)
 def gpu(session: nox.Session) -> None:
     """Check and time every kernel on this GPU, and compare with its baseline. Fails without a GPU."""
-    install_gpu(session)
-    harness(session, "gpu")
+    harness(session, install_gpu(session), "gpu")
 
 
 @nox.session(default=False)
 def compare(session: nox.Session) -> None:
     """Time the working tree side by side with another commit on this GPU: `-- main`."""
-    install_gpu(session)
-    harness(session, "compare")
+    harness(session, install_gpu(session), "compare")
 
 
 @nox.session(default=False)
 def study(session: nox.Session) -> None:
     """How small a slowdown is detected here? `-- measure FILE` plants some, `-- report` judges them."""
-    if session.posargs[:1] == ["report"]:
-        install(session, "study")
-    else:
-        install_gpu(session)
-    session.run("python", "-m", "harness.study", *session.posargs)
+    report = session.posargs[:1] == ["report"]
+    python = install(session, "study") if report else install_gpu(session)
+    session.run(python, "-m", "harness.study", *session.posargs, external=True)
 
 
 @nox.session(default=False)
 def baseline(session: nox.Session) -> None:
     """Measure this GPU's baseline in five runs and write it, if every case is correct."""
-    install_gpu(session)
-    harness(session, "baseline")
+    harness(session, install_gpu(session), "baseline")
 
 
 @nox.session(default=False)
@@ -177,43 +179,38 @@ def tune(session: nox.Session) -> None:
     """Search a kernel's space for its fastest config; `-- --simulate FILE` compares strategies, no GPU."""
     words = ("--simulate", "emulated", "--device=emulated", "--list-strategies")
     with_gpu = not any(word.startswith(words) for word in session.posargs)
-    install_gpu(session, "tune-gpu") if with_gpu else install(session, "tune")
-    harness(session, "tune")
+    python = install_gpu(session, "tune-gpu") if with_gpu else install(session, "tune")
+    harness(session, python, "tune")
 
 
 @nox.session(default=False)
 def sanitize(session: nox.Session) -> None:
     """Memory errors, races, uninitialised reads and barrier errors, with compute-sanitizer."""
-    install_gpu(session)
-    harness(session, "sanitize")
+    harness(session, install_gpu(session), "sanitize")
 
 
 @nox.session(default=False)
 def profile(session: nox.Session) -> None:
     """Hardware counters side by side, with ncu; `-- --emulated` compares the emulated ones with them."""
-    install_gpu(session)
-    harness(session, "profile")
+    harness(session, install_gpu(session), "profile")
 
 
 @nox.session(default=False)
 def select(session: nox.Session) -> None:
     """Which kernel and config to use for a problem on a measured GPU: `-- 4096x64x4096 --why`."""
-    install(session, "test")
-    harness(session, "select")
+    harness(session, install(session, "test"), "select")
 
 
 @nox.session(default=False)
 def report(session: nox.Session) -> None:
     """One HTML file with charts, of the stored baselines and the given JSON of runs and comparisons."""
-    install(session, "report")
-    harness(session, "report")
+    harness(session, install(session, "report"), "report")
 
 
 @nox.session(default=False)
 def doctor(session: nox.Session) -> None:
     """What this machine has for the suite, one line each, and what to do."""
-    install(session, "test")
-    harness(session, "doctor")
+    harness(session, install(session, "test"), "doctor")
 
 
 if __name__ == "__main__":

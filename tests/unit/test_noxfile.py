@@ -145,7 +145,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         spec.loader.exec_module(module)
 
     class Session:
-        virtualenv = SimpleNamespace(is_sandboxed=True, location=str(tmp_path))
+        virtualenv = SimpleNamespace(is_sandboxed=True, location=str(tmp_path / "own"))
         posargs: ClassVar[list[str]] = []
         installed: ClassVar[list[tuple[str, ...]]] = []
 
@@ -158,6 +158,8 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         def error(self, text: str) -> None:
             raise SystemExit(text)
 
+    for name in ("own", "other"):
+        (tmp_path / name / "lib" / "python3.11").mkdir(parents=True)
     Session.posargs, Session.installed = [], []
     return module, Session()
 
@@ -169,6 +171,25 @@ def test_an_environment_is_installed_once_and_again_where_its_group_changed(sess
     assert len(running.installed) == 1
     module.install(running, "typing")
     assert len(running.installed) == 2
+
+
+def test_an_environment_that_has_all_of_a_group_is_used(session: Any, tmp_path: Path) -> None:
+    module, running = session
+    running.virtualenv = SimpleNamespace(is_sandboxed=True, location=str(tmp_path / "other"))
+    other = module.install(running, "tests")
+    del running.virtualenv
+    assert module.install(running, "test") == other == str(tmp_path / "other" / "bin" / "python")
+    assert len(running.installed) == 1
+    assert module.install(running, "lint") == str(tmp_path / "own" / "bin" / "python")
+    assert len(running.installed) == 2
+    (tmp_path / "other" / "lib" / "python3.11").rename(tmp_path / "other" / "lib" / "python3.13")
+    assert module.install(running, "test") == str(tmp_path / "own" / "bin" / "python")
+
+
+def test_the_test_command_runs_what_plain_nox_runs() -> None:
+    commands = (ROOT / ".ci" / "run").read_text().splitlines()
+    ran = [line.split("nox -s ")[1].split(" >")[0].split(" ||")[0] for line in commands if "nox -s " in line]
+    assert sorted(" ".join(ran).split()) == sorted(name for mark, name, _ in listing() if mark == "*")
 
 
 def test_an_install_that_failed_is_done_again(session: Any) -> None:

@@ -18,9 +18,11 @@ from harness.model.legality import GpuLimits, Occupancy, legal_variants, occupan
 
 # The architectures with stored metrics, by nvcc's names: those that each check compiles for, and those that
 # it compiles for only what has changed since its metrics were stored.
-ALWAYS = tuple(map(tools.arch, ((8, 0), (9, 0), (10, 0), (12, 0))))
-CHANGED_ONLY = {tools.arch(capability): capability for capability in ((7, 5), (8, 6), (8, 9))}
-ARCHES = dict(zip(ALWAYS, ((8, 0), (9, 0), (10, 0), (12, 0)), strict=True)) | CHANGED_ONLY
+ALWAYS = {tools.arch(capability): capability for capability in ((8, 0), (9, 0))}
+CHANGED_ONLY = {
+    tools.arch(capability): capability for capability in ((10, 0), (12, 0), (7, 5), (8, 6), (8, 9))
+}
+ARCHES = ALWAYS | CHANGED_ONLY
 Tools = tuple[Nvcc, Disassembler]
 
 
