@@ -41,6 +41,12 @@ SETTINGS = (
         ".deployment_branch_policy != null",
         "Settings, Environments: one named gpu, to which main alone may deploy",
     ),
+    (
+        "branches",
+        "environments/gpu-branches",
+        '.name == "gpu-branches"',
+        "Settings, Environments: one named gpu-branches, for the Pull request workflow",
+    ),
 )
 _RUNNER = "[.runners[] | select([.labels[].name] | contains({labels}))] | length > 0"
 PARAMETERS = Path("/proc/driver/nvidia/params")

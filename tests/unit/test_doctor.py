@@ -71,7 +71,7 @@ def test_settings_of_the_repository_are_asked_of_github(
     program(
         tmp_path,
         "gh",
-        'case "$*" in "auth status") ;; "repo view"*) echo me/kernels ;; *environments/gpu*) exit 1 ;;\n'
+        'case "$*" in "auth status") ;; "repo view"*) echo me/kernels ;; *"environments/gpu "*) exit 1 ;;\n'
         "*workflow*) echo false ;; *fork-pr*) echo true ;; *nvidia-h200*) echo true ;; *) echo false ;; esac",
     )
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
@@ -79,6 +79,7 @@ def test_settings_of_the_repository_are_asked_of_github(
     found = {line.what: line for line in lines}
     assert (found["pull requests"].state, found["pull requests"].found) == ("note", "not set")
     assert (found["environment"].found, found["environment"].state) == ("cannot be read", "note")
+    assert (found["branches"].found, found["branches"].state) == ("not set", "note")
     assert found["approvals"].state == "ok"
     assert [(line.state, line.do) for line in lines if line.what == "runner"] == [
         ("ok", ""),
