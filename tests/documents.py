@@ -126,6 +126,11 @@ DOCUMENTS = (
         "no: it shows the stored baseline, and goes into one commit with it",
     ),
     Document(
+        "docs/learn.md",
+        "harness report learn",
+        "no: its figures and pictures are of what is stored, and go into one commit with it",
+    ),
+    Document(
         "docs/instructions.md",
         "harness.ptx.instructions",
         "no: the interpreter's table changed, and the page belongs to that change",

@@ -7,6 +7,7 @@ the whole page at two widths are written to results/, to be looked at.
 from __future__ import annotations
 
 import base64
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from harness.reports.page import render, sources
+from harness.verdicts.evidence import UNUSABLE
 from tests.ladder import LADDER, PROJECT
 from tests.unit import made_report
 from tests.unit.made_report import CRASHED, SLOWER, WRONG
@@ -214,6 +216,27 @@ def test_controls_change_their_charts(browser: Browser, stored: Path) -> None:
     other = browser.run("return document.getElementById('source').options[1].value")
     browser.choose("source", other)
     browser.wait(f"return document.querySelector('#chart-ladder').textContent.includes({other!r})")
+    assert browser.errors() == []
+
+
+def test_a_run_of_other_problems_than_the_ladders_is_drawn(browser: Browser, tmp_path: Path) -> None:
+    """Of a suite without 4096³: its own problems can be chosen, and nothing is drawn of nothing."""
+    run, _, root = made_report.save(tmp_path)
+    document = json.loads(run.read_text())
+    kept = [one for one in document["benchmarks"] if one["group"] in ("1024x1024x1024", "4095x4095x4095")]
+    run.write_text(json.dumps(document | {"benchmarks": kept, UNUSABLE: []}))
+    path = tmp_path / "report.html"
+    path.write_text(render.html(sources.gather(root, [run]), LADDER), encoding="utf-8")
+    browser.open(path)
+    options = "[...document.getElementById('{}-problem').options].filter(o => !o.disabled).map(o => o.value)"
+    for name in ("ladder", "roofline"):
+        assert set(browser.run(f"return {options.format(name)}")) == {"1024x1024x1024", "4095x4095x4095"}
+        height = browser.run(f"return document.querySelector('#chart-{name} svg').viewBox.baseVal.height")
+        assert 100 < height < 2000
+    browser.choose("source", browser.run("return document.getElementById('source').options[1].value"))
+    browser.wait("return document.getElementById('ladder-problem').options.length > 2")
+    browser.choose("ladder-problem", "4096x4096x4096")
+    browser.wait("return document.querySelector('#chart-ladder').textContent.includes('4096x4096x4096')")
     assert browser.errors() == []
 
 

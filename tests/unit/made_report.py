@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.baselines import Baseline, current, load, write
+from harness.baselines import Baseline, BaselineEntry, current, gpu_slug, load, write
 from harness.devices import DeviceError
 from harness.gate.against import Wanted
 from harness.gate.compare import compare
@@ -51,6 +51,7 @@ ROOFS = {
     "dram": {"gbps": 4_300.0, "mhz": 1980.0, "arithmetic": 4916.7},
     "cycles": {"fma": 4.0, "shared": 29.0, "l1": 38.5, "l2": 262.0, "dram": 743.8},
 }
+OTHER_GPU = "NVIDIA H100 80GB HBM3"
 SINCE = 8  # the file of the series with which SLOWER becomes slower
 
 
@@ -143,6 +144,32 @@ def cases(baseline: Baseline) -> list[Case]:
     return [case for case in declared if case.id in baseline.entries]
 
 
+def other_gpu(baseline: Baseline, root: Path) -> Path:
+    """A baseline of another GPU, on which every case takes 1.25 times as long."""
+    machine = dict(baseline.machine_info) | {"name": OTHER_GPU, "board": "0badcafe", "roofs": ROOFS}
+    slower = {case: slowed(entry, 1.25, board="0badcafe") for case, entry in baseline.entries.items()}
+    slug = gpu_slug(OTHER_GPU)
+    return write(replace(baseline, slug=slug, entries=slower, machine_info=machine), root / slug)
+
+
+def slowed(entry: BaselineEntry, factor: float, **info: Any) -> BaselineEntry:
+    """An entry whose times are this many times as long, with further facts."""
+    scaled = {
+        "median_s": entry.info["median_s"] * factor,
+        "gflops": entry.info["gflops"] / factor,
+        "run_medians": [m * factor for m in entry.info["run_medians"]],
+    }
+    stats = {
+        name: value / factor
+        if name == "ops"
+        else value * factor
+        if name not in ("rounds", "iterations", "outliers")
+        else value
+        for name, value in entry.stats.items()
+    }
+    return replace(entry, info={**entry.info, **scaled, **info}, stats=stats)
+
+
 def series(baseline: Baseline, root: Path, files: int = 12) -> None:
     """Numbered baselines of one board, alike within their noise; one case loses 4 % with file SINCE."""
     random = np.random.default_rng(2)
@@ -153,20 +180,7 @@ def series(baseline: Baseline, root: Path, files: int = 12) -> None:
             entry = baseline.entries[case]
             factor = math.exp(random.normal(0, min(0.001, entry.noise_floor / 3)))
             factor *= 1.04 if case == SLOWER.id and number >= SINCE else 1.0
-            scaled = {n: entry.info[n] * factor for n in ("median_s",)} | {
-                "gflops": entry.info["gflops"] / factor,
-                "run_medians": [m * factor for m in entry.info["run_medians"]],
-                "commit": f"{number:x}" * 40,
-            }
-            stats = {
-                name: value / factor
-                if name == "ops"
-                else value * factor
-                if name not in ("rounds", "iterations", "outliers")
-                else value
-                for name, value in entry.stats.items()
-            }
-            entries[case] = replace(entry, info={**entry.info, **scaled}, stats=stats)
+            entries[case] = slowed(entry, factor, commit=f"{number:x}" * 40)
         when = f"2026-{number:02}-01T10:00:00+00:00"
         write(replace(baseline, entries=entries, datetime=when), root / baseline.slug)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -13,6 +14,7 @@ from harness import __version__
 from harness.model import Kernel
 from harness.reports.figures import gflops_text, percent_text, share_text
 from harness.reports.page import charts, history, records, roofs, spaces, tested, verdicts
+from harness.reports.page.lessons import Lesson, Seen, lessons
 from harness.reports.page.records import Record
 from harness.reports.page.said import Said
 from harness.reports.page.sources import Compared, Content, Source
@@ -149,12 +151,26 @@ def _values(content: Content, kernels: Sequence[Kernel], said: Sequence[Said]) -
             for source in content.sources
             if (found := roofs.measured(source.machine))
         },
+        "lessons": [_illustrated(lesson) for lesson in lessons(content, kernels)],
         "bundle": charts.bundle(),
         "version": __version__,
         "data": {"datasets": data, "specs": specs, "verdicts": by_case, "spaces": shown},
         "gpus": _distinct([{"gpu": source.gpu} for source in content.sources], "gpu"),
         "to_json": _embedded,
     }
+
+
+def _illustrated(lesson: Lesson) -> tuple[Lesson, list[tuple[Seen, str]]]:
+    """A lesson with its pictures as SVG, empty where a bound is not known."""
+    made = []
+    for seen in lesson.seen:
+        drawn = ""
+        if "levels" in seen.here:
+            drawn = charts.svg(seen.picture() | {"background": "transparent"})
+            # An id stands for one element of the whole page.
+            drawn = re.sub(r'(id="|url\(#)', rf"\1{lesson.kernel.name}-{seen.slug}-", drawn)
+        made.append((seen, drawn))
+    return lesson, made
 
 
 def _side_by_side(sources: Sequence[Source]) -> dict[str, str]:

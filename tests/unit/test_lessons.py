@@ -1,0 +1,126 @@
+"""The learner's page: each stage by its own words and stored figures."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.commands.report import main
+from harness.reports.page import learn, lessons, render, sources
+from harness.reports.page.lessons import Lesson, said_by
+from harness.reports.page.sources import Content
+from tests.ladder import LADDER, PROJECT
+from tests.unit import made_report
+
+COMPILED = [kernel for kernel in LADDER if kernel.compiled]
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Baselines of the H200 as stored, and of another GPU that is slower by a quarter."""
+    root = tmp_path_factory.mktemp("baselines")
+    shutil.copytree(PROJECT.baselines / "nvidia-h200", root / "nvidia-h200")
+    shutil.copytree(PROJECT.static, root / "static")
+    made_report.other_gpu(made_report.stored(), root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def content(two: Path) -> Content:
+    return sources.gather(two)
+
+
+@pytest.fixture(scope="module")
+def found(content: Content) -> list[Lesson]:
+    return lessons.lessons(content, LADDER)
+
+
+def test_a_source_says_its_idea_its_limit_and_what_is_next() -> None:
+    text = (
+        "// a: x.\n//\n// The idea    One\n//      two.\n// PADDING     Three.\n// Next        Four.\n\n// no"
+    )
+    assert said_by(text) == {"The idea": "One two.", "PADDING": "Three.", "Next": "Four."}
+    assert said_by("int x;\n// The idea    Late.") == {}
+    for kernel in COMPILED:
+        assert kernel.source is not None
+        said = said_by(kernel.source.read_text(encoding="utf-8"))
+        assert {"The idea", "The limit", "Next"} <= set(said), kernel.name
+
+
+def test_every_stage_is_a_step_on_every_gpu(found: list[Lesson]) -> None:
+    baseline = made_report.stored()
+    measured = {str(entry.info["variant"]).split("-")[0] for entry in baseline.entries.values()}
+    names = [lesson.kernel.name for lesson in found]
+    assert names == [kernel.name for kernel in COMPILED if kernel.name in measured]
+    for lesson in found:
+        assert [seen.gpu for seen in lesson.seen] == [made_report.OTHER_GPU, "NVIDIA H200"]
+        one, other = lesson.seen
+        assert one.here["problem"] == other.here["problem"]
+        assert one.here["gflops"] == pytest.approx(other.here["gflops"] / 1.25, rel=1e-4)
+
+
+def test_a_step_has_what_the_next_stage_bought(found: list[Lesson]) -> None:
+    lesson = next(one for one in found if one.kernel == COMPILED[1])
+    seen = lesson.seen[1]
+    assert seen.after is not None
+    assert seen.after["stage"] == COMPILED[2].name
+    assert seen.gain.endswith(f"× {seen.after['gflops'] / seen.here['gflops']:.2f}")
+    assert seen.most is not None
+    own, other = seen.most
+    assert (own["problem"], other["stage"]) == (own["problem"], COMPILED[0].name)
+    assert found[0].seen[1].best == ""
+
+
+def test_the_picture_marks_the_bound_and_has_the_next_stage(found: list[Lesson]) -> None:
+    seen = found[1].seen[1]
+    values = seen.picture()["datasets"]["limits"]
+    marked = [value for value in values if value["kind"] == "what bounds it"]
+    assert [(value["level"], value["share"]) for value in marked] == [
+        (seen.here["bound"], seen.here["of_bound"])
+    ]
+    assert {value["level"] for value in values if value["kind"] != "next"} == set(seen.here["levels"])
+    assert seen.after is not None
+    beside = [value["share"] for value in values if value["kind"] == "next"]
+    assert beside == list(seen.after["levels"].values())
+
+
+def test_names_of_code_are_code(content: Content) -> None:
+    (one,) = lessons.lessons(content, [COMPILED[1]])
+    said = {"The idea": "As[ty][k] in __restrict__ of TILE_SIZE, and #pragma unroll.", "Next": "other does."}
+    text = learn.page([replace(one, said=said)])
+    assert "`As[ty][k]` in `__restrict__` of `TILE_SIZE`, and `#pragma unroll`." in text
+    assert "**Next.** other does." in text
+
+
+def test_files_are_stale_after_a_stage_is_measured_anew(two: Path, tmp_path: Path) -> None:
+    words = ["learn", "--root", str(two), "--folder", str(tmp_path)]
+    assert main(words) == 0
+    assert main([*words, "--check"]) == 0
+    pictures = sorted(path.name for path in (tmp_path / "learn").iterdir())
+    assert len(pictures) == 2 * len(lessons.lessons(sources.gather(two), LADDER))
+    gone, drawn = tmp_path / "learn" / "gone-nvidia-h200.svg", tmp_path / "learn" / pictures[0]
+    gone.write_text("<svg></svg>")
+    assert main([*words, "--check"]) == 1
+    assert main(words) == 0
+    assert not gone.exists()
+    drawn.write_text(drawn.read_text().replace("made of ", "made of 0"))
+    (tmp_path / "learn.md").write_text("another")
+    assert main([*words, "--check"]) == 1
+    assert main(words) == 0
+    assert main([*words, "--check"]) == 0
+
+
+def test_nothing_measured_is_no_step(tmp_path: Path) -> None:
+    assert lessons.lessons(sources.gather(tmp_path), LADDER) == []
+    assert "Measured on: no GPU yet." in learn.page([])
+
+
+def test_the_report_has_the_steps_with_their_pictures(content: Content, found: list[Lesson]) -> None:
+    page = render.html(content, LADDER)
+    assert page.count('<details class="lesson">') == len(found)
+    assert page.count('<div class="picture"><svg') == 2 * len(found)
+    ids = [part.partition('"')[0] for part in page.partition('id="learn"')[2].split(' id="')[1:]]
+    assert len(ids) == len(set(ids))
