@@ -95,6 +95,8 @@ class _Record(Record):
 
 def _run(document: dict[str, Any], label: str) -> Run:
     checked(document, File)
+    if "gpus" in document:
+        raise ValueError("its cases were spread over several GPUs, and a baseline is of one")
     records: dict[str, Mapping[str, Any]] = {}
     for record in document["benchmarks"]:
         case = checked_record(record, _Record)

@@ -1,6 +1,6 @@
 """``gemm-regression baseline``: measures this GPU's baseline in five runs and writes it, if every case is
-correct; or merges runs, removes cases that no longer exist, shows what is stored and how it changed over
-time, compares two runs.
+correct (``--gpus``: of each of several GPUs); or merges runs, removes cases that no longer exist, shows what
+is stored and how it changed over time, compares two runs.
 
 Exit status: 0 done, 1 refused or declined and nothing written, or runs that disagree, 2 a wrong command line.
 Changes over time are shown, but never a failure.
@@ -9,9 +9,6 @@ Changes over time are shown, but never a failure.
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -33,8 +30,8 @@ from harness.baselines import (
 from harness.baselines.agree import agreement, boards, summary
 from harness.baselines.boards import spreads
 from harness.baselines.history import lost, moves, of_boards
-from harness.commands.common import KERNELS, PERFORMANCE, SHOWN, files_of_tests, for_pytest, project_of
-from harness.commands.progress import progress, quiet
+from harness.commands.common import project_of
+from harness.commands.measuring import measure
 from harness.compiler.static.files import shown
 from harness.model import Case
 from harness.project import selection as cases
@@ -44,7 +41,6 @@ from harness.reports.page.roofs import dram_share
 from harness.timing.bounds import roofs_of
 from harness.verdicts.vocabulary import Policy, detectable
 
-RUNS = 5  # New processes, since rounds of one process are not independent.
 _HELP = ("-h", "--help")
 
 
@@ -69,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
     agreeing.add_argument("files", nargs=2, type=Path, metavar="FILE.json")
     first = arguments[0] if arguments else "measure"
     if first == "measure" or (first.startswith("-") and first not in _HELP):
-        return _measure(arguments[first == "measure" and bool(arguments) :])
+        return measure(arguments[first == "measure" and bool(arguments) :], _merged)
     given = parser.parse_args(arguments)
     try:
         if given.command == "agree":
@@ -86,43 +82,7 @@ def main(arguments: Sequence[str]) -> int:
         return 1
 
 
-def _measure(arguments: Sequence[str]) -> int:
-    """Verifies the selected cases, times them in new processes, and merges the results."""
-    try:
-        about = "Measures this GPU's baseline in five runs and writes it, if every case is correct."
-        project, options = for_pytest("gemm-regression baseline", about, arguments)
-        timed = files_of_tests(project, PERFORMANCE)
-        both = [*files_of_tests(project, KERNELS), *timed]
-        # In the project, not in a temporary folder, so that minutes of measuring survive a failed merge.
-        folder = project.root / ".benchmarks" / "baseline"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    runs = [os.path.relpath(folder / f"run_{number}.json") for number in range(1, RUNS + 1)]
-    measuring = [[*timed, "--baseline-run", f"--benchmark-json={run}"] for run in runs]
-    parts = {"verified": [*both, "--verify-timed"]}
-    parts |= {f"run {number} of {RUNS}": part for number, part in enumerate(measuring, 1)}
-    with progress("baseline", len(parts), quiet(options)) as step:
-        for what, part in parts.items():
-            step.now(what)
-            shown = (*SHOWN, what)
-            command = [
-                sys.executable,
-                "-m",
-                "pytest",
-                *part,
-                *shown,
-                "--device",
-                "cuda",
-                "-m",
-                "gpu",
-                *options,
-            ]
-            if status := subprocess.run(command, check=False).returncode:
-                return status
-            step(what)
+def _merged(runs: Sequence[str], project: Project) -> int:
     return main(["merge", *runs, "--yes", "--project", str(project.root)])
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import harness
-from harness.commands import baseline, check, cli, gpu
+from harness.commands import baseline, check, cli, gpu, measuring
 from harness.commands.common import PLUGIN, SHOWN
+from harness.gate.together import Together
 from tests.ladder import PROJECT
 
 CHECKED = ["tests/test_kernels.py", "tests/test_static.py"]
@@ -193,6 +194,56 @@ def test_baseline_stops_at_the_first_red_run(step: int, measured: Any) -> None:
     code, made = measured(fail_at=step)
     assert code == 1
     assert len(made) == step
+
+
+@pytest.fixture
+def four_gpus(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Which GPUs were asked about at once."""
+    asked: list[list[int]] = []
+
+    def together(project: Any, numbers: list[int], options: Any) -> Together:
+        asked.append(numbers)
+        return Together(True, "controls agree")
+
+    monkeypatch.setattr(measuring, "count_gpus", lambda: 4)
+    monkeypatch.setattr(measuring, "_together", together)
+    return asked
+
+
+def test_each_of_several_gpus_gets_a_baseline_of_its_own(
+    measured: Any, four_gpus: list[list[int]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, made = measured("--gpus", "0,2", "-k", "naive")
+    assert code == 0
+    assert four_gpus == [[0, 2]]
+    *runs, first, second = made
+    for number, merged in (("0", first), ("2", second)):
+        mine = [run for run in runs if run[run.index("--gpus") + 1] == f"{number},"]
+        assert [("--verify-timed" in run) for run in mine] == [True, *[False] * 5]
+        written = [arg.split("=")[1] for run in mine for arg in run if arg.startswith("--benchmark-json=")]
+        assert merged == [*written, "baselines", "True"]
+        assert all(f"gpu{number}/run_" in path for path in written)
+    assert not any("0,2" in run for run in runs)
+    assert "2 GPUs, timed at once: controls agree" in capsys.readouterr().out
+
+
+def test_a_gpu_whose_run_fails_gets_no_baseline_and_the_others_do(
+    measured: Any, four_gpus: list[list[int]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, made = measured("--gpus=all", fail_at=6)  # the second run to be timed, of any GPU
+    assert code == 1
+    assert sum(run[-1] == "True" for run in made) == 3
+    assert len([run for run in made if "--verify-timed" in run]) == 4
+    assert "failed; the end of .benchmarks/baseline/gpu" in capsys.readouterr().err
+
+
+def test_one_gpu_by_its_number(measured: Any, four_gpus: list[list[int]]) -> None:
+    code, made = measured("--gpus", "3,")
+    assert code == 0
+    assert all(run[run.index("--gpus") + 1] == "3," for run in made[:-1])
+    assert len(made) == 7
+    assert not four_gpus
+    assert measured("--gpus", "9")[0] == 1
 
 
 def test_baseline_merges_no_run_of_an_earlier_refresh(measured: Any, tmp_path: Path) -> None:

@@ -1,0 +1,194 @@
+"""Measures baselines: verifies the selected cases, times each in five new processes, merges the results; of
+several GPUs each its own, at the same time where that is sound."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.baselines import BaselineError, current, load
+from harness.commands.common import KERNELS, PERFORMANCE, SHOWN, files_of_tests, for_pytest
+from harness.commands.gpus import chosen
+from harness.commands.progress import Steps, progress, quiet
+from harness.devices import NoDevice, count_gpus, open_cuda
+from harness.gate.boards import Board
+from harness.gate.together import Together, verified
+from harness.project import selection as cases
+from harness.project.loader import Project
+from harness.timing.plan import Plan
+
+RUNS = 5  # New processes, since rounds of one process are not independent.
+_SHOWN_LINES = 15  # of the output of a run that failed
+
+Merge = Callable[[Sequence[str], Project], int]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One GPU's runs: its ``number``, empty where it is the only one; the ``folder`` of its JSONs; the
+    ``options`` of pytest."""
+
+    number: str
+    folder: Path
+    options: tuple[str, ...]
+
+    @property
+    def runs(self) -> list[str]:
+        return [os.path.relpath(self.folder / f"run_{number}.json") for number in range(1, RUNS + 1)]
+
+
+def measure(arguments: Sequence[str], merge: Merge) -> int:
+    """Returns the exit status: of the first run that failed, else of ``merge``."""
+    try:
+        about = "Measures this GPU's baseline in five runs and writes it, if every case is correct."
+        project, options = for_pytest("gemm-regression baseline", about, arguments)
+        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        parser.add_argument("--gpus")
+        given, options = parser.parse_known_args(options)
+        numbers = chosen(given.gpus, count_gpus()) if given.gpus is not None else []
+        timed = files_of_tests(project, PERFORMANCE)
+        both = [*files_of_tests(project, KERNELS), *timed]
+        # In the project, not in a temporary folder, so that minutes of measuring survive a failed merge.
+        folder = project.root / ".benchmarks" / "baseline"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    except (OSError, ValueError, NoDevice) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if len(numbers) > 1:
+        return _several(project, [*timed], both, numbers, options, merge)
+    part = _Part("", folder, (*(("--gpus", f"{numbers[0]},") if numbers else ()), *options))
+    with progress("baseline", 1 + RUNS, quiet(options)) as step:
+        step.now("verified")
+        if status := _verified(part, both, step) or _timed(part, timed, step):
+            return status
+    return merge(part.runs, project)
+
+
+def _several(
+    project: Project,
+    timed: Sequence[str],
+    both: Sequence[str],
+    numbers: Sequence[int],
+    options: Sequence[str],
+    merge: Merge,
+) -> int:
+    """All GPUs, each its own baseline. One that fails costs its own; the status is then not 0."""
+    root = project.root / ".benchmarks" / "baseline"
+    parts = [_Part(str(n), root / f"gpu{n}", ("--gpus", f"{n},", *options)) for n in numbers]
+    for part in parts:
+        part.folder.mkdir()
+    with progress("baseline", len(parts) * (1 + RUNS), quiet(options)) as step:
+        # Models differ in what they run, so each GPU verifies for itself.
+        with ThreadPoolExecutor(len(parts)) as threads:
+            jobs = [threads.submit(_verified, part, both, step) for part in parts]
+        statuses = [job.result() for job in jobs]
+        left = [part for part, status in zip(parts, statuses, strict=True) if not status]
+        found = _together(project, [int(part.number) for part in left], options)
+        print(
+            f"{len(left)} GPUs, timed {'at once' if found.sound else 'one at a time'}: {found.why}",
+            flush=True,
+        )
+        with ThreadPoolExecutor(max(1, len(left)) if found.sound else 1) as threads:
+            jobs = [threads.submit(_timed, part, timed, step) for part in left]
+        statuses += [job.result() for job in jobs]
+        left = [part for part, job in zip(left, jobs, strict=True) if not job.result()]
+    for part in left:
+        print(f"GPU {part.number}:", flush=True)
+        statuses.append(merge(part.runs, project))
+    return max(statuses)
+
+
+def _verified(part: _Part, files: Sequence[str], step: Steps) -> int:
+    if not (status := _pytest([*files, "--verify-timed"], "verified", part)):
+        step(_named("verified", part))
+    return status
+
+
+def _timed(part: _Part, files: Sequence[str], step: Steps) -> int:
+    """Five runs, up to the first that fails."""
+    for number, run in enumerate(part.runs, 1):
+        what = f"run {number} of {RUNS}"
+        step.now(_named(what, part))
+        measuring = [*files, "--baseline-run", f"--benchmark-json={run}"]
+        if status := _pytest(measuring, what, part):
+            return status
+        step(_named(what, part))
+    return 0
+
+
+def _named(what: str, part: _Part) -> str:
+    return f"GPU {part.number}, {what}" if part.number else what
+
+
+_printing = threading.Lock()
+
+
+def _pytest(files: Sequence[str], what: str, part: _Part) -> int:
+    """The status of one run. Of several GPUs, what a run prints goes to a file, whose end is shown if it
+    fails."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        *files,
+        *SHOWN,
+        what,
+        "--device",
+        "cuda",
+        "-m",
+        "gpu",
+        *part.options,
+    ]
+    if not part.number:
+        return subprocess.run(command, check=False).returncode
+    log = part.folder / f"{what.replace(' ', '_')}.txt"
+    with log.open("w", encoding="utf-8") as file:
+        status = subprocess.run(command, check=False, stdout=file, stderr=subprocess.STDOUT).returncode
+    if status:
+        last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_SHOWN_LINES:]
+        with _printing:
+            print(f"GPU {part.number}: {what} failed; the end of {os.path.relpath(log)}:", file=sys.stderr)
+            print("\n".join(last), file=sys.stderr, flush=True)
+    return status
+
+
+def _together(project: Project, numbers: Sequence[int], options: Sequence[str]) -> Together:
+    """Whether these GPUs may be timed at once."""
+    if len(numbers) < 2:
+        return Together(False, "there is only one")
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    cases.add_selection(parser)
+    given, _ = parser.parse_known_args(options)
+    boards: list[Board] = []
+    try:
+        for number in numbers:
+            boards.append(_board(project, cases.Choice.of(given), number))
+        names = list(dict.fromkeys(name for board in boards for name in board.timed))
+        return verified(boards, names, Plan())
+    except (NoDevice, ValueError) as error:
+        return Together(False, str(error))
+    finally:
+        for board in boards:
+            board.gpu.close()
+
+
+def _board(project: Project, choice: cases.Choice, number: int) -> Board:
+    """A GPU with its cases, and its baseline if there is one, by which controls are chosen."""
+    board = Board(number, open_cuda(60.0, number))
+    timed = cases.select(project, choice, board.gpu.info.capability).timed
+    board.timed = {case.id: case for case in timed if not case.kernel.chooses}
+    try:
+        path = current(project.baselines, board.slug, board.gpu.info.board)
+        board.baseline = load(path) if path else None
+    except BaselineError:
+        pass
+    return board
