@@ -11,6 +11,8 @@ from harness.compiler import tools
 from harness.compiler.static import ARCHES, StaticFigures
 from harness.compiler.static import store as figures
 from harness.counters import stored as counts
+from harness.counters.seen import Seen
+from harness.counters.traffic import Known
 from harness.model import Kernel
 from harness.project.loader import Project
 from harness.tuning import survey
@@ -35,6 +37,7 @@ class Facts:
         static: compiler metrics by architecture and variant name.
         counters: memory counters by variant name and problem id, as compiled for sm_90a.
         kernels: the declarations.
+        seen: what ncu counted, by the folder of the GPU and case id.
         planted: what an H200's values showed of a planted bug, by the bug's name; empty if nothing.
     """
 
@@ -43,6 +46,7 @@ class Facts:
     counters: Mapping[str, counts.Variant] = field(default_factory=dict)
     kernels: Sequence[Kernel] = ()
     planted: Mapping[str, str] = field(default_factory=dict)
+    seen: Mapping[str, Mapping[str, Seen]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, project: Project) -> Facts:
@@ -57,6 +61,7 @@ class Facts:
             counts.load(nvcc, project.static),
             project.kernels,
             planted,
+            Known.of(project.baselines).seen,
         )
 
 

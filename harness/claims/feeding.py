@@ -22,9 +22,9 @@ from harness.claims.rules import (
     said_of,
     speed,
     static_of,
-    unmeasured,
 )
 from harness.claims.tiling import NAIVE
+from harness.counters.hardware import L1_HITS
 from harness.tuning.advice import FEEDING, TILED_16, TILED_32
 from harness.tuning.survey import Surveyed
 
@@ -74,6 +74,20 @@ def _throughput(facts: Facts) -> Judged:
             times = number(speeds[0] / speeds[1])
             said = f"{gpu.name}: `{pair[0]}` ({low}) is {times} times as fast as `{pair[1]}` ({full})"
             found.append((speeds[0] > speeds[1], said))
+    return together(found)
+
+
+def _l1_hits(facts: Facts) -> Judged:
+    """L1's hit rate of tiles beside the naive kernel's, as ncu counted them."""
+    found = []
+    for gpu in facts.gpus:
+        seen = facts.seen.get(gpu.slug, {})
+        for problem in (SMALL, LARGE):
+            cases = [seen.get(f"{name}-{problem}") for name in (NAIVE, TILED_32)]
+            rates = [one.values[L1_HITS] for one in cases if one and L1_HITS in one.values]
+            if len(rates) == 2:
+                naive, tiled = (percent(rate / 100) for rate in rates)
+                found.append((rates[1] > rates[0], f"{gpu.name}, {problem}: from {naive} to {tiled}"))
     return together(found)
 
 
@@ -137,8 +151,10 @@ CLAIMS = (
           holds="as the values showed; the emulated device reports the race in every run"),
     Claim(FEEDING, "occupancy", "throughput is the aim, not occupancy", _throughput,
           holds="which another of these notes forgets"),
-    Claim(FEEDING, "ncu", "tiling raises the hit rate of L1", unmeasured,
-          unmeasured="hit rates come from Nsight Compute, and are not stored"),
+    Claim(FEEDING, "ncu", "tiling raises the hit rate of L1", _l1_hits,
+          contradicted="the naive kernel's threads read the same elements again and again, mostly from L1; "
+          "with tiles they read them from shared memory, and L1 sees each element of a block once",
+          unmeasured="no hit rates of ncu are stored"),
     Claim(FEEDING, "Q5", "the naive kernel is nearly always bound by memory", on_each_gpu(_of_dram, 0, 1),
           contradicted="its threads read more than DRAM could give: caches serve them",
           unmeasured="no stored run has measured the bandwidth of DRAM"),

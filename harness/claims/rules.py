@@ -253,8 +253,3 @@ def all_of(*judges: Predicate) -> Predicate:
         return Judged(verdict, tuple(said for one in known for said in one.figures))
 
     return judge
-
-
-def unmeasured(facts: Facts) -> Judged:
-    """Of what nothing is stored."""
-    return Judged(Verdict.NOT_MEASURED)

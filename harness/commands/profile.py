@@ -33,7 +33,7 @@ from harness.compiler.tools import find_tool
 from harness.counters import ncu as compared
 from harness.counters import profiler, seen
 from harness.counters.chosen import chosen
-from harness.counters.hardware import GROUPS, METRICS, TIME, TRAFFIC, value
+from harness.counters.hardware import GROUPS, METRICS, STORED, TIME, value
 from harness.counters.ncu import Comparison
 from harness.counters.profiler import ProfileError
 from harness.devices import DeviceError
@@ -130,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
         "--store",
         action="store_true",
         help="keep the traffic in baselines/<gpu>/counters.json, for "
-        "rooflines; without a selection of all timed cases of the suite",
+        "rooflines; without a selection: of every timed case of the suite",
     )
     add("--emulated", action="store_true", help="compare the emulated counters with those of ncu")
     add("--arch", choices=ARCHES, default="sm_90a", help="architecture to emulate (default sm_90a)")
@@ -195,7 +195,7 @@ def _store(ncu: str, project: Project, cases: Sequence[Case]) -> int:
     if "gpu" not in made:
         raise ProfileError("no GPU is found whose counters could be stored")
     found = {}
-    for case, launch in zip(cases, profiler.measure(ncu, project.root, cases, TRAFFIC), strict=True):
+    for case, launch in zip(cases, profiler.measure(ncu, project.root, cases, STORED), strict=True):
         if not launch.cubin:
             raise ProfileError(f"{case.id}: which binary was launched is not known")
         found[case.id] = seen.Seen(launch.cubin, launch.values, made)

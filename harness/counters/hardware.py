@@ -66,7 +66,10 @@ DRAM = ("dram__bytes_read.sum", "dram__bytes_write.sum")
 L2 = "lts__t_sectors_srcunit_tex.sum"
 DATA = "l1tex__data_pipe_lsu_wavefronts.sum"
 ISSUED = "smsp__inst_issued.sum"
+L1_HITS, L2_HITS = "l1tex__t_sector_hit_rate.pct", "lts__t_sector_hit_rate.pct"
+OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
 TRAFFIC = (TIME, *DRAM, L2, DATA, ISSUED)  # what a bound is computed from (counters/traffic.py)
+STORED = (*TRAFFIC, L1_HITS, L2_HITS, OCCUPANCY)
 
 STALLS = (
     *("long_scoreboard", "short_scoreboard", "barrier", "wait", "not_selected", "math_pipe_throttle"),
@@ -84,12 +87,12 @@ GROUPS: Mapping[str, Sequence[Figure]] = {
         _one("issue slots busy", "%", "smsp__issue_active.avg.pct_of_peak_sustained_active"),
     ),
     "occupancy": (
-        _one("achieved", "%", "sm__warps_active.avg.pct_of_peak_sustained_active"),
+        _one("achieved", "%", OCCUPANCY),
         _one("possible", "%", "sm__maximum_warps_per_active_cycle_pct"),
     ),
     "caches and DRAM": (
-        _one("L1 hit rate", "%", "l1tex__t_sector_hit_rate.pct"),
-        _one("L2 hit rate", "%", "lts__t_sector_hit_rate.pct"),
+        _one("L1 hit rate", "%", L1_HITS),
+        _one("L2 hit rate", "%", L2_HITS),
         _one("L1 from and to L2", "MB", L2, lambda sectors: SECTOR * sectors / 1e6),
         _one("DRAM read", "MB", DRAM[0], _megabytes),
         _one("DRAM written", "MB", DRAM[1], _megabytes),

@@ -12,8 +12,9 @@ import pytest
 from harness.claims import CLAIMS, Claim, Facts, Judged, Verdict
 from harness.claims.claim import UNEXPLAINED, together
 from harness.claims.feeding import conflict
-from harness.claims.rules import LARGE, SMALL, all_of, unmeasured
+from harness.claims.rules import LARGE, SMALL, all_of
 from harness.commands import claims as command
+from harness.counters.seen import Seen
 from harness.reports.claims import page
 from harness.tuning.advice import BLOCKS, REGISTERS, TILING, WALL
 from harness.tuning.survey import Surveyed
@@ -21,6 +22,7 @@ from tests.ladder import LADDER, PROJECT
 
 HOLDS, CONTRADICTED, DEPENDS, NOT_MEASURED = Verdict
 STORED = Facts.of(PROJECT)
+UNKNOWN = Judged(NOT_MEASURED)
 TILED, NAIVE = "tiled-f32-tile32-pad0", "naive-f32-block32x32"
 
 
@@ -200,13 +202,13 @@ def test_words_of_a_column_in_one_bank(stride: int, rows: int, ways: int) -> Non
 def test_judgements_are_put_together() -> None:
     assert together([]).verdict is NOT_MEASURED
     assert together([(True, "a"), (False, "b")]) == Judged(DEPENDS, ("a", "b"))
-    holds = all_of(lambda facts: Judged(HOLDS, ("a",)), unmeasured)
+    holds = all_of(lambda facts: Judged(HOLDS, ("a",)), lambda facts: UNKNOWN)
     assert holds(Facts()) == Judged(HOLDS, ("a",))
 
 
 def test_the_page_counts_the_verdicts_and_has_a_row_for_each_claim() -> None:
     one = Claim("A note", "1", "it is so", lambda facts: Judged(HOLDS, ("1 / 2",)), holds="it is")
-    other = Claim("A note", "2", "and so", unmeasured, "A100")
+    other = Claim("A note", "2", "and so", lambda facts: UNKNOWN, "A100")
     text = page([one, other], Facts())
     assert "| HOLDS | 1 |\n| CONTRADICTED | 0 |\n| DEPENDS | 0 |\n| NOT MEASURED HERE | 1 |" in text
     assert "| 1 | it is so | any | HOLDS | 1 / 2 | it is |" in text
@@ -223,3 +225,18 @@ def test_the_page_in_the_repository_is_what_is_stored(
     )
     assert command.main(["--project", str(PROJECT.root), "--check", "--markdown", str(stale)]) == 1
     assert "is out of date" in capsys.readouterr().err
+
+
+def test_hit_rates_are_those_that_ncu_counted() -> None:
+    one = claim("hit rate of L1")
+    facts = replace(timed(SMALL, naive=6000.0, tiled=8000.0), seen={})
+    assert one.judge(facts).verdict is NOT_MEASURED
+    for naive, tiled, verdict in ((95.0, 0.5, CONTRADICTED), (10.0, 60.0, HOLDS)):
+        rates = {NAIVE: naive, TILED: tiled}
+        counted = {
+            f"{name}-{SMALL}": Seen("a" * 64, {"l1tex__t_sector_hit_rate.pct": rate}, {})
+            for name, rate in rates.items()
+        }
+        judged = one.judge(replace(facts, seen={"test gpu": counted}))
+        assert judged.verdict is verdict
+        assert judged.figures[0].startswith(f"Test GPU, {SMALL}: from {naive:g}")
