@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,8 @@ from harness import __version__
 from harness.reports.failures import Failure, Reason, located
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+# What a header does is found at the line that calls it: `at t.cu:93 in vectors.cuh:40`.
+_HEADER = re.compile(r" at \S+:\d+ in (\S+):(\d+)")
 
 
 def sarif(failures: Sequence[Failure], sources: Mapping[str, Path]) -> dict[str, Any]:
@@ -24,13 +27,10 @@ def sarif(failures: Sequence[Failure], sources: Mapping[str, Path]) -> dict[str,
             "ruleIndex": rules.index(_rule(one.failed.reason)),
             "level": "error",
             "message": {"text": one.text},
-            "locations": [
-                {
-                    "physicalLocation": {
-                        "artifactLocation": {"uri": one.file.as_posix(), "uriBaseId": "%SRCROOT%"},
-                        "region": {"startLine": one.line},
-                    }
-                }
+            "locations": [_location(one.file, one.line)],
+            "relatedLocations": [
+                _location(one.file.parent / name, int(line)) | {"message": {"text": "in a header"}}
+                for name, line in _HEADER.findall(one.failed.reason.details)[:1]
             ],
             "properties": {"kernel": one.failed.kernel, "variants": sorted(one.failed.variants)},
         }
@@ -46,6 +46,11 @@ def sarif(failures: Sequence[Failure], sources: Mapping[str, Path]) -> dict[str,
         "version": "2.1.0",
         "runs": [{"tool": {"driver": driver}, "results": results, "columnKind": "utf16CodeUnits"}],
     }
+
+
+def _location(file: Path, line: int) -> dict[str, Any]:
+    place = {"uri": Path(os.path.normpath(file)).as_posix(), "uriBaseId": "%SRCROOT%"}
+    return {"physicalLocation": {"artifactLocation": place, "region": {"startLine": line}}}
 
 
 def _rule(reason: Reason) -> str:

@@ -127,7 +127,7 @@ def test_a_line_that_failed_is_annotated_in_its_file() -> None:
 
 def test_what_failed_at_a_line_is_sarif() -> None:
     race, compiler = of_finding(Finding("race", RACE.format(1))), of_error(LOG)
-    header = Reason("out-of-bounds read at ../shared/v.cuh:7", "thread 3 %")
+    header = Reason("bounds at t.cu:7", "thread 3 reads at t.cu:7 in ../shared/v.cuh:40 (PTX line 1)")
     found = [
         failure("test_kernel", "tiled-f32-b", race, header),
         failure("test_kernel", "tiled-f32-a", race),
@@ -143,9 +143,12 @@ def test_what_failed_at_a_line_is_sarif() -> None:
         for result, place in zip(run["results"], places, strict=True)
     ] == [
         ("race", "kernels/t.cu", 35),
-        ("out-of-bounds-read", "shared/v.cuh", 7),
+        ("bounds", "kernels/t.cu", 7),
         ("does-not-compile", "t.cu", 34),
     ]
+    (related,) = run["results"][1]["relatedLocations"]
+    assert related["physicalLocation"]["artifactLocation"]["uri"] == "shared/v.cuh"
+    assert related["physicalLocation"]["region"] == {"startLine": 40}
     rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
     assert [rules[result["ruleIndex"]] for result in run["results"]] == [r["ruleId"] for r in run["results"]]
     assert run["results"][0]["properties"] == {"kernel": "tiled", "variants": ["tiled-f32-a", "tiled-f32-b"]}
