@@ -43,7 +43,7 @@ from harness.reports.markdown import job_summary
 from harness.reports.page.roofs import dram_share
 from harness.reports.sarif import sarif
 from harness.reports.terminal import ladder_table
-from harness.reports.wording import difference_text, refresh_several, strange_text
+from harness.reports.wording import difference_text, refresh_several, some, strange_text
 from harness.timing.bounds import Roofs, roofs_of
 from harness.verdicts.drift import settings
 from harness.verdicts.vocabulary import NO_BASELINE_FILE, VerdictKind
@@ -274,7 +274,7 @@ def _notes(session: Session) -> list[str]:
         notes.append(f"{len(session.boards)} GPUs, {how}: {t.why}")
     notes += filter(None, [changed_text(r.evidence for r in session.results)])
     if session.policy.allow_orphans and (orphans := session.orphans):
-        notes.append(f"{len(orphans)} orphans in the baseline: {', '.join(orphans)}")
+        notes.append(f"{len(orphans)} orphans in the baseline: {some(orphans)}")
     notes += [text for result in session.results if (text := _sustained(result))]
     return notes
 

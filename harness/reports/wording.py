@@ -85,11 +85,17 @@ def checked_text(c: Checked) -> str:
     return text
 
 
+def some(ids: Sequence[str]) -> str:
+    """The first few of them, and how many more there are."""
+    more = f" and {len(ids) - _LISTED} more" if len(ids) > _LISTED else ""
+    return f"{', '.join(ids[:_LISTED])}{more}"
+
+
 def orphans_text(case_ids: Iterable[str]) -> str:
     """The message of ORPHAN for these cases."""
     ids = list(case_ids)
     return (
-        f"{VerdictKind.ORPHAN}: {len(ids)} baseline cases are no longer in the suite: {', '.join(ids)}. "
+        f"{VerdictKind.ORPHAN}: {len(ids)} baseline cases are no longer in the suite: {some(ids)}. "
         "Remove them with `python -m harness baseline prune`, or pass --allow-orphans"
     )
 

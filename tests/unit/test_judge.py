@@ -137,6 +137,7 @@ def test_no_baseline_fails_with_the_command_that_settles_it(stored: bool, reason
 
 
 def test_orphans_are_told_with_the_command_that_settles_it() -> None:
+    assert "a1, a2, a3, a4, a5 and 2 more. " in orphans_text([f"a{i}" for i in range(1, 8)])
     text = orphans_text([TILED.id])
     assert text.startswith(f"ORPHAN: 1 baseline cases are no longer in the suite: {TILED.id}. ")
     assert "python -m harness baseline prune" in text
