@@ -14,11 +14,12 @@ from scipy import stats
 from harness.study.ladder import case_of
 from harness.study.methods import others
 from harness.study.raw import seconds
-from harness.study.trials import MARGINS, gate_verdict, judged, pair_finding
-from harness.verdicts.paired import outcome_of
-from harness.verdicts.vocabulary import VerdictKind
+from harness.study.trials import MARGINS, alone_verdict, gate_verdict, judged, pair_finding, policy
+from harness.verdicts.paired import SLOWER, outcome_of
+from harness.verdicts.vocabulary import DEFAULT_MARGIN, VerdictKind
 
-GATE, GATE_FIRST = "gate, confirmed in a new process", "gate, first measurement only"
+GATE, GATE_SLOWER = "gate, red", "gate, REGRESSED"
+ALONE, ALONE_FIRST = "baseline alone, confirmed in a new process", "baseline alone, first measurement only"
 PAIRED = {margin: f"paired comparison, ±{100 * margin:g} %" for margin in MARGINS}
 RUNS, TURNS = "two runs: ", "interleaved: "  # other tools on the gate's samples, on the paired comparison's
 CONFIDENCE = 0.95
@@ -32,8 +33,8 @@ class Cell:
     from the mean over the blocks of the first interim analysis (whether there is another one depends on the
     data). ``against_stored`` are the changes of the gate's measurements relative to the stored baseline,
     ``mhz`` the SM clock during the launches with the planted cycles.
-    ``found`` is True if a method calls it slower, ``open`` if the paired comparison is inconclusive;
-    ``cost`` the GPU seconds of each method.
+    ``said`` is the gate's verdict. ``found`` is True if a method calls it slower, or the gate's verdict
+    fails; ``open`` if the paired comparison is inconclusive; ``cost`` the GPU seconds of each method.
     """
 
     case: str
@@ -44,6 +45,7 @@ class Cell:
     seconds: float
     mhz: float
     against_stored: tuple[float, ...]
+    said: str
     found: Mapping[str, bool]
     open: Mapping[str, bool]
     cost: Mapping[str, float]
@@ -64,13 +66,18 @@ def _cell(
 ) -> Cell:
     """``whole``: all samples are stored, which other tools' rules need."""
     case, runs, looks = case_of(record["case"], capability), record["gate"], judged(record["looks"])
+    verdict = gate_verdict(case, stored, runs, looks)
     found = {
-        GATE: gate_verdict(case, stored, runs).kind is VerdictKind.REGRESSED,
-        GATE_FIRST: gate_verdict(case, stored, runs[:1]).kind is VerdictKind.REGRESSED,
+        GATE: verdict.failed(policy(case)),
+        GATE_SLOWER: verdict.kind is VerdictKind.REGRESSED,
     }
     first = runs[0]["gpu_seconds"]
     base = statistics.median_low(stored["medians"])
-    cost = {GATE: sum(run["gpu_seconds"] for run in runs), GATE_FIRST: first}
+    alone = {
+        ALONE: alone_verdict(case, stored, runs).kind is VerdictKind.REGRESSED,
+        ALONE_FIRST: alone_verdict(case, stored, runs[:1]).kind is VerdictKind.REGRESSED,
+    }
+    cost = {ALONE: sum(run["gpu_seconds"] for run in runs), ALONE_FIRST: first}
     undecided = {}
     for margin, name in PAIRED.items():
         finding = pair_finding(looks, margin)
@@ -78,6 +85,10 @@ def _cell(
         last = finding.look if finding else len(looks) - 1
         found[name], undecided[name] = kind is VerdictKind.REGRESSED, kind is VerdictKind.AMBIGUOUS
         cost[name] = sum(look["gpu_seconds"] for look in looks[: last + 1])
+    # What the pair called slower is not measured again.
+    again = 0.0 if verdict.reason == SLOWER.reason else cost[ALONE] - first
+    cost |= dict.fromkeys((GATE, GATE_SLOWER), first + cost[PAIRED[DEFAULT_MARGIN]] + again)
+    found |= alone
     blocks = [block for look in record["looks"] for block in look["blocks"]]
     a, b, a_mhz, b_mhz = ([x for block in blocks for x in block[part]] for part in range(4))
     everything = sum(look["gpu_seconds"] for look in looks)
@@ -98,6 +109,7 @@ def _cell(
         seconds=statistics.median(seconds(a)),
         mhz=statistics.median([f for f in b_mhz if f] or [math.nan]),
         against_stored=tuple(statistics.median(seconds(run["samples"])) / base - 1 for run in runs),
+        said=str(verdict.outcome),
         found=found,
         open=undecided,
         cost=cost,

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.reports.markdown import table_text
-from harness.study.analysis import GATE, GATE_FIRST, PAIRED, rate, undecided
+from harness.study.analysis import ALONE, ALONE_FIRST, GATE, GATE_SLOWER, PAIRED, rate, undecided
 from harness.study.shortfalls import alarms, spread_text
 from harness.study.studies import LONG, Model, Study, same
 
@@ -68,7 +68,7 @@ def _rates(boards: Sequence[Study]) -> str:
         heads += [title, "undecided, %"]
     heads.append("GPU s, mean (most)")
     rows = []
-    for method in (GATE, GATE_FIRST, *PAIRED.values()):
+    for method in (GATE, GATE_SLOWER, *PAIRED.values(), ALONE, ALONE_FIRST):
         row = [method]
         for chosen in groups.values():
             found, left = rate(chosen, method), undecided(chosen, method)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.files import write_whole
 from harness.reports.page import charts
-from harness.study.analysis import GATE, PAIRED, RUNS, Cell, rate
+from harness.study.analysis import ALONE, GATE, PAIRED, RUNS, Cell, rate
 from harness.study.methods import BY_SAMPLES, NVBENCH
 from harness.study.raw import StudyError
 
@@ -18,7 +18,7 @@ _SPECIFICATION = Path(__file__).with_name("detection.vl.json")
 def draw(groups: Mapping[str, Sequence[Cell]], path: Path, mark: str) -> None:
     """One panel per group, by title; ``mark`` is written into the file. Raises StudyError without
     vl-convert."""
-    shown = (*PAIRED.values(), GATE, *(RUNS + name for name in (*list(BY_SAMPLES)[:3], NVBENCH)))
+    shown = (GATE, *PAIRED.values(), ALONE, *(RUNS + name for name in (*list(BY_SAMPLES)[:3], NVBENCH)))
     sizes = sorted({c.size for cells in groups.values() for c in cells})
     rates = [
         {

@@ -127,6 +127,7 @@ class _Run(BaseModel):
 
 class _Stored(_Run):
     medians: list[float] = Field(min_length=1)
+    clocks_mhz: list[float] = []
 
 
 class _Machine(BaseModel):

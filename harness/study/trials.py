@@ -14,7 +14,7 @@ from itertools import accumulate
 from random import Random
 from typing import Any
 
-from harness.baselines.store import noise_floor
+from harness.baselines.store import cycle_noise_floor, noise_floor
 from harness.devices import DeviceError, Gpu
 from harness.model import Case
 from harness.study.ladder import case_of
@@ -25,7 +25,9 @@ from harness.timing.measurement import Measurement
 from harness.timing.plan import PairPlan, Plan
 from harness.timing.samples import Block, PairedSamples
 from harness.timing.schedule import stretch
+from harness.verdicts.evidence import Evidence, conclude
 from harness.verdicts.judge import confirm, judge
+from harness.verdicts.paired import UNDECIDED, Paired, outcome_of
 from harness.verdicts.vocabulary import Observation, Policy, Reference, Verdict, VerdictKind
 
 SIZES = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.05)
@@ -56,9 +58,12 @@ def rule(margin: float) -> Rule:
 
 def reference(case: Case, stored: Mapping[str, Any]) -> Reference:
     """What a case is compared with, as if from another build, so that a slowdown is a regression, not
-    drift."""
-    median = statistics.median_low(stored["medians"])
-    return Reference(median, case.gflops(median), noise_floor(stored["medians"]))
+    drift. Older files have no clocks of the processes: there seconds are all."""
+    medians = stored["medians"]
+    median = statistics.median_low(medians)
+    floors = noise_floor(medians), cycle_noise_floor(medians, stored.get("clocks_mhz", ()))
+    clock = stored["mhz"] if floors[1] is not None else None
+    return Reference(median, case.gflops(median), *floors, sm_clock_mhz=clock)
 
 
 def policy(case: Case) -> Policy:
@@ -66,8 +71,28 @@ def policy(case: Case) -> Policy:
     return Policy().of_kernel(case.kernel.threshold)
 
 
-def gate_verdict(case: Case, stored: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> Verdict:
-    """The gate's verdict on one measurement, or on one and its repetition in a new process."""
+def gate_verdict(
+    case: Case,
+    stored: Mapping[str, Any],
+    runs: Sequence[Mapping[str, Any]],
+    looks: Sequence[Mapping[str, Any]],
+) -> Verdict:
+    """The gate's verdict on a case of another binary than its baseline's: from a measurement, its repetition
+    in a new process if it was slower, and the paired comparison with the baseline's commit."""
+    rules = policy(case)
+    finding = pair_finding(looks, rules.pair_margin)
+    first, *again = (_observation(case, run) for run in runs)
+    paired = Paired(*UNDECIDED, delta=rules.pair_margin)
+    if finding:
+        outcome = outcome_of(finding.kind)
+        paired = Paired(*outcome, change=finding.change, interval=finding.interval, delta=rules.pair_margin)
+    evidence = Evidence(first, reference(case, stored), second=again[0] if again else None, paired=paired)
+    return conclude(evidence, rules)
+
+
+def alone_verdict(case: Case, stored: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> Verdict:
+    """The verdict by the baseline alone, where no pair is possible: on one measurement, or on one and its
+    repetition in a new process."""
     base, rules = reference(case, stored), policy(case)
     verdict = judge(_observation(case, runs[0]), base, rules)
     if len(runs) == 1:
@@ -129,7 +154,8 @@ def _stored(runs: Sequence[Measurement]) -> Record:
     medians = [float(f"{m.median:.7g}") for m in runs]
     middle = runs[medians.index(statistics.median_low(medians))]
     cubin = middle.resources.cubin_sha256 if middle.resources else None
-    return {"medians": medians, **_run(middle), "cubin_sha256": cubin}
+    known = {"clocks_mhz": [m.sm_clock_mhz for m in runs]} if all(m.sm_clock_mhz for m in runs) else {}
+    return {"medians": medians, **known, **_run(middle), "cubin_sha256": cubin}
 
 
 def _run(m: Measurement) -> Record:
@@ -163,7 +189,7 @@ def trial(
             records.append(record)
             if (
                 "error" not in record
-                and gate_verdict(case, baseline[text], record["gate"]).kind is VerdictKind.REGRESSED
+                and alone_verdict(case, baseline[text], record["gate"]).kind is VerdictKind.REGRESSED
             ):
                 suspected.append((case, record))
     device.restart()

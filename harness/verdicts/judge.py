@@ -148,18 +148,14 @@ def beside(verdict: Verdict, paired: Paired) -> Verdict:
     it was slower, and from the paired comparison.
 
     The pair tells whether the code is slower; the baseline, if the code is not, whether the machine is. A
-    pair that cannot tell is no pass where the case is slower for certain, or possibly by more than the
-    threshold; where it is neither, the baseline decides.
+    pair that cannot tell is no pass where the case is slower for certain, if perhaps by less than the margin;
+    otherwise the baseline decides.
     """
     outcome = paired.outcome
     if outcome == NO_PAIR:
         return verdict
-    if outcome == UNDECIDED and paired.interval and verdict.threshold is not None:
-        low, high = paired.interval
-        if low <= 0 and high <= verdict.threshold:
-            if verdict.reason != CONFIRMED:
-                return verdict
-            outcome = WITHIN
+    if outcome == UNDECIDED and paired.interval and paired.interval[0] <= 0 and verdict.reason != CONFIRMED:
+        return verdict
     if verdict.reason == CONFIRMED or outcome not in _NOT_SLOWER:
         return verdict.to(*(settled(outcome) or verdict.outcome))
     if outcome == FASTER and (verdict.kind in _GREEN or verdict.reason == HIGHER_CLOCK):

@@ -233,7 +233,8 @@ def test_summaries_are_judged_alike_and_are_small(tmp_path: Path) -> None:
             assert main(["measure", str(file), "--trials", trials_, *more_], lambda _: gpu) == 0  # noqa: B023
         told[name] = (file.stat().st_size, analysis.cells(*read(file)))
     assert told["few"][0] < told["all"][0] / 5
-    methods_ = [analysis.GATE, analysis.GATE_FIRST, *analysis.PAIRED.values()]
+    gate = [analysis.GATE, analysis.GATE_SLOWER]
+    methods_ = [*gate, *analysis.PAIRED.values(), analysis.ALONE, analysis.ALONE_FIRST]
     for few, every in zip(told["few"][1], told["all"][1], strict=True):
         assert list(few.found) == methods_  # and nothing of the tools that need all samples
         assert few.found == {name: every.found[name] for name in methods_}
@@ -272,24 +273,32 @@ def test_methods_find_what_is_beyond_their_limits_and_no_more(judged: Any) -> No
         for method in judged[1][0].found
         for size in trials.SIZES
     }
-    for method in (fine, usual, analysis.GATE):
+    for method in (fine, usual, analysis.GATE, analysis.GATE_SLOWER, analysis.ALONE):
         assert found[method, 0.0] == {False}
         assert found[method, 0.05] == {True}
     assert found[fine, 0.01] == found[usual, 0.01] == {True}
     assert found[fine, 0.005] == {True}
     assert found[usual, 0.0025] == {False}
+    assert found[analysis.GATE, 0.01] == found[analysis.GATE_SLOWER, 0.01] == {True}
+    assert found[analysis.GATE, 0.005] == {True}  # on the margin: AMBIGUOUS, mostly
+    assert False in found[analysis.GATE_SLOWER, 0.005]
+    assert False in found[analysis.ALONE, 0.01]
     assert found["two runs: pytest-benchmark median:5%", 0.02] == {False}
     assert found["two runs: pytest-benchmark median:1%", 0.05] == {True}
     asv = "two runs: Mann–Whitney p < 0.002, factor 1.1 (asv)"
     assert found[asv, 0.05] == {False}  # 1.1 is 10 %
 
 
-def test_a_larger_slowdown_costs_the_gate_its_second_measurement(judged: Any) -> None:
+def test_a_larger_slowdown_costs_the_baseline_alone_its_second_measurement(judged: Any) -> None:
     def spent(size: float, method: str) -> float:
         return sum(float(c.cost[method]) for c in judged[1] if c.size == size)
 
-    assert spent(0.05, analysis.GATE) > 1.8 * spent(0.0, analysis.GATE)
-    assert spent(0.05, analysis.GATE_FIRST) == pytest.approx(spent(0.0, analysis.GATE_FIRST), rel=0.1)
+    alone, first = analysis.ALONE, analysis.ALONE_FIRST
+    assert spent(0.05, alone) > 1.8 * spent(0.0, alone)
+    assert spent(0.05, first) == pytest.approx(spent(0.0, first), rel=0.1)
+    # The gate pays for the pair, and not for a repetition of what the pair calls slower.
+    usual = analysis.PAIRED[0.005]
+    assert spent(0.05, analysis.GATE) == pytest.approx(spent(0.05, first) + spent(0.05, usual))
 
 
 @pytest.mark.parametrize(
@@ -346,18 +355,20 @@ def test_the_page_says_where_a_study_falls_short(judged: Any) -> None:
         return "\n".join(shortfalls.paragraphs(study, [study]))
 
     def gate(cell: Any, says: bool, **more: Any) -> Any:
-        return dataclasses.replace(cell, found={**cell.found, analysis.GATE: says}, **more)
+        said = {analysis.GATE: says, analysis.ALONE: says}
+        return dataclasses.replace(cell, found={**cell.found, **said}, **more)
 
     def alarm(cell: Any) -> Any:
         here = (cell.size, cell.case, cell.trial) == (0.0, SHORT, 1)
-        return gate(cell, True, against_stored=(0.08, 0.07)) if here else cell
+        more = {"against_stored": (0.08, 0.07), "said": "DRIFTED BASE_AS_SLOW"}
+        return gate(cell, True, **more) if here else cell
 
     def on_tensor_cores_half(cell: Any) -> Any:
         return dataclasses.replace(cell, measured=cell.planted / 2) if "wmma" in cell.case else cell
 
     said = told(alarm)
     assert f"{SHORT}, in trial 1 two processes were slower than the stored median by 8.0 % and 7.0 %" in said
-    assert "DRIFTED" in said
+    assert f"**A false alarm of the gate** (`s.jsonl.gz`): {SHORT}, trial 1: DRIFTED BASE_AS_SLOW; in" in said
     assert "false alarm of the gate" not in told(lambda cell: cell)
     assert "**The gate and 1 %.**" in told(lambda cell: gate(cell, False))
     assert "**The gate and 1 %.**" not in told(lambda cell: gate(cell, cell.size > 0))
