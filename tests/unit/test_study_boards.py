@@ -96,7 +96,8 @@ def test_the_trials_of_all_boards_count_together(method: str, docs: Path) -> Non
     )
     assert "| 1 of 10: 10.00 (0.25–44.50) |" in row
     assert "| 0 of 6: 0.00 (0.00–45.93) |" in row
-    assert text.count(f"**A false alarm of the gate** (`{BOARDS[1]}.jsonl.gz`): {LONG}, trial 0: REGRESSED") == 1
+    alarm = f"**A false alarm of the gate** (`{BOARDS[1]}.jsonl.gz`): {LONG}, trial 0: REGRESSED"
+    assert text.count(alarm) == 1
 
 
 def test_what_falls_short_is_told_of_all_boards(docs: Path) -> None:
