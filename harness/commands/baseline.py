@@ -188,8 +188,9 @@ def _dram(case: Case, baseline: Baseline, entry: BaselineEntry) -> float | None:
 
 def _detectable(case: Case, entry: BaselineEntry) -> float:
     """The minimum detectable effect with the default policy."""
-    threshold = Policy().of_kernel(case.kernel.threshold).threshold(entry.noise_floor)
-    return detectable(threshold, entry.noise_floor)
+    floors = (entry.noise_floor, entry.cycle_noise_floor)
+    floor = min(floor for floor in floors if floor is not None)  # which decides
+    return detectable(Policy().of_kernel(case.kernel.threshold).threshold(floor), floor)
 
 
 def _history(root: Path, gpu: str | None, expression: str) -> int:

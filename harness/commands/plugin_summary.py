@@ -46,6 +46,7 @@ from harness.reports.terminal import ladder_table
 from harness.reports.wording import difference_text, refresh_several, some, strange_text
 from harness.timing.bounds import Roofs, roofs_of
 from harness.verdicts.drift import settings
+from harness.verdicts.judge import SAME_PER_CLOCK
 from harness.verdicts.vocabulary import NO_BASELINE_FILE, VerdictKind
 from harness.verdicts.waived import unused
 
@@ -273,6 +274,8 @@ def _notes(session: Session) -> list[str]:
         how = "timed at once" if t.sound else "timed one at a time"
         notes.append(f"{len(session.boards)} GPUs, {how}: {t.why}")
     notes += filter(None, [changed_text(r.evidence for r in session.results)])
+    if clocked := [r.case.id for r in session.results if r.verdict.reason == SAME_PER_CLOCK]:
+        notes.append(f"{len(clocked)} slower only by the clock: {some(clocked)}")
     if session.policy.allow_orphans and (orphans := session.orphans):
         notes.append(f"{len(orphans)} orphans in the baseline: {some(orphans)}")
     notes += [text for result in session.results if (text := _sustained(result))]

@@ -26,6 +26,7 @@ CONFIRMED = (
     "SLOWER_CONFIRMED"  # the one reason after which a paired comparison with the baseline's commit decides
 )
 WITHIN_THRESHOLD, HIGHER_CLOCK = "WITHIN_THRESHOLD", "HIGHER_CLOCK"
+SAME_PER_CLOCK = "SAME_PER_CLOCK"
 _NOT_SLOWER = (WITHIN, FASTER, SAME_BINARY)  # verdicts of pairs
 _GREEN = (VerdictKind.PASS, VerdictKind.IMPROVED)
 CLOCK_TOLERANCE = 0.01  # relative; the clock of a case varies less between runs on an H200
@@ -88,7 +89,7 @@ def _compare(o: Observation, reference: Reference, policy: Policy, verdict: Verd
         if exceeded := check.exceeded(o.seconds, reference.stats):
             return replace(verdict.to(VerdictKind.REGRESSED, "COMPARE_FAIL"), exceeded=exceeded)
     if only_the_clock:
-        return verdict.to(VerdictKind.PASS, "SAME_PER_CLOCK")
+        return verdict.to(VerdictKind.PASS, SAME_PER_CLOCK)
     boards_clock = reference.board_spread and is_baselines(o, reference)
     if _clock(o, reference) == "higher" and fewer and not boards_clock:
         return verdict.to(VerdictKind.AMBIGUOUS, HIGHER_CLOCK)
