@@ -208,6 +208,12 @@ def report(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def shards(session: nox.Session) -> None:
+    """Add up the parts of a run that several machines made: `-- FOLDER`."""
+    harness(session, install(session, "test"), "shards")
+
+
+@nox.session(default=False)
 def doctor(session: nox.Session) -> None:
     """What this machine has for the suite, one line each, and what to do."""
     harness(session, install(session, "test"), "doctor")

@@ -95,7 +95,7 @@ class _Record(Record):
 
 def _run(document: dict[str, Any], label: str) -> Run:
     checked(document, File)
-    if "gpus" in document:
+    if "gpus" in document or "shard" in document:
         raise ValueError("its cases were spread over several GPUs, and a baseline is of one")
     records: dict[str, Mapping[str, Any]] = {}
     for record in document["benchmarks"]:

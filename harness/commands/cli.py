@@ -27,6 +27,7 @@ COMMANDS = {
     "sanitize": "memory errors, races, uninitialised reads and barrier errors, with compute-sanitizer",
     "select": "which kernel and config to use for a problem on a GPU, and why; --header writes it for C++",
     "report": "an HTML page of stored baselines, runs and comparisons; the ladder of a README, its pictures",
+    "shards": "add up the parts of a run, `gpu --shard 1/4` to `4/4`: red if one, or a case, is missing",
     "evidence": "judge the cases of a stored run again",
     "doctor": "what this machine has for the suite, one line each, and what to do",
 }

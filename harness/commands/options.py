@@ -28,6 +28,12 @@ def add_options(add: Adds) -> None:
         "first",
     )
     add(
+        "--shard",
+        default=None,
+        metavar="I/N",
+        help="only part I of N of the tests on a GPU, such as 1/4: `gemm-regression shards` adds them up",
+    )
+    add(
         "--arch",
         choices=ARCHES,
         default="sm_90a",

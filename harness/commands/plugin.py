@@ -38,7 +38,10 @@ from harness.verdicts.vocabulary import CompareFail, Policy
 
 pytest_plugins = [
     f"harness.commands.plugin_{part}"
-    for part in ("ahead", "gpus", "benchmark", "failures", "progress", "summary", "unchanged", "workers")
+    for part in (
+        *("ahead", "gpus", "benchmark", "failures", "progress", "shards", "summary", "unchanged"),
+        "workers",
+    )
 ]
 
 
