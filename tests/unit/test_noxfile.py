@@ -73,6 +73,7 @@ def test_every_command_is_there_and_says_what_it_does() -> None:
         "check",
         "browser",
         "report",
+        "shards",
         "judge",
         "static",
         "gpu",

@@ -94,8 +94,23 @@ def test_gpu_jobs_wait_for_each_other_and_show_the_gpu_first(path: Path, job: di
     if path.stem == "pull":
         assert "concurrency" not in job
     else:
-        assert job["concurrency"] == {"group": f"gpu-{label}", "cancel-in-progress": False}
+        group, _, part = job["concurrency"]["group"].partition("${{ matrix.shard ")
+        assert group == f"gpu-{label}"
+        assert part in ("", "!= '1/1' && format('-{0}', matrix.shard) || '' }}")
+        assert job["concurrency"]["cancel-in-progress"] is False
     assert job["steps"][0]["run"] == "nvidia-smi"
+
+
+def test_the_parts_of_a_gpu_run_are_added_up_whatever_became_of_them() -> None:
+    jobs = load(ROOT / ".github" / "workflows" / "gpu.yml")["jobs"]
+    assert jobs["whole"]["needs"] == "gpu"
+    assert jobs["whole"]["if"] == "${{ !cancelled() }}"
+    (script,) = (step["run"] for step in jobs["whole"]["steps"] if step.get("name") == "Add them up")
+    models = jobs["gpu"]["strategy"]["matrix"]["gpu"]
+    assert re.findall(r"--model (\S+)", script) == models
+    uploads = [s["with"]["name"] for s in jobs["gpu"]["steps"] if "upload-artifact" in s.get("uses", "")]
+    assert uploads == ["results-${{ matrix.gpu }}-${{ strategy.job-index }}"]  # no two of one name
+    assert not jobs["gpu"]["strategy"]["fail-fast"]
 
 
 @pytest.mark.parametrize(("path", "job"), GPU_JOBS)
