@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
 from dataclasses import replace
@@ -318,7 +320,7 @@ def test_beyond_the_budget_samples_of_passed_cases_go_first(
     monkeypatch.setattr(render, "BUDGET", len(page.encode()) - 1000)
     smaller = render.html(content, LADDER)
     assert "samples of cases that are not red are left out" in smaller
-    data = json.loads(re.findall(r'id="data">(.*?)</script>', smaller, re.DOTALL)[0])
+    data = json.loads(gzip.decompress(base64.b64decode(re.findall(r'id="records">(.*?)</', smaller)[0])))
     assert list(*(of_run for of_run in data["rounds"].values())) == [SLOWER.id]
     monkeypatch.setattr(render, "BUDGET", 1000)
     with pytest.raises(render.TooLargeError, match="give it fewer files"):
