@@ -85,6 +85,7 @@ def page() -> list[str]:
 def test_a_mutant_is_caught_without_a_gpu(
     mutant: Mutant, emulated: EmulatedDevice, page: list[str], tmp_path: Path
 ) -> None:
+    """Of a wrong one, what metrics and counters are is for `nox -s docs`: they do not say that it is wrong."""
     try:
         tools.pinned_tools()
     except ToolchainError as error:
@@ -93,11 +94,21 @@ def test_a_mutant_is_caught_without_a_gpu(
         pytest.skip(
             f"{'it is caught, but' * mutant.wrong} the kill matrix is of the pinned compiler: {error}"
         )
-    seen = examine(mutant, tmp_path, emulated)
+    seen = (emulate if mutant.wrong else examine)(mutant, tmp_path, emulated)
     assert matrix.caught(mutant, seen), seen
-    rows = (matrix.row(mutant, seen, gpu.load()), *([] if mutant.wrong else [matrix.detail(mutant, seen)]))
-    if any(row not in page for row in rows):
+    row = matrix.row(mutant, seen, gpu.load())
+    there = (
+        any(_checks(line) == _checks(row) for line in page)
+        if mutant.wrong
+        else {row, matrix.detail(mutant, seen)} <= set(page)
+    )
+    if not there:
         pytest.skip(f"it is caught, but not as the kill matrix has it: {STALE}")
+
+
+def _checks(row: str) -> list[str]:
+    """A row's cells but for those of metrics and counters."""
+    return [cell for number, cell in enumerate(row.split(" | ")) if number not in (9, 10)]
 
 
 def test_the_kill_matrix_has_the_mutants_that_there_are(page: list[str]) -> None:
