@@ -85,7 +85,7 @@ def page() -> list[str]:
 def test_a_mutant_is_caught_without_a_gpu(
     mutant: Mutant, emulated: EmulatedDevice, page: list[str], tmp_path: Path
 ) -> None:
-    """Of a wrong one, what metrics and counters are is for `nox -s docs`: they do not say that it is wrong."""
+    """Metrics and counters of a wrong one are for `nox -s docs`: they do not say that it is wrong."""
     try:
         tools.pinned_tools()
     except ToolchainError as error:

@@ -112,16 +112,17 @@ def narrow(parameters: tuple[Parameter, ...], operation: Operation, problem: Pro
     not parameters, a matrix with a tensor map at a boundary."""
     means = {parameter.means for parameter in parameters}
     problem = problem.stored(operation.layout)
-    if not operation.batched:
+    if not operation.batched and problem.batch != 1:
         problem = replace(problem, batch=1, gap=0)
-    if "alpha" not in means:
+    if "alpha" not in means and problem.alpha != 1.0:
         problem = replace(problem, alpha=1.0)
-    if "beta" not in means:
+    if "beta" not in means and problem.beta != 0.0:
         problem = replace(problem, beta=0.0)
     matrices = [operand.name for operand in operation.operands if operand.like]
     # A tensor map contains the leading dimension, too.
     without = [o.like for o in operation.operands if not {f"ld{o.name}", f"map{o.name}"} & means]
-    problem = problem.with_leading({f"ld{like.lower()}": 0 for like in without if like})
+    if without and not problem.tight:
+        problem = problem.with_leading({f"ld{like.lower()}": 0 for like in without if like})
     if problem.gap and not all(f"stride{name}" in means for name in matrices):
         problem = replace(problem, gap=0)
     mapped = [o.like for o in operation.operands if f"map{o.name}" in means]

@@ -92,6 +92,14 @@ class Selector:
         """Speeds by dtype, layout, and single matrices or batches."""
         return tables(self.figures, takes_all, self.known.sms)
 
+    @cached_property
+    def _at(self) -> dict[tuple[str | int, ...], list[Figure]]:
+        """The figures by dtype and size."""
+        found: dict[tuple[str | int, ...], list[Figure]] = {}
+        for figure in self.figures:
+            found.setdefault((figure.variant.dtype.name, *_size(figure.problem)), []).append(figure)
+        return found
+
     def variants(self, problem: Problem, dtype: DType) -> list[Variant]:
         """The declared variants that are legal on the GPU and take the problem. Raises SelectError, with the
         reason, if there is none."""
@@ -119,13 +127,8 @@ class Selector:
         if found is None:
             variant, rule = notes.choose(self.variants(problem, dtype), problem, self.known.limits)
             return Selected(problem, dtype, self.known.gpu, variant, rule=rule)
-        size = problem.m, problem.n, problem.k, problem.batch
-        here = [
-            figure
-            for figure in self.figures
-            if figure.variant.dtype == dtype
-            and (figure.problem.m, figure.problem.n, figure.problem.k, figure.problem.batch) == size
-        ]
+        size = _size(problem)
+        here = self._at.get((dtype.name, *size), [])
         best = {f.variant: f for f in reversed(here)}.values()  # of two figures the first counts
         return Selected(
             problem,
@@ -145,6 +148,10 @@ class Selector:
             return case
         chosen = self.select(case.problem, case.dtype)
         return Case(chosen.kernel, case.dtype, chosen.config, case.problem, chosen_for=case)
+
+
+def _size(problem: Problem) -> tuple[int, int, int, int]:
+    return problem.m, problem.n, problem.k, problem.batch
 
 
 def takes_all(variant: Variant) -> bool:

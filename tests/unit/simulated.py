@@ -27,7 +27,7 @@ class Run:
     span: float
 
 
-@dataclass
+@dataclass(eq=False)
 class SimulatedDevice:
     """``seconds(case)`` is a build's true duration; ``bias`` slows whatever is arm B, as an unfit machine
     does; ``spread`` is the noise of a launch, ``tick`` that of an event pair in seconds, ``process`` that

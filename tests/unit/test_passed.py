@@ -22,6 +22,7 @@ from harness.gate import passed
 from harness.gate.passed import Keys, Passed
 from harness.project.loader import Project, load
 from harness.project.selection import Choice, select
+from harness.ptx.native import build
 from tests.unit.test_init import harness as run
 
 OF_THE_HARNESS = Path(harness.__file__).parent
@@ -60,6 +61,10 @@ SETTINGS = ("sm_90a", False, 60.0)
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project of two kernels, whose declarations import a module of its own; a cache; a harness to edit."""
+    made = build.library() and build._built()[0]  # seconds of a compiler, and not what is tested here
+    (tmp_path / "cache").mkdir()
+    if made:
+        shutil.copy(made, tmp_path / "cache")
     monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "cache"))
     root = tmp_path / "mine"
     (root / "kernels").mkdir(parents=True)

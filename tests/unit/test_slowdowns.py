@@ -84,23 +84,25 @@ def judged(slowdown: Slowdown, verdict: str = "REGRESSED", reason: str = "SLOWER
 @pytest.mark.parametrize(
     ("found", "unlike", "status"),
     [
-        ([judged(NAIVE), OTHER], 0, 0),
-        ([judged(NAIVE, "PASS", "WITHIN_MARGIN"), OTHER], 0, 1),
-        ([judged(NAIVE, "AMBIGUOUS", "PAIR_AMBIGUOUS"), OTHER], 0, 1),
-        ([judged(NAIVE), replace(OTHER, verdict="DRIFTED", red=True)], 0, 1),
-        ([judged(NAIVE), OTHER], 1, 1),
+        (("REGRESSED", "SLOWER_PAIRED", OTHER), 0, 0),
+        (("PASS", "WITHIN_MARGIN", OTHER), 0, 1),
+        (("AMBIGUOUS", "PAIR_AMBIGUOUS", OTHER), 0, 1),
+        (("REGRESSED", "SLOWER_PAIRED", replace(OTHER, verdict="DRIFTED", red=True)), 0, 1),
+        (("REGRESSED", "SLOWER_PAIRED", OTHER), 1, 1),
     ],
     ids=["found", "missed", "ambiguous", "another", "evidence"],
 )
 def test_status_of_the_gate(
-    found: list[Judged], unlike: int, status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    found: tuple[str, str, Judged], unlike: int, status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    verdict, reason, other = found
+    told = {one.case: one for one in (judged(NAIVE, verdict, reason), other)}
     info = SimpleNamespace(name="GPU", capability=(9, 0))
     monkeypatch.setattr(__main__, "open_cuda", lambda _: SimpleNamespace(info=info, close=lambda: None))
-    monkeypatch.setattr(gate, "run", lambda *_: ({one.case: one for one in found}, unlike))
+    monkeypatch.setattr(gate, "run", lambda *_: (told, unlike))
     monkeypatch.setattr(__main__, "MEASURED", tmp_path / "measured.json")
     assert __main__.main(["gate", "--only", NAIVE.name]) == status
     known = {__main__._name(info): {NAIVE.name: {"change": 0.001, "interval": [0.0, 0.002]}}}  # type: ignore[arg-type]
     (tmp_path / "measured.json").write_text(json.dumps(known))
-    slight = status if found[0].verdict == "REGRESSED" else 0
+    slight = status if verdict == "REGRESSED" else 0
     assert __main__.main(["gate", "--only", NAIVE.name]) == slight, "too slight on this GPU to be missed"

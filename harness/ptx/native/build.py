@@ -8,7 +8,9 @@ look as blocks.c expects; GEMM_NUMPY=1 asks for that.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import hashlib
 import os
 import platform
@@ -140,8 +142,24 @@ def _built() -> tuple[Path, str]:
 
 
 def _compile(compiler: str, source: str, path: Path) -> None:
-    """Whole or not at all, also where several processes do it at once."""
+    """Whole or not at all. Of several processes that need it at once, one compiles."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(path.with_suffix(".lock")):
+        if not path.is_file():
+            _make(compiler, source, path)
+
+
+@contextlib.contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """One process at a time; where nothing can be locked, all."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            fcntl.flock(held.enter_context(lock.open("w")), fcntl.LOCK_EX)
+            held.callback(lock.unlink, missing_ok=True)
+        yield
+
+
+def _make(compiler: str, source: str, path: Path) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".ptx-") as folder:
         text, made = Path(folder, "blocks.c"), Path(folder, "blocks.so")
         text.write_text(source, encoding="utf-8")
