@@ -13,7 +13,8 @@ from harness.commands.plugin_gpus import judged
 from harness.commands.session import KEY, Session
 from harness.devices import DeviceError
 from harness.gate.boards import Board
-from harness.gate.timed import Result, SampleClock, extra_info
+from harness.gate.record import SampleClock, extra_info
+from harness.gate.timed import Result
 from harness.model import Case
 from harness.reports import wording
 from harness.reports.failures import NOT_STORED, Reason

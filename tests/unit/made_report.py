@@ -23,7 +23,7 @@ from harness.gate.against import Wanted
 from harness.gate.compare import compare
 from harness.gate.document import document
 from harness.gate.pairs import Pair
-from harness.gate.timed import extra_info
+from harness.gate.record import extra_info
 from harness.gate.timed import run as timed
 from harness.model import F32, Case, Config, Resources
 from harness.project.commit import Commit, Tree

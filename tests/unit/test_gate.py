@@ -12,7 +12,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from harness.baselines import Baseline
 from harness.devices import DeviceError
 from harness.gate import timed as gate
-from harness.gate.timed import SampleClock
+from harness.gate.record import SampleClock, extra_info
 from harness.model import Case
 from harness.reports.wording import message
 from harness.timing.measurement import Measurement
@@ -141,14 +141,14 @@ def test_only_usable_samples_have_a_ratio(measurement: Measurement, usable: bool
 
 
 def test_what_is_recorded_beside_the_samples() -> None:
-    info = gate.extra_info(judged(SLOW, SLOW)[0])
+    info = extra_info(judged(SLOW, SLOW)[0])
     assert info["case"] == CASE.id
     assert info["gflops"] == pytest.approx(CASE.problem.flops / SLOW.median / 1e9)
     assert (info["verdict"], info["verdict_reason"]) == ("REGRESSED", "SLOWER_CONFIRMED")
     assert info["change"] == pytest.approx(0.01 / 0.0105 - 1)
     assert info["cubin_sha256"] == synthetic.NEW
     assert info["first_median_s"] == SLOW.median
-    broken = gate.extra_info(judged(BROKEN)[0])
+    broken = extra_info(judged(BROKEN)[0])
     assert (broken["verdict"], broken["red"], broken["seconds"]) == ("CRASHED", True, [])
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from harness.baselines import Baseline
 from harness.devices import DeviceError
-from harness.gate import timed as gate
+from harness.gate.record import extra_info
 from harness.model import Case
 from harness.reports.wording import difference_text, message, path
 from harness.verdicts.drift import differences
@@ -31,7 +31,7 @@ def test_what_is_slower_beside_its_baseline_s_commit_has_regressed(repo: Repo) -
     told = message(result.verdict, result.evidence)
     assert f"; paired with {sha}, its time changes by +" in told
     assert "confirmed in a new process" not in told
-    info = gate.extra_info(result)
+    info = extra_info(result)
     assert path(result.evidence) == f"compared with the baseline, paired with commit {sha}"
     assert info["evidence"]["paired"]["delta"] == pytest.approx(0.005)
 
@@ -175,7 +175,7 @@ def test_verdict_again_depends_on_all_that_was_stored(repo: Repo) -> None:
     way = Way(repo)
     result = way.run()
     assert result.measurement is not None
-    info = json.loads(json.dumps(gate.extra_info(result)))
+    info = json.loads(json.dumps(extra_info(result)))
     seconds = result.measurement.seconds
 
     def verdict(**changes: Any) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from harness.baselines import Baseline, BaselineEntry
 from harness.gate import timed as gate
 from harness.gate.against import Against
+from harness.gate.record import extra_info
 from harness.model import Case
 from harness.reports.wording import message
 from harness.timing.measurement import Measurement
@@ -75,7 +76,7 @@ class Way:
         assert self.repo.git("worktree", "list").count("\n") == 0
         seconds = result.measurement.seconds if result.measurement else ()
         # What the run's JSON holds gives the same verdict, to the word.
-        info = json.loads(json.dumps(gate.extra_info(result)))
+        info = json.loads(json.dumps(extra_info(result)))
         evidence, policy = recall(info, seconds)
         assert (conclude(evidence, policy), policy) == (result.verdict, self.policy)
         assert message(result.verdict, evidence) == message(result.verdict, result.evidence)
