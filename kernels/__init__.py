@@ -353,6 +353,7 @@ LADDER: tuple[Kernel, ...] = (
             _warp((128, 128, 8), (64, 32), (8, 8), stages=3),
             _warp((64, 64, 16), (32, 32), (8, 4), stages=3),
             _warp((128, 64, 16), (32, 32), (8, 4), stages=2),  # tuned at 1000x1000x1000 on an H200
+            _warp((256, 128, 16), (32, 128), (16, 8), stages=2),  # tuned at 4096x4096x4096 on an H200
             _warp((256, 256, 8), (64, 64), (16, 16), stages=3),  # too large for a warp's lanes
         ),
         shape=_warp_tile,

@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +71,12 @@ def main() -> None:
     argparse.ArgumentParser(prog="python -m tests.outputs", description=__doc__).parse_args()
     device = open_cuda(60.0)
     try:
-        found = {case.id: output(device, case) for case in compared()}
-        made = {case.variant: code(case) for case in compared()}
+        cases = list(compared())
+        device.prepare(cases)
+        variants = {case.variant: case for case in cases}
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            made = dict(zip(variants, pool.map(code, variants.values()), strict=True))
+        found = {case.id: output(device, case) for case in cases}
         info = device.info
         machine = {"gpu": info.name, "driver": info.driver, **provenance.software_versions()}
         info_of_commit = get_commit_info()  # type: ignore[no-untyped-call]

@@ -14,6 +14,7 @@ from harness.project.fitting import Fitted, fitted
 # alignment in the place of another (tests/separation.py looks for what none of them shows).
 TALL = Problem(2085, 137, 9, beta=-1)  # more than eight of the tallest tiles, a band of warp_tiled
 WHOLE = Problem(256, 384, 128)  # whole tiles, aligned: fast paths only
+DEEP = Problem(258, 260, 18, alpha=-1, beta=2)  # several of the largest tiles, steps of 16 along K, edges
 VERIFIED_SMOKE: tuple[Problem, ...] = (
     Problem(1, 1, 1),
     WHOLE,
@@ -45,6 +46,7 @@ VERIFIED: tuple[Problem, ...] = (
     Problem(127, 37, 1, alpha=3, beta=1, lda=12, ldb=37, ldc=256, starts=(0, 4, 0)),  # one step along K
     Problem(1, 7, 5, lda=8, ldb=256, ldc=16, starts=(1, 2, 0)),  # one row
     Problem(33, 1, 2, beta=1, lda=8, ldb=8, ldc=1, starts=(1, 1, 4)),  # one column
+    DEEP,
 )
 
 # Rows so far apart that a 32-bit index overflows, within a tile and from one to the next, and matrices of a
@@ -81,6 +83,7 @@ TIMED_GIBIBYTE: tuple[Problem, ...] = tuple(
 VERIFIED_INTEGER = (Problem(3, 5, 2113),)
 
 _LARGE = 2**20  # FLOP
+_MIDDLE = 128  # rows or columns of a tile of which the other problems have several
 
 
 @dataclass(frozen=True)
@@ -170,14 +173,17 @@ class Suite:
 def _for_an_interpreter(
     problems: Sequence[Problem], rows: int, columns: int, default: bool, batched: bool
 ) -> list[Problem]:
-    """Fewer and smaller problems for the interpreter: WHOLE and TALL for tiles of ``rows`` × ``columns``, and
-    TALL for the first config only; for batched operations no large problem without a batch."""
+    """Fewer and smaller problems for the interpreter: WHOLE, TALL and DEEP for tiles of ``rows`` ×
+    ``columns``, TALL for the first config only, and DEEP only for tiles that fill the others; for batched
+    operations no large problem without a batch."""
     wide = columns * (3 if rows == 2 * columns else 2)
     smaller = {
         WHOLE: Problem(rows, wide, WHOLE.k // 2),
         TALL: replace(TALL, m=min(TALL.m, 8 * rows + 37), n=min(TALL.n, columns + 9), ldb=0, ldc=0),
+        DEEP: replace(DEEP, m=min(DEEP.m, rows + 2), n=min(DEEP.n, columns + 4), ldb=0, ldc=0),
     }
-    found = [smaller.get(problem, problem) for problem in problems if problem != TALL or default]
+    left_out = {*(() if default else (TALL,)), *(() if max(rows, columns) > _MIDDLE else (DEEP,))}
+    found = [smaller.get(problem, problem) for problem in problems if problem not in left_out]
     return [p for p in found if not (batched and p.batch == 1 and p.flops > _LARGE)]
 
 

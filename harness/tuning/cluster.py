@@ -189,11 +189,11 @@ def _ray() -> Any:
 
 
 def _connect(ray: Any, address: str | None, setup: Setup) -> None:
-    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
+    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     # Workers find the harness and the project where this process does; other hosts share the file system.
     environment = {"env_vars": {"PYTHONPATH": _path()}}
-    if address:
-        settings = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
+    # Without an address Ray would take one that another program began here, or wait for one that is gone.
+    settings |= {"address": address} if address else {"address": "local", "include_dashboard": False}
     try:
         ray.init(runtime_env=environment, **settings)
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:

@@ -12,6 +12,7 @@ from harness.model.legality import GpuLimits, legal_variants, refusals
 from harness.project.names import find_config, find_suite
 from harness.project.selection import illegal
 from harness.project.suites import (
+    DEEP,
     TALL,
     TIMED,
     TIMED_BATCHED,
@@ -110,10 +111,10 @@ def test_an_interpreter_is_spared_large_problems_of_a_batched_kernel_without_a_b
     cases = [each.case for each in PROJECT.suites["full"].verify(kernels, H200, emulated=True)]
     batched, tiled = ({c.problem for c in cases if c.kernel == kernel} for kernel in kernels)
     assert batched >= set(VERIFIED_BATCHED)
-    small = {p for p in VERIFIED if p.flops <= 2**20 and p not in (WHOLE, TALL)}
+    small = {p for p in VERIFIED if p.flops <= 2**20 and p not in (WHOLE, TALL, DEEP)}
     assert batched - set(VERIFIED_BATCHED) > small
     assert not any(p.flops > 2**20 for p in batched - set(VERIFIED_BATCHED))
-    assert set(VERIFIED) - {WHOLE, TALL} < tiled
+    assert set(VERIFIED) - {WHOLE, TALL, DEEP} < tiled
 
 
 def test_an_interpreter_gets_whole_tiles_of_each_config_and_many_along_m_of_the_first() -> None:
@@ -126,6 +127,9 @@ def test_an_interpreter_gets_whole_tiles_of_each_config_and_many_along_m_of_the_
             whole = [p for p in found if p.m == rows and p.n in (2 * columns, 3 * columns) and p.tight]
             assert len(whole) == 1
             assert whole[0].m != whole[0].n
+            deep = [p for p in found if p.k == DEEP.k]
+            assert bool(deep) is (max(rows, columns) > 128)
+            assert all(p.m > rows and p.n > columns for p in deep)
             tall = [p for p in found if p.m > 8 * rows and p.n == min(137, columns + 9) and p.k == TALL.k]
             assert bool(tall) is (config == kernel.configs[0])
 

@@ -68,7 +68,7 @@ def ray() -> Iterator[Any]:
     """A cluster of this host that says it has two GPUs."""
     ray = pytest.importorskip("ray")
     environment = {"env_vars": {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}}
-    ray.init(
+    ray.init(address="local", 
         num_gpus=2, num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
         runtime_env=environment,
     )  # fmt: skip
