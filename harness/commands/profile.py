@@ -14,7 +14,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from harness.counters import profiler, seen
 from harness.counters.chosen import chosen
 from harness.counters.hardware import GROUPS, METRICS, STORED, TIME, value
 from harness.counters.ncu import Comparison
-from harness.counters.profiler import ProfileError
+from harness.counters.profiler import Launch, ProfileError
 from harness.devices import DeviceError
 from harness.devices.emulated.device import EmulatedDevice
 from harness.files import write_whole
@@ -70,6 +70,18 @@ def timed_cases(
     return found
 
 
+def _measured(
+    ncu: str,
+    root: Path,
+    cases: Sequence[Case],
+    metrics: Sequence[str],
+    optional: Collection[str] = (),
+    export: Path | None = None,
+) -> list[Launch]:
+    with progress("ncu", len(cases)) as step:
+        return profiler.measure(ncu, root, cases, metrics, optional, export, step)
+
+
 def beside(ncu: str, project: Project, cases: Sequence[Case], arch: str) -> list[Comparison]:
     """The emulated counters and those of ncu for the same cases. Raises ProfileError."""
     metrics = compared.metrics(profiler.offered(ncu))
@@ -81,7 +93,7 @@ def beside(ncu: str, project: Project, cases: Sequence[Case], arch: str) -> list
         for case in cases:
             counts.append(counters.count(case, device=device, by_source=False))
             step(case.id)
-    launches = profiler.measure(ncu, project.root, cases, wanted, wanted)
+    launches = _measured(ncu, project.root, cases, wanted, wanted)
     for case, launch in zip(cases, launches, strict=True):
         if not names_it(entry := case.kernel.entry_of(case.config, case.dtype), launch.name):
             raise ProfileError(f"{case.id} launched {launch.name}, not {entry}")
@@ -195,7 +207,7 @@ def _store(ncu: str, project: Project, cases: Sequence[Case]) -> int:
     if "gpu" not in made:
         raise ProfileError("no GPU is found whose counters could be stored")
     found = {}
-    for case, launch in zip(cases, profiler.measure(ncu, project.root, cases, STORED), strict=True):
+    for case, launch in zip(cases, _measured(ncu, project.root, cases, STORED), strict=True):
         if not launch.cubin:
             raise ProfileError(f"{case.id}: which binary was launched is not known")
         found[case.id] = seen.Seen(launch.cubin, launch.values, made)
@@ -215,8 +227,8 @@ def _shown(ncu: str, project: Project, cases: Sequence[Case], options: argparse.
             theirs = _counterparts(commit, cases)
             assert commit.root is not None
             file = options.export and options.export.with_stem(f"{options.export.stem}-base")
-            base = profiler.measure(ncu, commit.root, theirs, metrics, optional, file)
-    found = profiler.measure(ncu, project.root, cases, metrics, optional, options.export)
+            base = _measured(ncu, commit.root, theirs, metrics, optional, file)
+    found = _measured(ncu, project.root, cases, metrics, optional, options.export)
     columns = [
         Column(case.id, launch.values, base[number].values if base else None)
         for number, (case, launch) in enumerate(zip(cases, found, strict=True))

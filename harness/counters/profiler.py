@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -95,12 +95,14 @@ def measure(
     metrics: Sequence[str],
     optional: Collection[str] = (),
     export: Path | None = None,
+    step: Callable[[str], None] = lambda case: None,
 ) -> list[Launch]:
     """One launch of each case of the project in ``root``, all in one run of ncu; ``export``: a .ncu-rep file
-    to keep. Raises ProfileError unless each case made one launch."""
+    to keep; ``step`` is called with each case that has been launched. Raises ProfileError unless each case
+    made one launch."""
     with tempfile.TemporaryDirectory() as folder:
         log, again = Path(folder, "ncu.csv"), Path(folder, "again.csv")
-        said = _run(command(ncu, log, root, cases, metrics, export), log)
+        said = _run(command(ncu, log, root, cases, metrics, export), log, step)
         if export:
             read = [ncu, "--import", str(export), "--csv", "--page", "raw", "--print-units", "base"]
             _run([*read, "--log-file", str(again)], again)
@@ -115,14 +117,20 @@ def measure(
     ]
 
 
-def _run(words: Sequence[str], log: Path) -> str:
+def _run(words: Sequence[str], log: Path, step: Callable[[str], None] = lambda case: None) -> str:
     """What the profiled program printed. Raises ProfileError with what ncu wrote into its log."""
-    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, errors="replace")
+    lines = []
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, errors="replace") as done:
+        assert done.stdout
+        for line in done.stdout:
+            lines.append(line)
+            if line.startswith(_LAUNCHED):
+                step(line.split()[1])
     if done.returncode:
         text = log.read_text(errors="replace") if log.exists() else ""
         said = [line for line in text.splitlines() if line.startswith("==ERROR==")]
         raise ProfileError(f"ncu ended with exit code {done.returncode}: {' '.join(said) or 'see above'}")
-    return done.stdout
+    return "".join(lines)
 
 
 def offered(ncu: str) -> set[str]:

@@ -231,9 +231,10 @@ def printing(ncu: Path, *kernels: str, said: str = "") -> None:
 
 
 def test_main_prints_the_cases_asked_for(ncu: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    printing(ncu, "gemm_naive")
+    printing(ncu, "gemm_naive", said=f"echo launched {SOME}")
     assert profile.main([SOME]) == 0
-    said = capsys.readouterr().out
+    said, progress = capsys.readouterr()
+    assert progress.startswith(f"ncu: 1 of 1: {SOME}, ")
     assert "97.25" in said
     assert "Nsight Compute 2025.3.1.0" in said
     args = Path(f"{ncu}.args").read_text()
