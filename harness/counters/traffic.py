@@ -42,9 +42,9 @@ class Known:
         return one if one and one.cubin == cubin else None
 
     def work(self, gpu: str, case: Case, cubin: str | None = None) -> Work:
-        """What a launch of the case does; ``cubin``: the SHA-256 of its binary."""
+        """What a launch does of the case, or of what was chosen for it; ``cubin``: SHA-256 of the binary."""
         compulsory = case.kernel.operation.compulsory_bytes(case.problem, case.dtype)
-        if one := self.counted(gpu, case.id, cubin):
+        if one := self.counted(gpu, f"{case.variant}-{case.problem.id}", cubin):
             return of_ncu(one.values, case.flop)
         if counts := self.emulated.get(case.variant):
             return scaled(case, counts, compulsory)

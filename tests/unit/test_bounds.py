@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,14 @@ def test_counts_are_those_of_the_binary_that_ran() -> None:
     assert known.work("nvidia-h200", case, "b" * 64).estimated
     assert known.work("nvidia-h100", case, "a" * 64).estimated
     assert known.work("nvidia-h200", case, "b" * 64).dram == 3 * 4 * 1024**2  # each operand once
+
+
+def test_a_choice_has_the_counts_of_what_was_chosen() -> None:
+    case, choice = of("tiled", 1024, 1024, 1024), find_kernel("select")
+    asked = Case(choice, F32, choice.configs[0], case.problem)
+    values = dict.fromkeys(TRAFFIC, 1.0)
+    known = Known({"nvidia-h200": {case.id: Seen("a" * 64, values, {})}})
+    assert not known.work("nvidia-h200", replace(case, chosen_for=asked), "a" * 64).estimated
 
 
 def test_emulated_counts_grow_with_the_problem() -> None:

@@ -10,14 +10,15 @@ from typing import Any
 from harness.baselines import gpu_slug
 from harness.counters.counts import expected_bytes
 from harness.counters.traffic import Known, requested
-from harness.model import Case, Config, DType, Kernel, Problem, find_problem, variant_name
+from harness.model import Case, Config, DType, Kernel, Problem, find_problem, stage_name, variant_name
 from harness.reports.markdown import SHOWN
 from harness.reports.page.roofs import LEVELS, lines
 from harness.reports.page.sources import Measured, Source
 from harness.timing.bounds import Roofs, bound, roofs_of, shares
 
 Record = dict[str, Any]
-Variants = Mapping[str, tuple[int, Kernel, Config, DType]]
+Declared = tuple[int, Kernel, Config, DType]
+Variants = Mapping[str, Declared]
 
 NOTHING = Known()
 _PAD = re.compile(r"-?pad(\d+)")
@@ -122,7 +123,7 @@ def _traffic(
     found = declared.get(str(one.info.get("variant") or one.case.removesuffix(f"-{problem}")))
     if found is None:
         return {}
-    _, kernel, config, dtype = found
+    _, kernel, config, dtype = _chosen(found, one.info.get("chosen"), declared)
     of, cubin = Case(kernel, dtype, config, find_problem(problem)), one.info.get("cubin_sha256")
     made: Record = {"compulsory": of.flop / max(1, kernel.operation.compulsory_bytes(of.problem, dtype))}
     if kernel.compiled and kernel.operation.plain_product:
@@ -139,6 +140,12 @@ def _traffic(
         made["levels"] = {LEVELS[level]: _percent(share) for level, share in reached.items()}
         made["counted"] = "estimated" if work.estimated else "ncu"
     return made
+
+
+def _chosen(found: Declared, stage: str | None, declared: Variants) -> Declared:
+    """What was chosen for a row that chooses, a stage and config, if that is declared."""
+    alike = (v for v in declared.values() if stage_name(v[1], v[2]) == stage and v[3] == found[3])
+    return next(alike, found) if stage else found
 
 
 def _seconds(one: Measured) -> float:
