@@ -105,12 +105,14 @@ def run_all(
     burst), two in a row are unlikely to be.
 
     ``now`` returns this run's machine_info, to report what has changed; ``busy`` lists other GPU processes;
-    ``says`` is told what is done besides measuring once.
+    ``says`` is told what is done while results are waited for.
     """
     began, left = clock(), list[_Judging]()
     for case in cases:
         entry = baseline.entry(case.id) if baseline else None
         judging = _Judging(case, entry, policy.of_kernel(case.kernel.threshold), baseline is not None)
+        if left:
+            says(f"{case.id}; {len(left)} to be compared or repeated afterwards")
         judging.measure(device, plan)
         judging.see(busy)
         if judging.needs_more(against is not None):
@@ -120,6 +122,7 @@ def run_all(
     measured_seconds = clock() - began
     left.sort(key=_Judging.suspicion)
     if against and (changed := [each for each in left if each.changed]):
+        says(f"compiling what {len(changed)} changed cases are compared with")
         wanted = [Wanted(e.case, e.stored, e.policy.pair_margin) for e in changed]
         pairs = against.pair(
             wanted, measured_seconds, lambda what: says(f"{what} side by side with its baseline's commit")
