@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -232,3 +235,41 @@ def test_pairs_are_prepared_together(device: CudaDevice) -> None:
     ]
     device.prepare_pairs([])
     assert device.pair(CASE, CASE, PairPlan(()))  # what failed of the base has not spoilt the case
+
+
+# One of several GPUs
+
+
+def test_the_worker_of_a_numbered_gpu_sees_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str | None] = []
+    worker = SimpleNamespace(main=lambda connection: seen.append(os.environ.get("CUDA_VISIBLE_DEVICES")))
+    monkeypatch.setitem(sys.modules, "harness.devices.cuda.worker", worker)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    client._serve(None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    client._serve(None, "5")
+    assert seen == [None, "5"]
+
+
+def test_an_abandoned_device_fails_at_once_whatever_it_does(device: CudaDevice) -> None:
+    worker_of(device)
+    with ThreadPoolExecutor(1) as threads:
+        hanging = threads.submit(device.time, CASE, plan("hang"))
+        time.sleep(0.2)
+        device.abandon()
+        with pytest.raises(DeviceError, match="the worker process died"):
+            hanging.result(timeout=10)
+    with pytest.raises(DeviceError, match="the run has ended"):
+        device.time(CASE, plan(""))
+
+
+def test_what_one_gpu_compiled_another_of_its_kind_knows(
+    monkeypatch: pytest.MonkeyPatch, device: CudaDevice
+) -> None:
+    other = CudaDevice(time_limit=20.0)
+    other.compiles_like(device)
+    assert device.prepare([CASE, OTHER])
+    with pytest.raises(DeviceError) as refused:
+        other.time(OTHER, plan(""))
+    assert refused.value.code == "COMPILE_ERROR"
+    other.close()

@@ -39,6 +39,7 @@ class MadeUpNvml:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         answers: dict[str, Callable[..., Any]] = {
             "nvmlInit": lambda: None,
+            "nvmlDeviceGetCount": lambda: 2,
             "nvmlDeviceGetHandleByIndex": self._by_index,
             "nvmlDeviceGetHandleByUUID": self._by_uuid,
             "nvmlSystemGetCudaDriverVersion": lambda: 13000,
@@ -148,6 +149,34 @@ def test_gpu_is_the_first_that_cuda_shows(
     assert Gpu().info().name == name
     # By default CUDA counts the fastest GPU first, NVML by the bus: the two must mean the same one.
     assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [
+        (None, ["Test GPU 1000", "Test GPU 1001"]),
+        ("1,0", ["Test GPU 1001", "Test GPU 1000"]),
+        (f"{OTHER_UUID}, {UUID}", ["Test GPU 1001", "Test GPU 1000"]),
+        ("1", ["Test GPU 1001"]),
+        ("1,-1,0", ["Test GPU 1001"]),  # as CUDA reads it
+        ("", []),
+    ],
+)
+def test_each_visible_gpu_by_its_number(
+    nvml: Callable[..., MadeUpNvml], monkeypatch: pytest.MonkeyPatch, visible: str | None, names: list[str]
+) -> None:
+    nvml()
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert devices.count_gpus() == len(names)
+    gpus = [Gpu(index) for index in range(len(names))]
+    assert [gpu.info().name for gpu in gpus] == names
+    for gpu, name in zip(gpus, names, strict=True):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpu.visible_as)  # what its worker sees
+        assert Gpu().info().name == name
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible if visible is not None else "0,1")
+    with pytest.raises(NoGpu):
+        Gpu(len(names))
 
 
 @pytest.mark.parametrize(

@@ -143,8 +143,8 @@ def test_two_models_have_a_baseline_each_and_cases_go_where_there_is_one(rig: Ri
     assert "baselines/nvidia-h100/" in outcome.text
 
 
-def _dies(devices: list[Any], number: int, forever: bool) -> threading.Event:
-    """GPU ``number`` fails at its third case, and if ``forever`` no process starts on it again."""
+def _dies(devices: list[Any], number: int, forever: bool, code: str) -> threading.Event:
+    """A case fails on GPU ``number``, and if ``forever`` no process starts on it again."""
     dead, device = threading.Event(), devices[number]
     timing, facts, counted = device.time, device.facts, [0]
 
@@ -152,7 +152,7 @@ def _dies(devices: list[Any], number: int, forever: bool) -> threading.Event:
         counted[0] += 1
         if counted[0] == 6 or (forever and dead.is_set()):
             dead.set()
-            raise DeviceError("WORKER_DIED", f"{case.variant}: the worker process died (exit code -9)")
+            raise DeviceError(code, f"{case.variant}: {code}")
         m: Measurement = timing(case, plan)
         return m
 
@@ -166,16 +166,19 @@ def _dies(devices: list[Any], number: int, forever: bool) -> threading.Event:
     return dead
 
 
-@pytest.mark.parametrize("forever", [False, True])
-def test_a_worker_that_dies_on_one_gpu_costs_one_case(rig: Rig, forever: bool) -> None:
-    devices = several(2)
-    dead = _dies(devices, 1, forever)
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize(
+    ("code", "forever"), [("WORKER_DIED", False), ("WORKER_DIED", True), ("HANG", False)]
+)
+def test_a_worker_that_dies_on_one_gpu_costs_one_case(rig: Rig, code: str, forever: bool, count: int) -> None:
+    devices = several(count)
+    dead = _dies(devices, 1, forever, code)
     outcome = rig.run(*KERNELS, device=devices)
     assert dead.is_set()
     assert outcome.status == 1
     (failure,) = outcome.failures.values()
     assert failure.startswith("Failed: CRASHED: ")
-    assert "the worker process died" in failure
+    assert f": {code}" in failure
     assert outcome.passed == named(*EVERY) - set(outcome.failures) | {"test_no_orphans"}
 
 
