@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import threading
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,13 @@ from harness.baselines import boards as of_boards
 from harness.commands.session import Session
 from harness.devices import Gpu, NoDevice, count_gpus, open_cuda
 from harness.gate.boards import Board
+from harness.gate.checkers import Checker, Setup, close_all
 from harness.model import Case
 from harness.project import selection as cases
 from harness.tuning.select import Selector
+
+_FEW = 50  # cases that are checked before other processes have started
+_PROCESSES = 2  # that check on one GPU: the oracle takes as long as the GPU
 
 
 def chosen(text: str, there: int) -> list[int]:
@@ -120,6 +126,23 @@ def variants(session: Session, names: Collection[str]) -> dict[Gpu, list[Case]]:
         every = (*board.verified.values(), *board.timed.values())
         found.setdefault(gpu, {}).update((case.variant, case) for case in every if case.id in names)
     return {gpu: list(each.values()) for gpu, each in found.items()}
+
+
+def warm_up(session: Session, to_verify: int) -> None:
+    """Of several GPUs, starts the processes that check, unless there are few cases, and those that time; but the
+    first GPU's, which compiles meanwhile."""
+    if len(session.boards) < 2:
+        return
+    if to_verify > _FEW and all(hasattr(board.gpu, "index") for board in session.boards):
+        root = session.project.root
+        each = [(b, Setup(root, (b.gpu.time_limit, b.number))) for b in session.boards]  # type: ignore[attr-defined]
+        session.checkers = [Checker(board, setup) for _ in range(_PROCESSES) for board, setup in each]
+        atexit.register(close_all, session.checkers)  # Python waits for them at its end.
+        for checker in session.checkers:
+            checker.start()
+    for board in session.boards[1:]:
+        session.warming.append(threading.Thread(target=lambda b: b.works, args=(board,), daemon=True))
+        session.warming[-1].start()
 
 
 def choose_baselines(config: pytest.Config, session: Session) -> None:

@@ -326,6 +326,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         reporter = config.pluginmanager.get_plugin("terminalreporter")
         each = gpus.variants(state, {c.id for c in chosen})
         count = sum(map(len, each.values()))
+        gpus.warm_up(state, sum(_has(item, "verify_case") for item in session.items))
         silent = not config.option.progress or config.option.verbose < 0
         if reporter and silent and config.option.verbose >= 0:
             reporter.write_line(f"compiling {count_text(count, 'kernel variant')} ...")

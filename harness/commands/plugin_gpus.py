@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from harness.commands.session import KEY, Session
-from harness.devices import Device
+from harness.devices import Device, DeviceError
 from harness.gate.boards import Board
 from harness.gate.checked import Checked, check
-from harness.gate.checkers import Checker, Checks, InThisProcess, Setup, close_all
+from harness.gate.checkers import Checks, InThisProcess, close_all
 from harness.gate.spread import Done, Spread
 from harness.gate.timed import Result
 from harness.gate.together import Together, verified
 from harness.model import Case
 
-_FEW = 50  # cases that are checked before other processes have started
-_PROCESSES = 2  # that check on one GPU: the oracle takes as long as the GPU
 _EACH = 4  # cases to time on each GPU, or timing at once is not worth its controls
 
 
@@ -36,14 +35,9 @@ def checked(
 
 
 def _checks(session: Session, names: Sequence[str]) -> Spread[Checks, Checked]:
-    places: list[Checks] = [InThisProcess(board) for board in session.boards]
-    if len(names) > _FEW and all(hasattr(board.gpu, "index") for board in session.boards):
-        root = session.project.root
-        each = [(b, Setup(root, (b.gpu.time_limit, b.number))) for b in session.boards]  # type: ignore[attr-defined]
-        session.checkers = [Checker(board, setup) for _ in range(_PROCESSES) for board, setup in each]
-        for checker in session.checkers:
-            checker.start()
-        places = [*session.checkers]
+    if not session.checkers:
+        _end_warming(session)
+    places: list[Checks] = [*session.checkers] or [InThisProcess(board) for board in session.boards]
 
     def work(place: Checks, names: Iterator[str], done: Done[Checked]) -> None:
         for name in names:
@@ -79,6 +73,11 @@ def _timing(session: Session, names: Sequence[str]) -> Spread[Board, Result]:
             done(name, result)
 
         board.judge(names, told, session.policy, session.plan, session.says, session.judging)
+        if board is boards[0] and not spread.closing:
+            with contextlib.suppress(
+                DeviceError
+            ):  # asked for at the end; meanwhile the others are still busy
+                board.gpu.roofs()
 
     spread: Spread[Board, Result] = Spread(boards, judge, _takes(session))
     if len(boards) > 1:
@@ -111,8 +110,14 @@ def _names(items: Sequence[pytest.Item], parameter: str) -> list[str]:
     return list(dict.fromkeys(case.id for case in found if isinstance(case, Case)))
 
 
+def _end_warming(session: Session) -> None:
+    for thread in session.warming:
+        thread.join()
+
+
 def _end_checks(session: Session) -> None:
     """Nothing else uses a GPU while it is timed."""
+    _end_warming(session)
     if session.checked:
         session.checked.settle()
     close_all(session.checkers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,6 +55,7 @@ class Session:
         plan: how a case is timed.
         judging: False for a run that measures a new baseline.
         checkers: the processes that check on several GPUs.
+        warming: the threads that start those that time.
         checked, timed: what the GPUs check and time, ahead of the tests that wait for it; None before that.
         together: whether several GPUs time at once; None before it is known.
         results: of the timed cases.
@@ -77,6 +79,7 @@ class Session:
     plan: Plan = field(default_factory=Plan)
     judging: bool = True
     checkers: list[Checker] = field(default_factory=list)
+    warming: list[threading.Thread] = field(default_factory=list)
     checked: Spread[Checks, Checked] | None = None
     timed: Spread[Board, Result] | None = None
     together: Together | None = None

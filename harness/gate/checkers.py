@@ -151,6 +151,9 @@ def _serve(connection: Connection, setup: Setup) -> None:
         raise SystemExit(128 + number)
 
     signal.signal(signal.SIGTERM, end)
+    if warm := getattr(device, "facts", None):  # its first process starts while others compile
+        with contextlib.suppress(DeviceError):
+            warm()
     try:
         while (named := connection.recv()) is not None:
             kernel = kernels[named.kernel]

@@ -24,7 +24,8 @@ class LostError(RuntimeError):
 
 
 class Spread(Generic[P, R]):
-    """``places`` do ``work``; ``takes`` says whether a place can do what a name stands for."""
+    """``places`` do ``work``; ``takes`` says whether a place can do what a name stands for; ``closing`` is set
+    when nothing more is to be begun."""
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class Spread(Generic[P, R]):
         self._taken: dict[str, P] = {}  # and not done yet
         self._retired: list[P] = []
         self._threads: list[threading.Thread] = []
-        self._running, self._closing = 0, False
+        self._running, self.closing = 0, False
         self._error: BaseException = LostError("no GPU is left for it")
 
     def begin(self, names: Sequence[str], in_turn: bool = False) -> None:
@@ -83,12 +84,14 @@ class Spread(Generic[P, R]):
     def close(self, stop: Callable[[], None] = lambda: None, seconds: float = 3.0) -> None:
         """Gives nothing more to anyone, and waits; what is not done after ``seconds`` is told to ``stop``."""
         with self._lock:
-            self._closing = True
+            self.closing = True
         for thread in self._threads:
             thread.join(seconds)
-        if any(thread.is_alive() for thread in self._threads):
+        with self._lock:
+            unfinished = bool(self._taken)
+        if unfinished:
             stop()
-            self.settle()
+        self.settle()
 
     # The threads
 
@@ -111,7 +114,7 @@ class Spread(Generic[P, R]):
 
     def _has_work(self, place: P) -> bool:
         with self._lock:
-            gone = self._closing or place in self._retired
+            gone = self.closing or place in self._retired
             return not gone and any(self._takes(place, name) for name in self._queue)
 
     def _names(self, place: P) -> Iterator[str]:
