@@ -3,11 +3,13 @@ binary, else those of the emulated device, of a small problem."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.compiler import tools
+from harness.compiler.static.files import StoreError
 from harness.counters import seen, stored
 from harness.counters.counts import expected_bytes
 from harness.counters.hardware import DATA, DRAM, ISSUED, L2, SECTOR
@@ -29,12 +31,16 @@ class Known:
 
     @classmethod
     def of(cls, root: Path) -> Known:
-        """What is stored in a folder of baselines. Raises StoreError."""
+        """What is stored in a folder of baselines; of emulated counters only what today's compiler made.
+        Raises StoreError."""
         there = sorted(root.iterdir()) if root.is_dir() else []
         folders = [path for path in there if path.is_dir() and path.name != "static"]
         nvcc, _ = tools.pins()
         counted = {path.name: found for path in folders if (found := seen.load(path))}
-        return cls(counted, stored.load(nvcc, root / "static"))
+        emulated: Mapping[str, stored.Variant] = {}
+        with contextlib.suppress(StoreError):  # `check` judges these
+            emulated = stored.load(nvcc, root / "static")
+        return cls(counted, emulated)
 
     def counted(self, gpu: str, case: str, cubin: str | None) -> Seen | None:
         """What ncu counted of a case on a GPU (the name of its folder), if it was this binary."""
@@ -76,8 +82,10 @@ def scaled(case: Case, counts: stored.Variant, compulsory: float) -> Work:
     one, other = counts[small], Case(case.kernel, case.dtype, case.config, find_problem(small))
     grown = _steps(case, case.problem) / _steps(case, other.problem)
     waves: float = sum(one[f"{name}_wavefronts"] for name in stored.SHARED)
-    for name in ("loads", "stores"):
-        waves += max(one[f"{name}_requests"], one[f"{name}_sectors"] / _LINE)
+    read = one["a_read"] + one["b_read"] + one["c_read"]
+    requests = one["loads_requests"] + one["copies_requests"]
+    waves += _wavefronts(one, "loads", read * one["loads_requests"] / max(1, requests))
+    waves += _wavefronts(one, "stores", one["c_written"])
     of_shared = bool(shape.shared_bytes)
     return Work(
         case.flop,
@@ -86,6 +94,13 @@ def scaled(case: Case, counts: stored.Variant, compulsory: float) -> Work:
         SHARED_BYTES * waves * grown,
         estimated=True,
     )
+
+
+def _wavefronts(one: stored.Figures, name: str, size: float) -> float:
+    """Of global memory, for so many bytes: a line of four sectors each, and one for each sector that a dense
+    access would not touch."""
+    dense, sectors = size / SECTOR, one[f"{name}_sectors"]
+    return max(one[f"{name}_requests"], min(dense, sectors) / _LINE + max(0, sectors - dense))
 
 
 def requested(case: Case, counts: stored.Variant) -> float:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.compiler.static.files import StoreError
 from harness.counters import seen
 from harness.counters.hardware import TRAFFIC
 from harness.counters.seen import Seen
@@ -125,7 +126,13 @@ def test_sectors_of_a_batch_grow_with_it() -> None:
 def test_what_is_not_stored_is_nothing(tmp_path: Path) -> None:
     assert Known.of(tmp_path / "nowhere") == Known()
     seen.write(tmp_path / "nvidia-h200", {"x": Seen("a" * 64, {"m": 1.5}, {"gpu": "NVIDIA H200"})})
-    assert list(Known.of(tmp_path).seen) == ["nvidia-h200"]
+    (tmp_path / "static").mkdir()
+    (tmp_path / "static" / "counters.json").write_text("{}")  # as of another compiler
+    known = Known.of(tmp_path)
+    assert (list(known.seen), known.emulated) == (["nvidia-h200"], {})
+    (tmp_path / "nvidia-h200" / seen.FILE).write_text("{}")
+    with pytest.raises(StoreError, match="contains no stored metrics"):
+        Known.of(tmp_path)
 
 
 def test_the_bound_stands_in_the_tables() -> None:
