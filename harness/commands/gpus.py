@@ -129,8 +129,8 @@ def variants(session: Session, names: Collection[str]) -> dict[Gpu, list[Case]]:
 
 
 def warm_up(session: Session, to_verify: int) -> None:
-    """Of several GPUs, starts the processes that check, unless there are few cases, and those that time; but the
-    first GPU's, which compiles meanwhile."""
+    """Of several GPUs, starts the processes that check, unless there are few cases, and those that time, but
+    the first GPU's, which compiles meanwhile."""
     if len(session.boards) < 2:
         return
     if to_verify > _FEW and all(hasattr(board.gpu, "index") for board in session.boards):

@@ -24,8 +24,8 @@ class LostError(RuntimeError):
 
 
 class Spread(Generic[P, R]):
-    """``places`` do ``work``; ``takes`` says whether a place can do what a name stands for; ``closing`` is set
-    when nothing more is to be begun."""
+    """``places`` do ``work``; ``takes`` says whether a place can do what a name stands for. ``closing``:
+    nothing more is to be begun."""
 
     def __init__(
         self,
