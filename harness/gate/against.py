@@ -82,6 +82,8 @@ class Against:
     ) -> dict[str, Paired]:
         """The result of each case, by id; in this order while there is time, NO_PAIR with the reason
         afterwards, and where no pair is possible. ``measured_seconds``: what the measurements before took."""
+        if self._budget == 0:
+            return {each.case.id: _none("--pair-budget is 0") for each in wanted}
         found: dict[str, Paired] = {}
         groups: dict[tuple[str, float], list[Case]] = {}
         for each in wanted:

@@ -221,6 +221,13 @@ def test_pairs_end_with_their_time_the_most_suspicious_first(repo: Repo) -> None
     )
 
 
+def test_no_time_at_all_is_no_pair_and_nothing_is_compiled(repo: Repo) -> None:
+    host = Host(lambda case: 1e-3)
+    found, _ = judge_all(repo, host, cases_of(repo, 3, 0), budget=0.0)
+    assert {r.evidence.paired.detail for r in found.values() if r.evidence.paired} == {"--pair-budget is 0"}
+    assert host.asked == []
+
+
 def test_without_an_option_pairs_take_as_long_as_the_measurements(repo: Repo) -> None:
     cases = cases_of(repo, 300, 0)
     host = Host(lambda case: 1e-3)
