@@ -8,17 +8,21 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from harness import baselines
+from harness.commands import gpus, measuring
 from harness.commands.gpus import chosen
 from harness.devices import DeviceError
 from harness.model import Case
 from harness.timing.measurement import Measurement
+from tests.ladder import PROJECT
 from tests.unit.replay import ReplayDevice, VerifiedDevice, slowed
 from tests.unit.rig import KERNELS_FILE, RECORDED, SLOW, Outcome, Rig, named
+from tests.unit.simulated import SimulatedDevice
 
 EVERY = [case for cases in RECORDED.values() for case in cases]
 KERNELS = [part for name in RECORDED for part in ("--kernel", name)]
@@ -327,3 +331,67 @@ def test_a_busy_gpu_of_several_is_named(rig: Rig, tmp_path: Path) -> None:
     outcome = rig.run(*KERNELS, device=devices)
     assert outcome.status == 4
     assert "GPU 1, board 00000001, is in use by pid 4711" in outcome.errors[0]
+
+
+# What opens them
+
+
+class Opened(SimulatedDevice):
+    """A GPU that was opened by its number."""
+
+    index: int | None = None
+    closed = False
+    like: Any = None
+
+    def close(self) -> None:
+        self.closed = True
+
+    def compiles_like(self, other: Any) -> None:
+        self.like = other
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> list[Opened]:
+    """Three GPUs, the last of another model."""
+    opened: list[Opened] = []
+
+    def open_one(limit: float, number: int | None = None) -> Opened:
+        device = Opened()
+        device.index = number
+        old = (8, 0) if number == 2 else device.info.capability
+        device.info = dataclasses.replace(device.info, board=f"0000000{number}", capability=old)
+        opened.append(device)
+        return device
+
+    for module in (gpus, measuring):
+        monkeypatch.setattr(module, "open_cuda", open_one)
+        monkeypatch.setattr(module, "count_gpus", lambda: 3)
+    return opened
+
+
+def configured(text: str | None) -> Any:
+    cleanups: list[Any] = []
+    option = SimpleNamespace(gpus=text, time_limit=60.0)
+    return SimpleNamespace(option=option, cleanups=cleanups, add_cleanup=cleanups.append)
+
+
+def test_the_gpus_that_were_asked_for_are_opened_and_closed(host: list[Opened]) -> None:
+    config = configured("all")
+    found = gpus.open_gpus(config)
+    assert [device.index for device in found] == [0, 1, 2]
+    assert [device.like for device in found] == [None, found[0], None]  # the last is another architecture
+    for close in config.cleanups:
+        close()
+    assert all(device.closed for device in host)
+    assert [device.index for device in gpus.open_gpus(configured(None))] == [None]
+    with pytest.raises(pytest.UsageError, match="no GPU 7"):
+        gpus.open_gpus(configured("0,7"))
+
+
+def test_a_baseline_of_several_makes_sure_that_they_may_be_timed_at_once(host: list[Opened]) -> None:
+    found = measuring._together(PROJECT, [0, 1], ["--suite", "smoke", "-k", "not select", "-q"])
+    assert found.sound, found.why
+    assert {control.board.number for control in found.controls} == {0, 1}
+    assert all(device.closed for device in host)
+    assert not measuring._together(PROJECT, [1], []).sound
+    assert "no_such" in measuring._together(PROJECT, [0, 1], ["--kernel", "no_such"]).why
