@@ -5,6 +5,8 @@ A worker that is lost in the middle costs its evaluation, which another repeats;
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,6 +20,7 @@ from harness.tuning.local import OneDevice, OneGpu
 from harness.tuning.stored import Evaluation, Failed
 
 _START_SECONDS = 180.0
+_CONNECT_SECONDS = 10.0
 _TRIES = 2  # of a config whose worker was lost
 _MOST_LOST = 16
 _GO_ON = "the same command goes on from the cache file"
@@ -121,17 +124,21 @@ class Cluster:
         self._problem = problem.id
 
     def results(self, jobs: Iterator[Job]) -> Iterator[tuple[int, Measured]]:
-        ray, tries, again = self._ray, dict[int, int](), list[Job]()
+        ray, tries, again, more = self._ray, dict[int, int](), list[Job](), True
         idle = list(self._workers)
         running: dict[Any, tuple[Any, Job | None]] = {}  # no job: a worker in the place of a lost one begins
         while True:
-            while idle and (job := again.pop() if again else next(jobs, None)):
+            while idle:
+                job = again.pop() if again else next(jobs, None)
+                if job is None:
+                    more = False
+                    break
                 place, config = job
                 tries[place] = tries.get(place, 0) + 1
                 worker = idle.pop()
                 running[worker.evaluate.remote(self._problem, place, dict(config))] = worker, job
             busy = any(job for _, job in running.values())
-            if not busy and not again:
+            if not (busy or again or more):  # with all workers lost at once, nobody has asked for the rest
                 return
             done, _ = ray.wait(list(running), num_returns=1, timeout=None if busy else _START_SECONDS)
             if not done:
@@ -192,6 +199,8 @@ def _connect(ray: Any, address: str | None, setup: Setup) -> None:
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     # Workers find the harness and the project where this process does; other hosts share the file system.
     environment = {"env_vars": {"PYTHONPATH": _path()}}
+    if address:
+        _answers(address)
     # Without an address Ray would take one that another program began here, or wait for one that is gone.
     settings |= {"address": address} if address else {"address": "local", "include_dashboard": False}
     try:
@@ -200,6 +209,21 @@ def _connect(ray: Any, address: str | None, setup: Setup) -> None:
         where = f"no Ray cluster answers at {address}" if address else "Ray does not start here"
         token = "; if it asks for a token, set RAY_AUTH_TOKEN" if address else ""
         raise ClusterError(f"{where}: {_last_line(error)}{token}") from None
+
+
+def _answers(address: str) -> None:
+    """Raises ClusterError at once where nothing listens at host:port; Ray itself would try for minutes."""
+    if address == "auto":  # as Ray finds it
+        current = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
+        address = os.environ.get("RAY_ADDRESS") or (current.read_text() if current.is_file() else "")
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise ClusterError(f"no Ray cluster answers at {address}: {said}") from None
 
 
 def _path() -> str:

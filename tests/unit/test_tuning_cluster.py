@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -68,9 +69,9 @@ def ray() -> Iterator[Any]:
     """A cluster of this host that says it has two GPUs."""
     ray = pytest.importorskip("ray")
     environment = {"env_vars": {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}}
-    ray.init(address="local", 
-        num_gpus=2, num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
-        runtime_env=environment,
+    ray.init(
+        address="local", num_gpus=2, num_cpus=2, include_dashboard=False, log_to_driver=False,
+        logging_level="ERROR", runtime_env=environment,
     )  # fmt: skip
     yield ray
     ray.shutdown()
@@ -103,6 +104,42 @@ def test_a_lost_worker_costs_its_evaluation_not_the_run(ray: Any, tmp_path: Path
     assert not (tmp_path / "once").exists()
     assert run(both, [7, 8])[8].values["gflops"] == 8.0  # and the new workers go on
     both.close()
+
+
+def test_workers_that_are_all_lost_at_once_leave_no_config_out(tmp_path: Path) -> None:
+    """Config 1 takes its worker with it, whichever has it: with one worker, nobody asks for 2 meanwhile."""
+
+    class RayError(Exception):
+        pass
+
+    class Call:
+        def __init__(self, answers: Any) -> None:
+            self.remote = lambda *given: lambda: answers(*given)
+
+    def evaluate(problem: str, place: int, values: Mapping[str, int]) -> tuple[int, Measured]:
+        if place == 1:
+            raise RayError
+        return place, Measured({"gflops": float(place)})
+
+    def worker(*given: Any) -> Any:
+        return SimpleNamespace(evaluate=Call(evaluate), facts=Call(lambda: None))
+
+    one = object.__new__(Cluster)
+    one._ray = SimpleNamespace(
+        exceptions=SimpleNamespace(RayError=RayError, RayTaskError=type("RayTaskError", (RayError,), {})),
+        wait=lambda running, **more: (running[:1], running[1:]),
+        get=lambda call: call(),
+        kill=lambda lost: None,
+    )
+    one._workers, one._actor, one._setup, one._lost = (
+        [worker()],
+        SimpleNamespace(remote=worker),
+        setup(tmp_path),
+        0,
+    )
+    found = run(one, [0, 1, 2, 3])
+    assert found[1].code == "WORKER_LOST"
+    assert [found[place].values["gflops"] for place in (0, 2, 3)] == [0.0, 2.0, 3.0]
 
 
 def test_different_gpus_are_refused(ray: Any, tmp_path: Path) -> None:
