@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.baselines import BaselineError
-from harness.commands.common import KERNELS, PERFORMANCE, PLUGIN, files_of_tests, project_of
+from harness.commands.common import KERNELS, PERFORMANCE, PLUGIN, about, files_of_tests, project_of
 from harness.compiler import tools
 from harness.compiler.static import store as figures
 from harness.compiler.static.store import StoreError
@@ -30,7 +30,7 @@ from harness.tuning.survey import Surveyed
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="gemm-regression advice", description=__doc__)
+    parser = argparse.ArgumentParser(prog="gemm-regression advice", description=about(__doc__))
     parser.add_argument("--project", type=Path, metavar="PATH", help="the project's folder")
     parser.add_argument(
         "--measure", action="store_true", help="verify and time the configs on this GPU first"

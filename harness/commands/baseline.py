@@ -30,7 +30,7 @@ from harness.baselines import (
 from harness.baselines.agree import agreement, boards, summary
 from harness.baselines.boards import spreads
 from harness.baselines.history import lost, moves, of_boards
-from harness.commands.common import project_of
+from harness.commands.common import about, project_of
 from harness.commands.measuring import measure
 from harness.compiler.static.files import shown
 from harness.model import Case
@@ -45,7 +45,7 @@ _HELP = ("-h", "--help")
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="gemm-regression baseline", description=__doc__)
+    parser = argparse.ArgumentParser(prog="gemm-regression baseline", description=about(__doc__))
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("measure", help="measure and write the baseline; the default")
     merging = commands.add_parser("merge", help="make a baseline of several runs; shows old and new first")

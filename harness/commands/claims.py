@@ -13,14 +13,14 @@ from pathlib import Path
 
 from harness.baselines import BaselineError
 from harness.claims import CLAIMS, Facts
-from harness.commands.common import project_of
+from harness.commands.common import about, project_of
 from harness.compiler.static.store import StoreError
 from harness.files import write_whole
 from harness.reports.claims import page
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="gemm-regression claims", description=__doc__)
+    parser = argparse.ArgumentParser(prog="gemm-regression claims", description=about(__doc__))
     parser.add_argument("--project", type=Path, metavar="PATH", help="the project's folder")
     parser.add_argument(
         "--markdown", type=Path, metavar="FILE", help="default: docs/claims.md of the project"

@@ -24,12 +24,19 @@ def project_of(given: argparse.Namespace) -> Project:
     return load(find(given.project or Path.cwd()))
 
 
-def for_pytest(name: str, about: str, arguments: Sequence[str]) -> tuple[Project, list[str]]:
+def about(doc: str | None, paragraphs: int | None = None) -> str:
+    """A docstring as the description of a command: without the command's name, which it begins with, and
+    with single marks around code; the first ``paragraphs``, or all."""
+    said = "\n\n".join((doc or "").split("\n\n")[:paragraphs])
+    said = (said.partition("``: ")[2] or said).replace("``", "`").strip()
+    return said[:1].upper() + said[1:]
+
+
+def for_pytest(name: str, doc: str, arguments: Sequence[str]) -> tuple[Project, list[str]]:
     """The project of a command that runs pytest, and the options to pass on. Raises ProjectError."""
-    said = about.partition("``: ")[2] or about  # after the command, which a docstring begins with
     parser = argparse.ArgumentParser(
         prog=name,
-        description=said[0].upper() + said[1:],
+        description=about(doc),
         usage=f"{name} [options] [pytest's options]",
         epilog="All other options are pytest's own; `pytest --help` lists them.",
         allow_abbrev=False,

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.baselines import provenance
-from harness.commands.common import busy_text, end_on_sigterm, project_of, share
+from harness.commands.common import about, busy_text, end_on_sigterm, project_of, share
 from harness.commands.progress import progress
 from harness.compiler.errors import CompileError, ToolchainError
 from harness.compiler.nvcc import Binary, Variant, compile_all
@@ -51,7 +51,7 @@ def main(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="gemm-regression compare", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="gemm-regression compare", description=about(__doc__, 1))
     add = parser.add_argument
     add(
         "base",

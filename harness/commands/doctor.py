@@ -66,7 +66,9 @@ class Line(NamedTuple):
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="gemm-regression doctor", description=(__doc__ or "").partition("\n")[0], allow_abbrev=False
+        prog="gemm-regression doctor",
+        description="What this machine has for the suite, one line each, and what to do.",
+        allow_abbrev=False,
     )
     parser.add_argument("--project", type=Path, metavar="PATH", help="default: the nearest one above")
     given = parser.parse_args(arguments)

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.baselines.fields import BaselineError
+from harness.commands.common import about
 from harness.gate.replay import replay
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Judges the cases of stored runs again. Exit status: 0 if every verdict is as recorded, 1 if not, 2 for
     a bad file."""
-    parser = argparse.ArgumentParser(prog="gemm-regression evidence", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="gemm-regression evidence", description=about(__doc__))
     parser.add_argument(
         "runs", nargs="+", type=Path, metavar="RUN.json", help="a file written by --benchmark-json"
     )

@@ -1,4 +1,4 @@
-"""``gemm-regression init``: creates a project in a folder.
+"""``gemm-regression init``: creates a project in this folder.
 
 Writes a kernel that is correct for all sizes, its declaration, three test files, a noxfile and two workflows,
 and appends the project's table to an existing pyproject.toml. Exit status: 0; 1 if one of the files already
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
+from harness.commands.common import about
 from harness.files import write_whole
 from harness.project.table import FILE, TOOL, has_table
 
@@ -35,7 +36,7 @@ next:  gemm-regression check      check the kernel without a GPU; needs nvcc
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="gemm-regression init", description=__doc__.split("\n\n")[1])
+    parser = argparse.ArgumentParser(prog="gemm-regression init", description=about(__doc__))
     parser.add_argument("--project", type=Path, default=Path(), metavar="PATH", help="default: this folder")
     root = parser.parse_args(arguments).project
     try:

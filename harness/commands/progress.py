@@ -18,7 +18,7 @@ from rich.table import Column
 
 EVERY = 10.0  # seconds between the first two lines, unless there are few steps; later more, up to LONGEST
 LONGEST = 60.0
-FEW = 20
+FEW, SOON = 20, 1.0  # where there are few, a line a step, but none within so many seconds of the last one
 
 
 class Steps:
@@ -113,7 +113,8 @@ def _lines(steps: Steps, file: TextIO) -> Iterator[None]:
         print(steps, file=file, flush=True)
 
     def changed() -> None:
-        if steps.done > shown and 0 < steps.total <= FEW:
+        due = not shown or not steps.left or time.monotonic() - said >= SOON
+        if steps.done > shown and 0 < steps.total <= FEW and due:
             show()
 
     def watch() -> None:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.baselines import BaselineError, stored
-from harness.commands.common import project_of
+from harness.commands.common import about, project_of
 from harness.files import write_whole
 from harness.project.loader import Project, ProjectError
 from harness.reports.markdown import update_readme
@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser = argparse.ArgumentParser(
         prog="gemm-regression report",
-        description=__doc__,
+        description=about(__doc__),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.baselines import BaselineError
+from harness.commands.common import about
 from harness.files import write_whole
 from harness.gate.shards import Part, Whole, add_up, read
 
@@ -21,9 +22,7 @@ _LISTED = 20
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="gemm-regression shards", description=(__doc__ or "").partition("``: ")[2]
-    )
+    parser = argparse.ArgumentParser(prog="gemm-regression shards", description=about(__doc__))
     parser.add_argument(
         "files", nargs="+", type=Path, metavar="FILE", help="JSON of a part, or a folder of them"
     )

@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from harness.baselines import BaselineError
-from harness.commands.common import busy_text, end_on_sigterm, project_of
+from harness.commands.common import about, busy_text, end_on_sigterm, project_of
 from harness.commands.progress import progress
 from harness.compiler.errors import ToolchainError
 from harness.compiler.static.compiled import ARCHES
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="gemm-regression tune", description=__doc__)
+    parser = argparse.ArgumentParser(prog="gemm-regression tune", description=about(__doc__))
     add = parser.add_argument
     add("--project", type=Path, metavar="PATH", help="the project's folder; default: the nearest one above")
     add("--kernel", metavar="NAME", help="the kernel to tune, which declares a space")

@@ -53,6 +53,8 @@ def test_help_of_a_command_needs_no_project_compiler_or_gpu(command: str, tmp_pa
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("usage: gemm-regression ")
+    assert "``" not in done.stdout
+    assert "gemm-regression" not in done.stdout.partition("\n\n")[2].partition("\n\n")[0]
 
 
 @pytest.mark.parametrize("command", ["check", "gpu", "static", "sanitize"])

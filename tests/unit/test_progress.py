@@ -37,6 +37,16 @@ def test_a_long_step_is_told_of_while_it_runs(
     assert re.match(r"sanitize: 0 of 4: memcheck, \d s\n", capsys.readouterr().err)
 
 
+def test_of_few_quick_steps_the_first_and_the_last_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("check", 16) as step:
+        for number in range(16):
+            step(str(number))
+    assert [line.split(",")[0] for line in capsys.readouterr().err.splitlines()] == [
+        "check: 1 of 16: 0",
+        "check: 16 of 16: 15",
+    ]
+
+
 def test_of_many_steps_lines_are_few(capsys: pytest.CaptureFixture[str]) -> None:
     with progress("check", 1000) as step:
         for number in range(1000):
