@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from typing import Any
+from typing import NoReturn
 
 import pytest
 
@@ -54,7 +54,17 @@ def open_faulty(faults: dict[str, str]) -> Faulty:
     return Faulty(faults)
 
 
-def open_nothing(faults: dict[str, str]) -> Any:
+def open_numbered(limit: float, number: int) -> Faulty:
+    """As `open_cuda`."""
+    return Faulty({})
+
+
+def open_the_first(limit: float, number: int) -> Faulty:
+    """No other GPU can be opened."""
+    return Faulty({}) if number == 0 else open_nothing({})
+
+
+def open_nothing(faults: dict[str, str]) -> NoReturn:
     raise SystemExit(3)
 
 

@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from harness import baselines
 from harness.commands import gpus, measuring
 from harness.commands.gpus import chosen
 from harness.devices import DeviceError
+from harness.gate.checkers import Setup
 from harness.model import Case
 from harness.timing.measurement import Measurement
 from tests.ladder import PROJECT
@@ -281,6 +283,25 @@ def test_correctness_goes_to_whichever_gpu_is_free(rig: Rig) -> None:
         if name.startswith("test_kernel["):
             seen |= {p.get("value") for p in test.iter("property") if p.get("name") == "gpu"}
     assert seen == {"0, board 00000000", "1, board 00000001"}
+
+
+@pytest.mark.parametrize(("opens", "lost"), [("open_numbered", 0), ("open_the_first", 2)])
+def test_correctness_is_checked_by_processes_of_each_gpu(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, opens: str, lost: int
+) -> None:
+    """Two for a GPU; where none starts, each costs a case, and the others do the rest."""
+    monkeypatch.setattr(gpus, "_FEW", 0)
+    monkeypatch.setattr(gpus, "Setup", partial(Setup, opens=f"tests.unit.test_checkers:{opens}"))
+    devices = several(2)
+    for number, device in enumerate(devices):
+        device.index, device.time_limit = number, 60.0
+    outcome = rig.run(KERNELS_FILE, *KERNELS[:4], "-k", "test_kernel", device=devices)
+    checked = {name for name in outcome.junit if name.startswith("test_kernel[")}
+    assert len(checked) > 10
+    crashed = {name for name in checked & set(outcome.failures) if "CRASHED" in outcome.failures[name]}
+    assert len(crashed) == lost
+    assert checked - crashed <= outcome.passed
+    assert outcome.status == bool(lost)
 
 
 @pytest.mark.parametrize(
