@@ -15,6 +15,7 @@ from harness.reports.page.sources import Content
 from tests.ladder import LADDER, PROJECT
 from tests.unit import made_report
 
+SKINNY = "4096x64x4096"
 COMPILED = [kernel for kernel in LADDER if kernel.compiled]
 
 
@@ -111,6 +112,23 @@ def test_files_are_stale_after_a_stage_is_measured_anew(two: Path, tmp_path: Pat
     assert main([*words, "--check"]) == 1
     assert main(words) == 0
     assert main([*words, "--check"]) == 0
+
+
+def test_the_gpu_of_which_most_is_measured_is_shown_first(two: Path, tmp_path: Path) -> None:
+    """And of one without 4096³ the largest square problem."""
+    root = tmp_path / "baselines"
+    shutil.copytree(two / "nvidia-h200", root / "nvidia-h200")
+    baseline = made_report.stored()
+    few = {
+        case: entry for case, entry in baseline.entries.items() if entry.group in ("1024x1024x1024", SKINNY)
+    }
+    made_report.other_gpu(replace(baseline, entries=few), root)
+    content = sources.gather(root)
+    gpus = [source.gpu for source in content.baselines]
+    assert gpus[0] == "NVIDIA H200"
+    assert gpus[-1] == made_report.OTHER_GPU
+    lesson = lessons.lessons(content, [COMPILED[2]])[0]
+    assert [seen.here["problem"] for seen in lesson.seen] == ["4096x4096x4096", "1024x1024x1024"]
 
 
 def test_nothing_measured_is_no_step(tmp_path: Path) -> None:

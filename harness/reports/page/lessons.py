@@ -22,8 +22,9 @@ _WIDTH = 380  # pixels
 
 @dataclass(frozen=True)
 class Seen:
-    """A stage on one GPU: its record at the problem that is shown; that of the next stage there, if it is
-    measured; and the problem at which it gains most over the stages before it, with the fastest of these."""
+    """A stage on one GPU: its record at the problem that is shown, 4096³ or else the largest square one; that
+    of the next stage there, if it is measured; and the problem at which it gains most over the stages before
+    it, with the fastest of these."""
 
     gpu: str
     here: Record
@@ -149,7 +150,7 @@ def _seen(gpu: str, measured: Sequence[Record], stages: Sequence[Kernel], number
             gains.append((record, max(before, key=lambda r: float(r["gflops"]))))
     most = max(gains, key=lambda pair: float(pair[0]["gflops"] / pair[1]["gflops"]), default=None)
     usual = next((r for r in own if r["problem"] == SHOWN.id), None)
-    here = usual or max(own, key=lambda r: float(r["share"] or 0))
+    here = usual or max(own, key=lambda r: (r["square"], r["place"] if r["square"] else r["share"] or 0.0))
     following = [kernel.name for kernel in stages[number + 1 : number + 2]]
     alike = [r for r in measured if (r["problem"], r["dtype"]) == (here["problem"], here["dtype"])]
     after = next((r for r in alike if r["stage"] in following), None)

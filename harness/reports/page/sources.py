@@ -76,7 +76,8 @@ class Content:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Everything with times: runs first, then baselines, the newest first."""
+        """Everything with times: runs first, then baselines: of the GPU of which most is measured first, and
+        of each GPU the newest board first."""
         return (*self.runs, *self.baselines)
 
 
@@ -108,16 +109,17 @@ def gather(root: Path, files: Iterable[Path] = ()) -> Content:
         known = Known.of(root)
     except StoreError as error:
         raise BaselineError(str(error)) from None
+    most: dict[str, int] = {}
+    for source in newest:
+        most[source.gpu] = max(most.get(source.gpu, 0), len(source.cases))
     return Content(
-        *(
-            tuple(_named_apart(runs)),
-            tuple(comparisons),
-            tuple(_once(newest)),
-            histories,
-            tuned,
-            tuple(tests),
-        ),
-        known,
+        runs=tuple(_named_apart(runs)),
+        comparisons=tuple(comparisons),
+        baselines=tuple(sorted(_once(newest), key=lambda source: -most[source.gpu])),
+        histories=histories,
+        tuned=tuned,
+        tested=tuple(tests),
+        known=known,
     )
 
 
