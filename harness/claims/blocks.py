@@ -34,7 +34,7 @@ KB = 1024
 
 
 def _fastest(facts: Facts, problem: str = LARGE) -> Iterator[tuple[Surveyed, str, float, StaticFigures]]:
-    """The fastest FP32 kernel on each GPU, with its speed and what the compiler makes of it."""
+    """The fastest FP32 kernel on each GPU with a baseline, its speed, and what the compiler makes of it."""
     libraries = {kernel.name for kernel in facts.kernels if not kernel.compiled}
     for gpu in facts.gpus:
         known = static_of(facts, gpu.capability)
@@ -43,7 +43,7 @@ def _fastest(facts: Facts, problem: str = LARGE) -> Iterator[tuple[Surveyed, str
             for name, s in gpu.gflops.get(problem, {}).items()
             if name.split("-")[0] not in libraries and name.split("-")[1] == "f32" and name in known
         }
-        if own:
+        if own and problem in gpu.based:
             best = max(own, key=lambda name: own[name])
             yield gpu, best, own[best], known[best]
 

@@ -114,7 +114,7 @@ def said_of(word: str, variant: str, problem: str, gflops: float, within: float 
 
 def policy(name: str, least: float = 0.9) -> Predicate:
     """Whether a recommendation reaches this share of the fastest kernel's speed, on average over the timed
-    shapes; those that its choice is timed at must all have been measured."""
+    shapes; those that its choice is timed at must all have been measured, with the ladder's kernels."""
     (chosen,) = (one for one in POLICIES if one.name == name)
 
     def on(facts: Facts, gpu: Surveyed) -> tuple[bool, str] | None:
@@ -132,7 +132,7 @@ def policy(name: str, least: float = 0.9) -> Predicate:
         ]
         ranks = rank(lambda problem: chosen.choose(problem, target), speeds, wanted)
         mean = mean_share(ranks)
-        if mean is None or len(ranks) < len(wanted):
+        if mean is None or len(ranks) < len(wanted) or not {p.id for p in wanted} <= gpu.based:
             return None
         worst = min(ranks, key=lambda one: one.share)
         said = f"{percent(mean)} of the fastest on average of {len(ranks)} shapes"

@@ -46,6 +46,11 @@ def _of_gpu(
     }
     yield f"## {one.name}"
     yield f"From {', '.join(f'`baselines/{one.slug}/{name}`' for name in one.files)}."
+    if alone := [group for group in one.gflops if group not in one.based]:
+        yield (
+            f"Without a baseline of {', '.join(alone)}: shares there are of the fastest recommended config, "
+            "not of the fastest kernel."
+        )
     yield "### Policies"
     single = best_single(speeds, [problem for problem in TIMED if problem.id in speeds])
     policies = [*POLICIES, *rivals, *([single] if single else [])]

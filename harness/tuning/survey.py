@@ -31,6 +31,8 @@ class Surveyed:
         slug: its folder.
         name, capability: of the GPU.
         files: names of the files.
+        based: the problems, by id, whose fastest kernel is known: those of the baseline. Of others the survey
+            only has what it recommends.
         gflops: by problem id and variant name, libraries among them; of a case in both files that of the
             survey, whose cases were timed together.
         library: GFLOPS of the library beside a case, in the same run, by problem id and variant name.
@@ -46,6 +48,7 @@ class Surveyed:
     library: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     seconds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     roofs: Mapping[str, Any] = field(default_factory=dict)
+    based: frozenset[str] = frozenset()
 
 
 def store(run: Path, root: Path) -> Path:
@@ -128,7 +131,9 @@ def surveyed(root: Path, slug: str) -> Surveyed | None:
     major, minor = map(int, str(machine["capability"]).split("."))
     files = tuple(dict.fromkeys(file for file, _, _ in found.records))
     roofs: Mapping[str, Any] = next((own for one in found.machines if (own := one.get("roofs"))), {})
-    return Surveyed(slug, str(machine["name"]), (major, minor), files, gflops, library, seconds, roofs)
+    based = frozenset(problem for file, problem, _ in found.records if file != FILE)
+    name = str(machine["name"])
+    return Surveyed(slug, name, (major, minor), files, gflops, library, seconds, roofs, based)
 
 
 def every(root: Path) -> list[Surveyed]:

@@ -35,7 +35,7 @@ def claim(text: str) -> Claim:
 def gpu(
     name: str, speeds: Mapping[str, Mapping[str, float]], capability: tuple[int, int] = (9, 0)
 ) -> Surveyed:
-    return Surveyed(name.lower(), name, capability, (), speeds)
+    return Surveyed(name.lower(), name, capability, (), speeds, based=frozenset(speeds))
 
 
 def timed(problem: str, **speeds: float) -> Facts:
@@ -170,6 +170,8 @@ def test_a_recommendation_needs_every_shape_that_its_choice_is_timed_at() -> Non
     assert advice.judge(replace(STORED, gpus=(best,))).verdict is HOLDS
     part = replace(here, gflops={LARGE: {chosen: 1.0}})
     assert advice.judge(replace(STORED, gpus=(part,))).verdict is NOT_MEASURED
+    unknown = replace(best, based=frozenset({LARGE}))  # elsewhere the fastest kernel was not measured
+    assert advice.judge(replace(STORED, gpus=(unknown,))).verdict is NOT_MEASURED
 
 
 def test_measured_roofs_judge_latencies_and_what_limits_the_naive_kernel() -> None:

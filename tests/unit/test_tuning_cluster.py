@@ -182,7 +182,7 @@ class NoGpus:
     [
         (True, ["--ray", "auto"], "the Ray cluster has no GPUs"),
         (True, ["--gpus", "2"], "the Ray cluster has no GPUs, not 2"),
-        (False, ["--ray", "192.0.2.1:6379"], "no Ray cluster answers at 192.0.2.1:6379"),
+        (False, ["--ray", "127.0.0.1:1"], "no Ray cluster answers at 127.0.0.1:1: Connection refused"),
         (False, ["--gpus", "2"], "Ray does not start here"),
     ],
 )
@@ -196,6 +196,8 @@ def test_a_cluster_that_cannot_be_used_is_said_in_a_line(
 ) -> None:
     monkeypatch.chdir(project(tmp_path))
     monkeypatch.setattr(cluster, "_ray", lambda: NoGpus(answers))
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     assert tune.main(["--kernel", "one", "--shape", "64x64x64", *arguments]) == 2
     err = capsys.readouterr().err
     assert said in err
