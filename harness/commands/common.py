@@ -24,6 +24,11 @@ def project_of(given: argparse.Namespace) -> Project:
     return load(find(given.project or Path.cwd()))
 
 
+def in_ci() -> bool:
+    """Whether this is a run of CI, which leaves nothing out."""
+    return os.environ.get("CI", "") not in ("", "0", "false")
+
+
 def about(doc: str | None, paragraphs: int | None = None) -> str:
     """A docstring as the description of a command: without the command's name, which it begins with, and
     with single marks around code; the first ``paragraphs``, or all."""

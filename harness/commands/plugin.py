@@ -17,7 +17,7 @@ from pytest_benchmark.utils import PercentageRegressionCheck
 
 from harness.baselines import BaselineError
 from harness.commands import gpus
-from harness.commands.common import busy_text, share
+from harness.commands.common import busy_text, in_ci, share
 from harness.commands.options import add_options
 from harness.commands.progress import progress
 from harness.commands.session import KEY, Session
@@ -375,7 +375,7 @@ def check(request: pytest.FixtureRequest) -> static.Check:
     root = request.config.stash[KEY].project.static
     try:
         chosen = [entry for entry in entries if isinstance(entry, static.Entry)]
-        return static.Check(chosen, root, request.config.option.every_architecture)
+        return static.Check(chosen, root, request.config.option.every_architecture, in_ci())
     except ToolchainError as error:
         pytest.skip(str(error))
 

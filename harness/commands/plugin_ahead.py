@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from harness.commands.common import in_ci
 from harness.commands.session import KEY
 from harness.compiler import tools
 from harness.compiler.errors import CompileError, ToolchainError
 from harness.compiler.nvcc import compile_cubin, compile_ptx
 from harness.compiler.static import Entry, unchanged
+from harness.compiler.static.compiled import ALWAYS, ARCHES
 from harness.devices.emulated.device import EmulatedDevice
 from harness.model import Case
 
@@ -41,7 +43,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             nvcc = tools.pinned_nvcc()
             every, root = config.option.every_architecture, config.stash[KEY].project.static
             held = {} if every else unchanged(entries, root, nvcc)
-            left = (e for e in entries if (e.name, e.arch) not in held)
+            arches = ARCHES if every or in_ci() else ALWAYS
+            left = (e for e in entries if (e.name, e.arch) not in held and e.arch in arches)
             jobs += [partial(compile_cubin, *e.variant, e.arch, nvcc) for e in left if e.variant]
     pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
     config.add_cleanup(lambda: pool.shutdown(cancel_futures=True))

@@ -6,13 +6,13 @@ The controller looks up what is known, and its workers leave those tests out; it
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Mapping
 from typing import Any
 
 import pytest
 
 from harness.commands import judged
+from harness.commands.common import in_ci
 from harness.commands.plugin import open_session
 from harness.commands.session import Answer, Session
 from harness.compiler.static import Entry
@@ -54,7 +54,7 @@ def _is_on(config: pytest.Config) -> bool:
 
 def _reads(config: pytest.Config) -> bool:
     picked = any(getattr(config.option, name, False) for name in ("lf", "failedfirst", "stepwise"))
-    return not (config.option.no_cache or picked or os.environ.get("CI", "") not in ("", "0", "false"))
+    return not (config.option.no_cache or picked or in_ci())
 
 
 def _opened(config: pytest.Config) -> Unchanged:

@@ -40,7 +40,7 @@ class Reason:
     @property
     def is_compilers(self) -> bool:
         """Whether it is an error of the compiler."""
-        return "does not compile" in self.what
+        return "does not compile" in self.what or ": nvcc " in self.what
 
     @property
     def place(self) -> tuple[str, int] | None:

@@ -165,8 +165,8 @@ class TestChangedOnly:
         monkeypatch.setattr(check, "all_figures", figures)
         return seen
 
-    def found(self, root: Path, every: bool = False) -> list[str]:
-        run = Check([*self.OLDER, *HERE], root, every)
+    def found(self, root: Path, every: bool = False, changed: bool = True) -> list[str]:
+        run = Check([*self.OLDER, *HERE], root, every, changed)
         return [finding for entry in [*self.OLDER, *HERE] if (finding := run.finding(entry))]
 
     def test_unchanged_is_not_compiled_and_green(self, root: Path, compiled_for: list[str]) -> None:
@@ -186,6 +186,23 @@ class TestChangedOnly:
         compiled_for.clear()
         assert len(self.found(root)) == 2
         assert "naive-block32x32 sm_75" in compiled_for
+        compiled_for.clear()
+        assert len(self.found(root, changed=False)) == 1
+        assert compiled_for == ["naive-block32x32 sm_90a", "naive-block16x16 sm_90a"]
+
+    def test_outside_ci_a_change_is_left_to_a_later_run_and_said(
+        self, root: Path, compiled_for: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        early = Check([*self.OLDER, *HERE], root, every=False, changed=False)
+        assert not any(early.later(entry) for entry in (*self.OLDER, *HERE))
+        monkeypatch.setenv("NVCC_APPEND_FLAGS", "--maxrregcount=32")
+        run = Check([*self.OLDER, *HERE], root, every=False, changed=False)
+        assert [run.later(entry) for entry in (*self.OLDER, *HERE)] == [True] * 2 + [False] * 2
+        assert not any(
+            Check(self.OLDER, root, every, True).later(e) for e in self.OLDER for every in (False, True)
+        )
+        gone = Entry("nothing-f32-like-it", "sm_75", None)
+        assert "no longer exists" in run.finding(gone)
 
     def test_the_digest_is_of_all_that_metrics_follow_from(self, monkeypatch: pytest.MonkeyPatch) -> None:
         variant = HERE[0].variant

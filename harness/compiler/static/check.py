@@ -80,17 +80,19 @@ def unchanged(chosen: Iterable[Entry], root: Path, nvcc: Nvcc) -> dict[tuple[str
 
 class Check:
     """Compiles the entries of a run, all of an architecture when the first of them is requested; not those
-    that are ``unchanged``, unless ``every`` one is to be.
+    that are ``unchanged``, unless ``every`` one is to be. Without ``changed``, what has changed is left to a
+    ``later`` run for the architectures of CHANGED_ONLY: one edit is then compiled for two, not seven.
 
     Raises ToolchainError if the pinned compiler or disassembler is missing, and, for an entry, StoreError if
     the stored metrics of its architecture cannot be trusted.
     """
 
-    def __init__(self, chosen: Iterable[Entry], root: Path, every: bool = True) -> None:
+    def __init__(self, chosen: Iterable[Entry], root: Path, every: bool = True, changed: bool = True) -> None:
         self._tools = tools.pinned_tools()
         self._root = root
         self._chosen = list(chosen)
         self._unchanged = {} if every else unchanged(self._chosen, root, self._tools[0])
+        self._changed = every or changed
         self._made: dict[str, dict[str, StaticFigures | CompileError]] = {}
         self._stored: dict[str, dict[str, StaticFigures]] = {}
 
@@ -101,11 +103,17 @@ class Check:
         each that is compiled."""
         if arch not in self._made:
             held = {name: known for (name, of), known in self._unchanged.items() if of == arch}
-            known = {e.name: e.variant for e in self._chosen if e.arch == arch and e.variant}
+            now = [e for e in self._chosen if e.arch == arch and not self.later(e)]
+            known = {e.name: e.variant for e in now if e.variant}
             fresh = {name: variant for name, variant in known.items() if name not in held}
             figures = all_figures(list(fresh.values()), arch, self._tools, step) if fresh else []
             self._made[arch] = {**held, **dict(zip(fresh, figures, strict=True))}
         return self._made[arch]
+
+    def later(self, entry: Entry) -> bool:
+        """Whether an entry is left to a run that compiles for all architectures."""
+        held = (entry.name, entry.arch) in self._unchanged
+        return not self._changed and entry.arch in CHANGED_ONLY and bool(entry.variant) and not held
 
     def stored(self, arch: str) -> dict[str, StaticFigures]:
         """The stored metrics of an architecture, by variant name."""
@@ -126,6 +134,8 @@ class Check:
                 f"{entry.title}: metrics are stored for a variant that no longer exists; "
                 f"remove them with `{entry.accept}`"
             )
+        if self.later(entry):
+            return ""
         made = self.made(entry.arch)[entry.name]
         if (fault := self.fault(entry)) or isinstance(made, CompileError):
             return fault
