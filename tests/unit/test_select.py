@@ -293,6 +293,11 @@ def test_the_ladder_on_an_h200() -> None:
     assert not found.kernel.library
 
 
+def test_the_number_of_sms_is_that_of_the_measured_gpu(tmp_path: Path) -> None:
+    assert known(PROJECT, "nvidia-h200").sms == 132
+    assert known(load(measured(tmp_path)), SLUG).sms is None  # nothing says what it can do at most
+
+
 def test_a_tuned_config_is_known_though_nobody_declared_it(tmp_path: Path) -> None:
     project = measured(tmp_path)
     config = Config(TILE_SIZE=24, PADDING=0)
