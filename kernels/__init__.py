@@ -114,6 +114,50 @@ def _warp_tile(config: Config, dtype: DType) -> BlockShape:
     )
 
 
+def _lean_tile(config: Config, dtype: DType) -> BlockShape:
+    """One warp tile per warp and slice; STAGES of As (k, m + 4), transposed, and Bs (k, n), in dynamic shared
+    memory, which afterwards holds the sums of all slices but one."""
+    m, n, k, slices = config["TILE_M"], config["TILE_N"], config["TILE_K"], config["SLICES"]
+    warps = (m // config["WARP_TILE_M"]) * (n // config["WARP_TILE_N"]) * slices
+    return BlockShape(
+        threads=(32 * warps, 1),
+        tile=(m, n),
+        shared_bytes=4 * max(k * (m + 4 + n) * config["STAGES"], (slices - 1) * m * n),
+        dynamic=True,
+        vectors=(("As", m + 4, 4), ("Bs", n, 4)),
+    )
+
+
+def _stream_tile(config: Config, dtype: DType) -> BlockShape:
+    """The same, with a word for the number of earlier blocks; BLOCKS of them share what there is."""
+    lean = _lean_tile(config, dtype)
+    return replace(lean, shared_bytes=(lean.shared_bytes or 0) + 16, static_bytes=16, split=config["BLOCKS"])
+
+
+def _as_many_blocks(shape: BlockShape, problem: Problem) -> tuple[int, int, int]:
+    """BLOCKS, or fewer where there are fewer steps along K than blocks."""
+    rows, columns = shape.tile
+    tiles = -(-problem.m // rows) * -(-problem.n // columns)
+    return min(shape.split, tiles * max(1, problem.k)), 1, 1
+
+
+def _sharing(config: Config, problem: Problem) -> int:
+    """Blocks that could share a tile with others, at most: with 4 steps along K each."""
+    steps = _tiles(config, problem) * max(1, -(-problem.k // config["TILE_K"]))
+    return min(config["BLOCKS"], -(-steps // 4))
+
+
+def _group_counters(config: Config, problem: Problem) -> int:
+    """Bytes: a counter per tile, and two per block."""
+    return 4 * (_tiles(config, problem) + 2 * _sharing(config, problem))
+
+
+def _group_counters_and_slabs(config: Config, problem: Problem) -> int:
+    """Bytes: the counters, rounded up to 16, and two slabs per block."""
+    counters = -(-_group_counters(config, problem) // 16) * 16
+    return counters + 2 * _sharing(config, problem) * 4 * config["TILE_M"] * config["TILE_N"]
+
+
 def _fragments(config: Config, dtype: DType) -> BlockShape:
     """One warp tile of tensor-core fragments per warp; As (m, k) and Bs (k, n) with rows padded by 16 bytes,
     and a fragment of C (16, 16 + 4) per warp."""
@@ -137,6 +181,21 @@ def _small_matrices(config: Config, dtype: DType) -> BlockShape:
         tile=(tile, tile),
         thread_tile=(1, 1),
         shared_bytes=2 * tile * tile * matrices * 4,
+        batch=matrices,
+    )
+
+
+def _batched_tile(config: Config, dtype: DType) -> BlockShape:
+    """MATRICES matrices per block; rows and matrices in shared memory are padded against bank conflicts."""
+    tile, matrices = config["TILE"], config["MATRICES"]
+    thread_m, thread_n = config["THREAD_TILE_M"], config["THREAD_TILE_N"]
+    stride = tile + 4 if tile > 8 else tile
+    floats = tile * (stride + tile) + (32 if tile > 8 else 12)
+    return BlockShape(
+        threads=((tile // thread_m) * (tile // thread_n) * matrices, 1),
+        tile=(tile, tile),
+        shared_bytes=4 * floats * matrices,
+        vectors=(("As", stride, 4), ("Bs", tile, 4)),
         batch=matrices,
     )
 
@@ -402,6 +461,54 @@ LADDER: tuple[Kernel, ...] = (
         shape=_split_tile,
         space=spaces.SPLIT_K,
         workspace=Workspace(_counters_and_slabs, _counters),
+    ),
+    Kernel(
+        name="lean_loop",
+        idea="no guard, branch or spare instruction in the loop; K shared by the warps of a block",
+        source=Path("s14_lean_loop.cu"),
+        entry="gemm_lean_loop",
+        dtypes=(F32,),
+        configs=(
+            Config(**_warp((128, 256, 8), (64, 64), (16, 8), stages=3), SLICES=1),
+            Config(**_warp((128, 64, 16), (64, 32), (8, 8), stages=3), SLICES=2),
+            Config(**_warp((32, 32, 32), (32, 32), (8, 4), stages=3), SLICES=4),
+        ),
+        shape=_lean_tile,
+        space=spaces.LEAN_LOOP,
+        min_capability=(8, 0),
+    ),
+    Kernel(
+        name="stream_k",
+        idea="as many blocks as SMs, each with the same share of the work",
+        source=Path("s15_stream_k.cu"),
+        entry="gemm_stream_k",
+        dtypes=(F32,),
+        configs=(
+            Config(**_warp((128, 256, 8), (64, 64), (16, 8), stages=3), SLICES=1, BLOCKS=132),
+            Config(**_warp((128, 64, 32), (64, 64), (16, 8), stages=2), SLICES=4, BLOCKS=132),
+            Config(**_warp((32, 32, 32), (32, 32), (8, 4), stages=3), SLICES=4, BLOCKS=132),
+        ),
+        shape=_stream_tile,
+        space=spaces.STREAM_K,
+        grid=_as_many_blocks,
+        workspace=Workspace(_group_counters_and_slabs, _group_counters),
+        min_capability=(8, 0),
+    ),
+    Kernel(
+        name="batched_vectors",
+        idea="small matrices by float4, with a thread tile",
+        source=Path("s16_batched_vectors.cu"),
+        entry="gemm_batched_vectors",
+        operation=GEMM_BATCHED,
+        dtypes=(F32,),
+        configs=tuple(
+            Config(TILE=tile, MATRICES=matrices, THREAD_TILE_M=m, THREAD_TILE_N=n)
+            for tile, matrices, m, n in ((8, 32, 4, 4), (16, 8, 4, 4), (32, 4, 8, 4), (64, 1, 8, 8))
+        ),
+        shape=_batched_tile,
+        space=spaces.BATCHED_VECTORS,
+        grid=_matrices_first,
+        min_capability=(8, 0),
     ),
     Kernel(
         name="select",

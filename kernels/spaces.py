@@ -102,3 +102,69 @@ SPLIT_K = Space(
     },
     rules=(_WHOLE_THREAD_TILES, _FEW_WARPS, _COVERED),
 )
+
+
+def _lean_threads(v: Values) -> int:
+    return _warps(v) * v["SLICES"] * 32
+
+
+_LEAN_RULES = (
+    Rule(
+        "the block tile is not made of whole warp tiles",
+        lambda v: v["TILE_M"] % v["WARP_TILE_M"] == 0 and v["TILE_N"] % v["WARP_TILE_N"] == 0,
+    ),
+    Rule("32 thread tiles do not make a warp tile", lambda v: _lanes(v)[0] * _lanes(v)[1] == 32),
+    Rule("an odd number of thread tiles down a warp tile", lambda v: _lanes(v)[0] % 2 == 0),
+    Rule("fewer than two warps or more than eight", lambda v: 64 <= _lean_threads(v) <= 256),
+    Rule(
+        "fewer than 8 steps along K per slice, or more: too short, or too long for the cache of instructions",
+        lambda v: v["TILE_K"] == 8 * v["SLICES"],
+    ),
+    Rule(
+        "the threads do not share the copies of a tile evenly",
+        lambda v: (
+            v["TILE_M"] * 8 % _lean_threads(v) == 0
+            and v["TILE_K"] * v["TILE_N"] % (_lean_threads(v) * 4) == 0
+            and _lean_threads(v) % (v["TILE_N"] // 4) == 0
+            and (_lean_threads(v) % v["TILE_N"] == 0 or v["TILE_N"] % _lean_threads(v) == 0)
+        ),
+    ),
+)
+_LEAN_AXES = {
+    "TILE_M": (32, 64, 128, 256),
+    "TILE_N": (32, 64, 128, 256),
+    "TILE_K": (8, 16, 32),
+    "WARP_TILE_M": (32, 64, 128),
+    "WARP_TILE_N": (32, 64, 128),
+    "THREAD_TILE_M": (8, 16),
+    "THREAD_TILE_N": (4, 8, 16),
+    "STAGES": (2, 3, 4),
+    "SLICES": (1, 2, 4),
+    "BAND_ROWS": (4, 8, 16),
+}
+
+LEAN_LOOP = Space(axes=_LEAN_AXES, rules=_LEAN_RULES, defaults={"BAND_ROWS": 8})
+# As many blocks as an H100 or H200 has SMs, and two per SM.
+STREAM_K = Space(
+    axes=_LEAN_AXES | {"BLOCKS": (132, 264), "GROUP": (4, 8, 16)},
+    rules=_LEAN_RULES,
+    defaults={"BAND_ROWS": 8, "GROUP": 8},
+)
+BATCHED_VECTORS = Space(
+    axes={
+        "TILE": (8, 16, 32, 64),
+        "MATRICES": (1, 2, 4, 8, 16, 32),
+        "THREAD_TILE_M": (2, 4, 8),
+        "THREAD_TILE_N": (4, 8),
+    },
+    rules=(
+        Rule(
+            "fewer than 32 threads or more than 512",
+            lambda v: (
+                32
+                <= (v["TILE"] // v["THREAD_TILE_M"]) * (v["TILE"] // v["THREAD_TILE_N"]) * v["MATRICES"]
+                <= 512
+            ),
+        ),
+    ),
+)

@@ -53,6 +53,21 @@ __device__ __forceinline__ void cp_async_16(float* shared, const float* global)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
 }
 
+// The same where `wanted`, without a branch.
+__device__ __forceinline__ void cp_async_4_if(bool wanted, float* shared, const float* global)
+{
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %0, 0; @p cp.async.ca.shared.global [%1], [%2], 4; }"
+                 ::"r"((int)wanted), "r"(to), "l"(global) : "memory");
+}
+
+__device__ __forceinline__ void cp_async_16_if(bool wanted, float* shared, const float* global)
+{
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %0, 0; @p cp.async.cg.shared.global [%1], [%2], 16; }"
+                 ::"r"((int)wanted), "r"(to), "l"(global) : "memory");
+}
+
 // Closes a group of copies; groups complete in order.
 __device__ __forceinline__ void cp_async_commit()
 {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -321,7 +322,14 @@ DEFAULTS = chosen_cases(PROJECT, Choice(shapes=("67x45x33-beta2",)), H200)
 @pytest.mark.compile
 @pytest.mark.parametrize("chosen", DEFAULTS, ids=str)
 def test_every_stage_reads_what_its_tiles_say(chosen: Case) -> None:
-    assert count(chosen, by_source=False).buffers == expected_bytes(chosen)
+    expected = expected_bytes(chosen)
+    if chosen.kernel.name in ("lean_loop", "stream_k"):
+        # For rows and columns past an edge they read the last ones again.
+        p, (rows, columns) = chosen.problem, chosen.kernel.shape_of(chosen.config, chosen.dtype).tile
+        width = -(-p.n // columns) * columns
+        whole = replace(p, m=-(-p.m // rows) * rows, n=width, ldb=width, ldc=width)
+        expected |= {name: expected_bytes(replace(chosen, problem=whole))[name] for name in "AB"}
+    assert count(chosen, by_source=False).buffers == expected
 
 
 def test_the_formulas() -> None:

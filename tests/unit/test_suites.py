@@ -100,7 +100,7 @@ def test_batches_of_a_gibibyte_are_timed_and_chosen_for() -> None:
     assert [p.n for p in TIMED_GIBIBYTE] == [8, 16, 32, 64]
     for problem in TIMED_GIBIBYTE:
         cases = [case for case in select().timed if case.problem == problem]
-        assert {case.kernel.name for case in cases} == {"batched_small", "select"}
+        assert {case.kernel.name for case in cases} == {"batched_small", "batched_vectors", "select"}
         for case in cases:
             held = case.kernel.operation.compulsory_bytes(problem, case.dtype)
             assert 2**30 - 12 * problem.n**2 < held <= 2**30

@@ -1,0 +1,292 @@
+// The loop of lean_loop and stream_k: a tile of C from a part of K, by nearly nothing but multiply-adds.
+#pragma once
+
+#include "vectors.cuh"
+
+#if !defined(TILE_M) || !defined(TILE_N) || !defined(TILE_K) || !defined(STAGES) || !defined(SLICES)
+#error "TILE_M, TILE_N, TILE_K, STAGES and SLICES are needed, by -D"
+#endif
+#if !defined(WARP_TILE_M) || !defined(WARP_TILE_N) || !defined(THREAD_TILE_M) || !defined(THREAD_TILE_N)
+#error "WARP_TILE_M, WARP_TILE_N, THREAD_TILE_M and THREAD_TILE_N are needed, by -D"
+#endif
+#ifndef BAND_ROWS
+#define BAND_ROWS 8
+#endif
+static_assert(BAND_ROWS >= 1, "BAND_ROWS: 1 or more");
+static_assert(TILE_M % WARP_TILE_M == 0, "TILE_M: a multiple of WARP_TILE_M");
+static_assert(TILE_N % WARP_TILE_N == 0, "TILE_N: a multiple of WARP_TILE_N");
+static_assert(THREAD_TILE_M % 4 == 0 && THREAD_TILE_N % 4 == 0, "thread tile: multiples of 4");
+static_assert(WARP_TILE_M % THREAD_TILE_M == 0, "WARP_TILE_M: a multiple of THREAD_TILE_M");
+static_assert(WARP_TILE_N % THREAD_TILE_N == 0, "WARP_TILE_N: a multiple of THREAD_TILE_N");
+static_assert(TILE_K % 8 == 0, "TILE_K: a multiple of 8, the neighbours in a row of A that a warp copies");
+static_assert(TILE_K % (2 * SLICES) == 0, "SLICES: an even number of steps each, for the registers to take turns");
+static_assert(THREAD_TILE_M % SLICES == 0, "SLICES: the same number of rows of a thread tile each");
+static_assert(STAGES >= 2, "STAGES: one tile to multiply, at least one in flight");
+
+#define LANES_M (WARP_TILE_M / THREAD_TILE_M)
+#define LANES_N (WARP_TILE_N / THREAD_TILE_N)
+#define WARPS_N (TILE_N / WARP_TILE_N)
+#define SLICE_THREADS (TILE_M / WARP_TILE_M * WARPS_N * 32)
+#define THREADS (SLICE_THREADS * SLICES)
+#define STEPS (TILE_K / SLICES)         // along K, in a tile and slice
+#define OWN_ROWS (THREAD_TILE_M / SLICES)  // of a thread tile, that a slice adds up and stores
+static_assert(THREADS <= 1024, "warp tile: a block has at most 1024 threads");
+static_assert(LANES_M * LANES_N == 32, "thread tile: 32 of them to a warp tile");
+static_assert(LANES_M % 2 == 0, "thread tile: an even number of them down a warp tile");
+
+// What a thread copies of a tile: single floats of A, one or more from each of A_ROWS rows; float4s of B, or
+// single floats in B_COLUMNS columns.
+#define A_ROWS (TILE_M * 8 / THREADS)
+#define B_VECTORS (TILE_K * TILE_N / 4 / THREADS)
+#define B_FLOATS (TILE_K * TILE_N / THREADS)
+#define B_COLUMNS (TILE_N > THREADS ? TILE_N / THREADS : 1)
+static_assert(A_ROWS * THREADS == TILE_M * 8, "TILE_M: the same number of rows a thread");
+static_assert(B_VECTORS * THREADS * 4 == TILE_K * TILE_N, "TILE_K * TILE_N: the same number of float4s a thread");
+static_assert(THREADS % (TILE_N / 4) == 0, "TILE_N: a thread's float4s are in one column");
+static_assert(THREADS % TILE_N == 0 || TILE_N % THREADS == 0, "TILE_N: a divisor or multiple of the threads");
+
+// STAGES times: As (TILE_K × A_STRIDE, transposed), Bs (TILE_K × TILE_N). Rows of As are 4 floats longer: the
+// eight k that a warp stores go to different banks.
+#define A_STRIDE (TILE_M + 4)
+#define STAGE_FLOATS (TILE_K * (A_STRIDE + TILE_N))
+
+// Which part of C a thread computes.
+struct Place {
+    int block_row, block_col;  // of the tile
+    int row, col;              // of the thread's first element, in the tile
+    int slice;                 // of the steps along K of each tile, which so many warps share
+};
+
+__device__ __forceinline__ Place place_of(int thread, int block_row, int block_col)
+{
+    const int warp = thread % SLICE_THREADS / 32, lane = thread % 32;
+    // Lanes 2i and 2i + 1 share a column, lanes i and i + 2 mostly a row: shared memory then serves a
+    // warp's float4s in two rounds instead of four.
+    const int lane_m = lane / (2 * LANES_N) * 2 + lane % 2, lane_n = lane / 2 % LANES_N;
+    return {block_row, block_col, warp / WARPS_N * WARP_TILE_M + lane_m * 4,
+            warp % WARPS_N * WARP_TILE_N + lane_n * 4, SLICES == 1 ? 0 : thread / SLICE_THREADS};
+}
+
+// Row and column of a tile: whole tiles first, down columns of bands of BAND_ROWS tiles, so that those of the
+// same time share A and B in L2; then those at the right edge, and those below.
+__device__ __forceinline__ int2 tile_at(int index, int M, int N)
+{
+    const int whole_rows = M / TILE_M, whole_cols = N / TILE_N, whole = whole_rows * whole_cols;
+    if (index < whole) {
+        const int band = index / (BAND_ROWS * whole_cols), in_band = index % (BAND_ROWS * whole_cols);
+        const int rows = min(whole_rows - band * BAND_ROWS, BAND_ROWS);  // the last band may be shorter
+        return {in_band / rows, band * BAND_ROWS + in_band % rows};
+    }
+    const int edge = index - whole, right = N % TILE_N != 0 ? whole_rows : 0;
+    return edge < right ? make_int2(whole_cols, edge) : make_int2(edge - right, whole_rows);
+}
+
+// Copies of one tile after another along K, all of them whole. Rows and columns past an edge are copied from
+// the last one, whose sums are not stored: no guard. VECTORS: rows of B are 16-byte aligned, N a multiple of 4.
+template <bool VECTORS>
+struct Copies {
+    const float *a[A_ROWS], *b[VECTORS ? 1 : B_COLUMNS];
+    size_t b_step, b_tile;
+    int a_to, b_to;
+
+    __device__ __forceinline__ Copies(int thread, const Place& at, const float* A, int lda, const float* B, int ldb,
+                                      int M, int N, int k0)
+    {
+        const int row = at.block_row + thread / 8;
+#pragma unroll
+        for (int i = 0; i < A_ROWS; ++i)
+            a[i] = A + (size_t)min(row + i * (THREADS / 8), M - 1) * lda + k0 + thread % 8;
+        a_to = thread % 8 * A_STRIDE + thread / 8;
+
+        const int width = VECTORS ? 4 : 1, k = thread / (TILE_N / width), step = THREADS / (TILE_N / width);
+#pragma unroll
+        for (int c = 0; c < (VECTORS ? 1 : B_COLUMNS); ++c) {
+            const int col = at.block_col + thread % (TILE_N / width) * width + c * THREADS;
+            b[c] = B + (size_t)(k0 + k) * ldb + min(col, N - width);
+        }
+        b_step = (size_t)(step > 0 ? step : 1) * ldb;
+        b_tile = (size_t)TILE_K * ldb;
+        b_to = TILE_K * A_STRIDE + thread * width;
+    }
+
+    // A tile into `to`, if `wanted`, and on to the next one.
+    __device__ __forceinline__ void tile(float* to, bool wanted)
+    {
+#pragma unroll
+        for (int i = 0; i < A_ROWS; ++i) {
+#pragma unroll
+            for (int k = 0; k < TILE_K; k += 8)
+                cp_async_4_if(wanted, to + a_to + k * A_STRIDE + i * (THREADS / 8), a[i] + k);
+            a[i] += TILE_K;
+        }
+        if (VECTORS) {
+#pragma unroll
+            for (int i = 0; i < B_VECTORS; ++i)
+                cp_async_16_if(wanted, to + b_to + i * THREADS * 4, b[0] + i * b_step);
+            b[0] += b_tile;
+        } else {
+#pragma unroll
+            for (int i = 0; i < B_FLOATS; ++i)
+                cp_async_4_if(wanted, to + b_to + i * THREADS, b[i % B_COLUMNS] + i / B_COLUMNS * b_step);
+#pragma unroll
+            for (int c = 0; c < B_COLUMNS; ++c)
+                b[c] += b_tile;
+        }
+    }
+};
+
+// The first tile of K, of which only `width` columns of A and rows of B exist.
+__device__ __forceinline__ void copy_first(float* to, int thread, const Place& at, const float* A, int lda,
+                                           const float* B, int ldb, int M, int N, int width)
+{
+#pragma unroll 1
+    for (int i = thread; i < TILE_M * TILE_K; i += THREADS) {
+        const int k = i % TILE_K, row = i / TILE_K;
+        if (k < width)
+            cp_async_4(&to[k * A_STRIDE + row], A + (size_t)min(at.block_row + row, M - 1) * lda + k);
+        else
+            to[k * A_STRIDE + row] = 0.0f;  // zeros past the edge add nothing
+    }
+#pragma unroll 1
+    for (int i = thread; i < TILE_K * TILE_N; i += THREADS) {
+        const int k = i / TILE_N, col = i % TILE_N;
+        if (k < width)
+            cp_async_4(&to[TILE_K * A_STRIDE + i], B + (size_t)k * ldb + min(at.block_col + col, N - 1));
+        else
+            to[TILE_K * A_STRIDE + i] = 0.0f;
+    }
+}
+
+// sum += A · B over the tiles first … last - 1 of K. The first of all has what is left of K by whole tiles, so
+// that every other one is whole and the loop needs no guard.
+template <bool VECTORS>
+__device__ __forceinline__ void multiply(float (&sum)[THREAD_TILE_M][THREAD_TILE_N], float* tiles, int thread,
+                                         const Place& at, const float* A, int lda, const float* B, int ldb, int M,
+                                         int N, int K, int first, int last)
+{
+    const int left = K - (K - 1) / TILE_K * TILE_K;  // in the first tile of all
+    const int count = last - first;
+    const bool partial = first == 0 && left < TILE_K;
+    if (partial) copy_first(tiles, thread, at, A, lda, B, ldb, M, N, left);
+    Copies<VECTORS> copies(thread, at, A, lda, B, ldb, M, N,
+                           partial ? left : first == 0 ? 0 : left + (first - 1) * TILE_K);
+#pragma unroll
+    for (int stage = 0; stage < STAGES; ++stage) {
+        if (stage > 0 || !partial) copies.tile(tiles + stage * STAGE_FLOATS, stage < count);
+        cp_async_commit();  // also where there is nothing to copy: the waits count groups
+    }
+    cp_async_wait<STAGES - 1>();
+    __syncthreads();
+
+    const float* const As = tiles + at.slice * STEPS * A_STRIDE + at.row;
+    const float* const Bs = tiles + TILE_K * A_STRIDE + at.slice * STEPS * TILE_N + at.col;
+    int read = 0;
+    float a[2][THREAD_TILE_M], b[2][THREAD_TILE_N];
+    auto load_fragments = [&](int k) {
+#pragma unroll
+        for (int n = 0; n < THREAD_TILE_N; n += 4)
+            *reinterpret_cast<float4*>(&b[k % 2][n]) =
+                *reinterpret_cast<const float4*>(&Bs[read + k * TILE_N + n * LANES_N]);
+#pragma unroll
+        for (int m = 0; m < THREAD_TILE_M; m += 4)
+            *reinterpret_cast<float4*>(&a[k % 2][m]) =
+                *reinterpret_cast<const float4*>(&As[read + k * A_STRIDE + m * LANES_M]);
+    };
+
+    load_fragments(0);
+#pragma unroll 1
+    for (int tile = 0; tile < count; ++tile) {
+#pragma unroll
+        for (int k = 0; k < STEPS; ++k) {
+            if (k + 1 == STEPS) {
+                cp_async_wait<STAGES - 2>();  // this thread's part of the next tile has come,
+                __syncthreads();              // every thread's has; and all have read the last of this one
+                copies.tile(tiles + read, tile + STAGES < count);
+                cp_async_commit();
+                // After the last tile this one is read again, to no effect.
+                if (tile + 1 < count) read = read == (STAGES - 1) * STAGE_FLOATS ? 0 : read + STAGE_FLOATS;
+            }
+            load_fragments((k + 1) % STEPS);
+            // To and fro along the rows: each product shares an operand with the one before, which is then not
+            // read from the registers again; two reads a cycle is all that their banks give.
+#pragma unroll
+            for (int m = 0; m < THREAD_TILE_M; ++m)
+#pragma unroll
+                for (int i = 0; i < THREAD_TILE_N; ++i) {
+                    const int n = m % 2 == 0 ? i : THREAD_TILE_N - 1 - i;
+                    sum[m][n] += a[k % 2][m] * b[k % 2][n];
+                }
+        }
+    }
+}
+
+// Four neighbouring sums of a row to memory and from there, in pairs that are exchanged: a float4 takes four
+// registers in their order, and so the sums of even columns come into the bank of odd registers, while the loop
+// has B's even columns in even ones. A product then finds its two new operands in different banks.
+__device__ __forceinline__ void put4(float* to, const float* sum)
+{
+    *reinterpret_cast<float4*>(to) = make_float4(sum[1], sum[0], sum[3], sum[2]);
+}
+
+__device__ __forceinline__ void add4(float* sum, const float* from)
+{
+    const float4 part = *reinterpret_cast<const float4*>(from);
+    sum[1] += part.x;
+    sum[0] += part.y;
+    sum[3] += part.z;
+    sum[2] += part.w;
+}
+
+// Adds the sums of all slices, in their order, in the rows m of the thread tile with m / OWN_ROWS == slice.
+__device__ __forceinline__ void add_slices(float (&sum)[THREAD_TILE_M][THREAD_TILE_N], float* shared, int thread,
+                                           int slice)
+{
+    if (SLICES == 1) return;
+    float* const own = shared + thread % SLICE_THREADS * 4;
+    auto at = [](int from, int m, int n) {  // no slot for the sums that stay where they are
+        const int slot = from - (from > m / OWN_ROWS);
+        return ((slot * THREAD_TILE_M + m) * THREAD_TILE_N + n) * SLICE_THREADS;
+    };
+    __syncthreads();  // no thread still reads a tile
+#pragma unroll
+    for (int m = 0; m < THREAD_TILE_M; ++m)
+        if (m / OWN_ROWS != slice)
+#pragma unroll
+            for (int n = 0; n < THREAD_TILE_N; n += 4)
+                put4(&own[at(slice, m, n)], &sum[m][n]);
+    __syncthreads();  // the sums of all slices are there
+#pragma unroll
+    for (int m = 0; m < THREAD_TILE_M; ++m)
+        if (m / OWN_ROWS == slice)
+#pragma unroll
+            for (int n = 0; n < THREAD_TILE_N; n += 4) {
+                float total[4] = {};
+#pragma unroll
+                for (int s = 0; s < SLICES; ++s)
+                    if (s == m / OWN_ROWS)
+                        for (int i = 0; i < 4; ++i)
+                            total[i] += sum[m][n + i];
+                    else
+                        add4(total, &own[at(s, m, n)]);
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    sum[m][n + i] = total[i];
+            }
+}
+
+// C = alpha · sum + beta · C, for the rows of the thread tile that are the slice's own.
+__device__ __forceinline__ void store(const float (&sum)[THREAD_TILE_M][THREAD_TILE_N], const Place& at, int M, int N,
+                                      float alpha, float beta, float* C, int ldc)
+{
+    const bool aligned = rows_aligned(C, ldc);
+#pragma unroll
+    for (int m = 0; m < THREAD_TILE_M; ++m) {
+        const int row = at.block_row + at.row + m / 4 * 4 * LANES_M + m % 4;
+        if (m / OWN_ROWS != at.slice || row >= M) continue;
+#pragma unroll
+        for (int n = 0; n < THREAD_TILE_N; n += 4) {
+            const int col = at.block_col + at.col + n * LANES_N;
+            store4(C + (size_t)row * ldc + col, N - col, aligned, alpha, &sum[m][n], beta);
+        }
+    }
+}
