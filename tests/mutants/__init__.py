@@ -1,10 +1,17 @@
 """Broken kernels that the suite must catch: small edits of the real ones, so that they cannot rot unseen."""
 
-from tests.mutants import edges, indices, numbers, operations, order, speed
+from tests.mutants import edges, indices, lean, numbers, operations, order, speed
 from tests.mutants.mutant import Edits, Mutant, Rotten, build, cases, real
 
 # By what goes wrong; those that are right and slower come last.
-WRONG = (*order.MUTANTS, *edges.MUTANTS, *indices.MUTANTS, *numbers.MUTANTS, *operations.MUTANTS)
+WRONG = (
+    *order.MUTANTS,
+    *edges.MUTANTS,
+    *indices.MUTANTS,
+    *numbers.MUTANTS,
+    *operations.MUTANTS,
+    *lean.MUTANTS,
+)
 SLOW = speed.MUTANTS
 MUTANTS = (*WRONG, *SLOW)
 

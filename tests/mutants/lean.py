@@ -1,0 +1,281 @@
+"""Mistakes in lean_loop, stream_k and batched_vectors: no guards; warps and blocks that share work."""
+
+from __future__ import annotations
+
+from harness.model import Problem
+from tests.mutants.mutant import Mutant
+from tests.mutants.order import EARLY, FEW_TILES, IN_STEP
+
+SMALL_LOOP = "tile32x32x32-warp32x32-thread8x4-stages3-slices4"
+SMALL_STREAM = f"{SMALL_LOOP}-blocks132"
+# 3 tiles of 32 × 32 with several steps along K and a rest, shared by more blocks than a group has.
+SHARED = (Problem(33, 61, 1190, alpha=2, beta=1), Problem(37, 29, 1190))
+ARRIVES = "the others have mostly written long before"
+
+LOOPS = (
+    Mutant(
+        "wait_for_the_tile_before",
+        "lean_loop",
+        "cp.async wait one group short",
+        (
+            (
+                "cp_async_wait<STAGES - 2>();  // this thread's part of the next",
+                "cp_async_wait<STAGES - 1>();  // this thread's part of the next",
+            ),
+        ),
+        "the next tile may be in flight",
+        by_luck=EARLY,
+        config=SMALL_LOOP,
+        problems=FEW_TILES,
+    ),
+    Mutant(
+        "lean_barrier",
+        "lean_loop",
+        "barrier dropped",
+        (("                __syncthreads();              // every", "                // every"),),
+        "a thread waits for its own copies only",
+        by_luck=IN_STEP,
+        config=SMALL_LOOP,
+        problems=FEW_TILES,
+    ),
+    Mutant(
+        "copies_one_stage_off",
+        "lean_loop",
+        "wrong buffer parity",
+        (
+            (
+                "copies.tile(tiles + read, tile",
+                "copies.tile(tiles + (read + STAGE_FLOATS) % (STAGES * STAGE_FLOATS), tile",
+            ),
+        ),
+        "the next tile is overwritten, not the last",
+        config=SMALL_LOOP,
+        problems=(Problem(66, 70, 145, alpha=2, beta=1),),
+    ),
+    Mutant(
+        "one_tile_too_many",
+        "lean_loop",
+        "load guard dropped",
+        (("tile + STAGES < count)", "tile + STAGES <= count)"),),
+        "a tile past the end of K is copied",
+        by_luck="what is copied is not multiplied",
+        config=SMALL_LOOP,
+    ),
+    Mutant(
+        "rows_held_by_n",
+        "lean_loop",
+        "N, K or ld mixed up",
+        (
+            (
+                "A + (size_t)min(row + i * (THREADS / 8), M - 1)",
+                "A + (size_t)min(row + i * (THREADS / 8), N - 1)",
+            ),
+        ),
+        "rows of A are held to the number of columns",
+        config=SMALL_LOOP,
+    ),
+    Mutant(
+        "rows_held_one_late",
+        "lean_loop",
+        "load guard dropped",
+        (("THREADS / 8), M - 1)", "THREADS / 8), M)"),),
+        "rows past the edge are copied from the one behind the last",
+        by_luck="what is copied is not stored",
+        config=SMALL_LOOP,
+    ),
+    Mutant(
+        "rest_of_k_not_cleared",
+        "lean_loop",
+        "zero fill missing",
+        (("            to[k * A_STRIDE + row] = 0.0f;  // zeros", "            ;  // zeros"),),
+        "the rest of the first tile of A is what shared memory held",
+        config=SMALL_LOOP,
+    ),
+    Mutant(
+        "rest_of_k_taken_twice",
+        "lean_loop",
+        "K tail lost",
+        (("partial ? left : first == 0", "partial ? 0 : first == 0"),),
+        "the tile after the first, shorter one begins where that began",
+        config=SMALL_LOOP,
+    ),
+    Mutant(
+        "lean_bands_of_a_full_height",
+        "lean_loop",
+        "block skipped",
+        (("return {in_band / rows, band", "return {in_band / BAND_ROWS, band"),),
+        "columns of tiles counted as if every band were eight high",
+        config=SMALL_LOOP,
+    ),
+    Mutant(
+        "edge_counted_wrong",
+        "lean_loop",
+        "block skipped",
+        (("right = N % TILE_N != 0 ? whole_rows : 0;", "right = M % TILE_M != 0 ? whole_rows : 0;"),),
+        "tiles at the right edge are expected where there are some below",
+        config=SMALL_LOOP,
+    ),
+    Mutant(
+        "slices_not_waited_for",
+        "lean_loop",
+        "barrier dropped",
+        (("    __syncthreads();  // the sums of all slices are there\n", ""),),
+        "no barrier before the sums of slices are added",
+        by_luck=IN_STEP,
+        config=SMALL_LOOP,
+        problems=FEW_TILES,
+    ),
+    Mutant(
+        "slices_over_the_tiles",
+        "lean_loop",
+        "barrier dropped",
+        (("    __syncthreads();  // no thread still reads a tile\n", ""),),
+        "sums of slices are written where another warp still reads",
+        by_luck=IN_STEP,
+        config=SMALL_LOOP,
+        problems=FEW_TILES,
+    ),
+    Mutant(
+        "slice_left_out",
+        "lean_loop",
+        "epilogue wrong",
+        (("for (int s = 0; s < SLICES; ++s)", "for (int s = 0; s < SLICES - 1; ++s)"),),
+        "the sums of the last slice are not added",
+        config=SMALL_LOOP,
+    ),
+    Mutant(
+        "rows_of_all_slices",
+        "lean_loop",
+        "global race by wrong block mapping",
+        (("if (m / OWN_ROWS != at.slice || row >= M) continue;", "if (row >= M) continue;"),),
+        "each slice also stores the rows that it has not added up",
+        config=SMALL_LOOP,
+    ),
+)
+
+SHARES = (
+    Mutant(
+        "parts_not_fenced",
+        "stream_k",
+        "workspace wrong",
+        (("    __threadfence();             // this thread's sums", "    // this thread's sums"),),
+        "no fence between the sums and the counter",
+        by_luck=ARRIVES,
+        config=SMALL_STREAM,
+        problems=SHARED,
+    ),
+    Mutant(
+        "before_all_parts",
+        "stream_k",
+        "workspace wrong",
+        (("before == all - 1", "before + 2 == all"),),
+        "the last block but one adds the sums",
+        by_luck="the last block is often there before they are added",
+        config=SMALL_STREAM,
+        problems=SHARED,
+    ),
+    Mutant(
+        "slabs_of_half_the_size",
+        "stream_k",
+        "workspace wrong",
+        (("(size_t)((from + i) * 2 + (i == 0)) * SLAB", "(size_t)((from + i) * 2 + (i == 0)) * SLAB / 2"),),
+        "the slabs of one block lie on those of the next",
+        config=SMALL_STREAM,
+        problems=SHARED,
+    ),
+    Mutant(
+        "counter_of_the_group_before",
+        "stream_k",
+        "workspace wrong",
+        (("group_counters[(from + group) * 2 + (group == 0)]", "group_counters[from * 2 + (group == 0)]"),),
+        "all groups of a tile but the first have one counter",
+        config=SMALL_STREAM,
+        problems=(Problem(31, 30, 2500),),
+    ),
+    Mutant(
+        "sums_of_the_first_groups",
+        "stream_k",
+        "workspace wrong",
+        (("add_slab(slab_of(i * GROUP), sum", "add_slab(slab_of(i), sum"),),
+        "parts are added where sums of groups are meant",
+        config=SMALL_STREAM,
+        problems=SHARED,
+    ),
+    Mutant(
+        "sharer_left_out",
+        "stream_k",
+        "workspace wrong",
+        (
+            (
+                "owner_of((long long)(index + 1) * steps - 1) - from + 1;",
+                "owner_of((long long)(index + 1) * steps - 1) - from;",
+            ),
+        ),
+        "the last of the blocks that share a tile is not counted",
+        config=SMALL_STREAM,
+        problems=SHARED,
+    ),
+    Mutant(
+        "stream_counter_left",
+        "stream_k",
+        "workspace wrong",
+        (("    if (last && thread == 0) *counter = 0;\n", ""),),
+        "the counters are not zero again",
+        config=SMALL_STREAM,
+        problems=SHARED,
+    ),
+    Mutant(
+        "shared_and_alone",
+        "stream_k",
+        "block skipped",
+        (("int index = shared + done * blocks + block,", "int index = done * blocks + block,"),),
+        "tiles that are shared are computed alone as well, and the last ones not at all",
+        config=SMALL_STREAM,
+    ),
+    Mutant(
+        "next_tile_at_once",
+        "stream_k",
+        "barrier dropped",
+        (("        __syncthreads();  // no thread still reads shared memory when", "        // when"),),
+        "the next tile is copied over the sums of slices",
+        by_luck=IN_STEP,
+        config=SMALL_STREAM,
+    ),
+)
+
+VECTORS = (
+    Mutant(
+        "matrices_not_waited_for",
+        "batched_vectors",
+        "barrier dropped",
+        (("        __syncthreads();  // the tiles are complete\n", ""),),
+        "no barrier after the copies",
+        by_luck=IN_STEP,
+    ),
+    Mutant(
+        "matrices_in_flight",
+        "batched_vectors",
+        "cp.async wait one group short",
+        (("        cp_async_wait<0>();\n", "        cp_async_wait<1>();\n"),),
+        "the copies are not waited for",
+        by_luck=EARLY,
+    ),
+    Mutant(
+        "matrices_past_the_last",
+        "batched_vectors",
+        "batch wrong",
+        (("const bool exists = first + which < batch;", "const bool exists = first + which <= batch;"),),
+        "a matrix past the last is copied",
+        by_luck="what is copied is not stored",
+    ),
+    Mutant(
+        "vectors_by_rows_of_the_other",
+        "batched_vectors",
+        "misaligned vector",
+        (("rows_aligned(B, ldB) && strideB", "rows_aligned(B, ldA) && strideB"),),
+        "float4s of B where rows of A are aligned",
+        problems=(Problem(8, 6, 8, lda=8, ldb=7, ldc=8),),
+    ),
+)
+
+MUTANTS = (*LOOPS, *SHARES, *VECTORS)
