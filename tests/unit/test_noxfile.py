@@ -224,3 +224,32 @@ def test_what_only_shows_stored_files_needs_no_gpu(session: Any, monkeypatch: py
     module.install_gpu(running)
     (installed,) = running.installed
     assert not any(package.startswith("pycuda") for package in installed)
+
+
+@pytest.mark.parametrize(
+    ("words", "red", "status"),
+    [((), "", 0), ((), "lint typing", 1), ((), "tests check browser", 1), (("-s", "lint"), "lint", 1)],
+)
+def test_the_test_command_is_red_when_any_session_is(
+    words: tuple[str, ...], red: str, status: int, tmp_path: Path
+) -> None:
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
+    stub = tmp_path / "bin" / "python3"  # makes an environment whose nox says what it is asked for
+    stub.parent.mkdir()
+    stub.write_text(
+        "#!/bin/sh\nmkdir -p .venv/bin\nprintf '#!/bin/sh\\nexit 0\\n' > .venv/bin/pip\n"
+        f'printf \'#!/bin/sh\\necho nox "$@"\\n[ "$*" != "-s {red}" ]\\n\' > .venv/bin/nox\n'
+        "chmod +x .venv/bin/*\n"
+    )
+    stub.chmod(0o755)
+    done = subprocess.run(
+        [tmp_path / ".ci" / "run", *words],
+        env=os.environ | {"PATH": f"{stub.parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == status, done.stderr
+    asked = [line for line in done.stdout.splitlines() if "--install-only" not in line]
+    assert asked == (["nox -s lint"] if words else ["nox -s tests check browser", "nox -s lint typing"])
