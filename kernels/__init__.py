@@ -470,7 +470,7 @@ LADDER: tuple[Kernel, ...] = (
         dtypes=(F32,),
         configs=(
             Config(**_warp((128, 256, 8), (64, 64), (16, 8), stages=3), SLICES=1),
-            Config(**_warp((128, 64, 16), (64, 32), (8, 8), stages=3), SLICES=2),
+            Config(**_warp((64, 128, 32), (64, 64), (16, 8), stages=2), SLICES=4),  # for 1000³ on an H200
             Config(**_warp((32, 32, 32), (32, 32), (8, 4), stages=3), SLICES=4),
         ),
         shape=_lean_tile,
@@ -485,7 +485,7 @@ LADDER: tuple[Kernel, ...] = (
         dtypes=(F32,),
         configs=(
             Config(**_warp((128, 256, 8), (64, 64), (16, 8), stages=3), SLICES=1, BLOCKS=132),
-            Config(**_warp((128, 64, 32), (64, 64), (16, 8), stages=2), SLICES=4, BLOCKS=132),
+            Config(**_warp((128, 128, 8), (64, 64), (16, 8), stages=4), SLICES=1, BLOCKS=264),  # for 4097³
             Config(**_warp((32, 32, 32), (32, 32), (8, 4), stages=3), SLICES=4, BLOCKS=132),
         ),
         shape=_stream_tile,
@@ -503,7 +503,7 @@ LADDER: tuple[Kernel, ...] = (
         dtypes=(F32,),
         configs=tuple(
             Config(TILE=tile, MATRICES=matrices, THREAD_TILE_M=m, THREAD_TILE_N=n)
-            for tile, matrices, m, n in ((8, 32, 4, 4), (16, 8, 4, 4), (32, 4, 8, 4), (64, 1, 8, 8))
+            for tile, matrices, m, n in ((8, 32, 4, 4), (16, 8, 4, 4), (32, 1, 4, 4), (64, 1, 8, 4))
         ),
         shape=_batched_tile,
         space=spaces.BATCHED_VECTORS,
