@@ -81,7 +81,7 @@ def unchanged(chosen: Iterable[Entry], root: Path, nvcc: Nvcc) -> dict[tuple[str
 class Check:
     """Compiles the entries of a run, all of an architecture when the first of them is requested; not those
     that are ``unchanged``, unless ``every`` one is to be. Without ``changed``, what has changed is left to a
-    ``later`` run for the architectures of CHANGED_ONLY: one edit is then compiled for two, not seven.
+    ``later`` run for the architectures of CHANGED_ONLY: one edit is then compiled for one, not seven.
 
     Raises ToolchainError if the pinned compiler or disassembler is missing, and, for an entry, StoreError if
     the stored metrics of its architecture cannot be trusted.
