@@ -101,7 +101,7 @@ def test_the_default_config_keeps_all_in_registers(build: Build, compiled: Compi
 def test_a_config_without_its_macros_does_not_compile(kernel: Kernel) -> None:
     """Else a misspelt parameter would leave the kernel with a default that nobody chose."""
     assert kernel.source
-    with pytest.raises(CompileError, match=rf"{kernel.source.name}.*#error"):
+    with pytest.raises(CompileError, match=r"\.cuh?:\d+.*#error"):  # its own, or of a header of several
         compile_cubin(kernel, Config(), kernel.dtypes[0], tools.arch((9, 0)))
 
 
