@@ -173,6 +173,21 @@ def _fragments(config: Config, dtype: DType) -> BlockShape:
     )
 
 
+def _swizzled_tiles(config: Config, dtype: DType) -> BlockShape:
+    """One warp tile of tensor-core fragments per warp; STAGES of As (m, k) and Bs (k, n), swizzled in chunks
+    of 16 bytes, in dynamic shared memory."""
+    m, n, k = config["TILE_M"], config["TILE_N"], config["TILE_K"]
+    warps = (m // config["WARP_TILE_M"]) * (n // config["WARP_TILE_N"])
+    size = dtype.storage.itemsize
+    return BlockShape(
+        threads=(32 * warps, 1),
+        tile=(m, n),
+        shared_bytes=size * k * (m + n) * config["STAGES"],
+        dynamic=True,
+        vectors=(("As", k, 16 // size), ("Bs", n, 16 // size)),
+    )
+
+
 def _small_matrices(config: Config, dtype: DType) -> BlockShape:
     """MATRICES matrices per block, one element of C per thread; a tile of A and of B for each matrix."""
     tile, matrices = config["TILE"], config["MATRICES"]
@@ -260,6 +275,17 @@ def _warp(tile: tuple[int, int, int], warp: tuple[int, int], thread: tuple[int, 
         WARP_TILE_N=warp[1],
         THREAD_TILE_M=thread[0],
         THREAD_TILE_N=thread[1],
+        STAGES=stages,
+    )
+
+
+def _mma(tile: tuple[int, int, int], warp: tuple[int, int], stages: int) -> Config:
+    return Config(
+        TILE_M=tile[0],
+        TILE_N=tile[1],
+        TILE_K=tile[2],
+        WARP_TILE_M=warp[0],
+        WARP_TILE_N=warp[1],
         STAGES=stages,
     )
 
@@ -509,6 +535,37 @@ LADDER: tuple[Kernel, ...] = (
         space=spaces.BATCHED_VECTORS,
         grid=_matrices_first,
         min_capability=(8, 0),
+    ),
+    Kernel(
+        name="mma_sync",
+        idea="ldmatrix and mma.sync on swizzled tiles, copies several tiles ahead",
+        source=Path("s17_mma_sync.cu"),
+        entry="gemm_mma_sync",
+        dtypes=(F16, BF16, TF32),
+        configs=(
+            _mma((256, 128, 32), (64, 64), stages=4),
+            _mma((128, 256, 32), (64, 64), stages=4),
+            _mma((64, 64, 32), (32, 32), stages=3),
+        ),
+        shape=_swizzled_tiles,
+        space=spaces.MMA_SYNC,
+        min_capability=(8, 0),
+        duty=TENSOR_DUTY,
+    ),
+    Kernel(
+        name="tf32x3",
+        idea="FP32 from three products of TF32",
+        source=Path("s18_tf32x3.cu"),
+        entry="gemm_tf32x3",
+        dtypes=(F32,),
+        configs=(
+            Config(**_mma((128, 128, 32), (64, 32), stages=4), PROMOTE=8),
+            Config(**_mma((64, 64, 32), (32, 32), stages=3), PROMOTE=2),
+        ),
+        shape=_swizzled_tiles,
+        space=spaces.TF32X3,
+        min_capability=(8, 0),
+        duty=TENSOR_DUTY,
     ),
     Kernel(
         name="select",

@@ -168,3 +168,49 @@ BATCHED_VECTORS = Space(
         ),
     ),
 )
+
+_WARP_TILES = (
+    Rule(
+        "the block tile is not made of whole warp tiles",
+        lambda v: v["TILE_M"] % v["WARP_TILE_M"] == 0 and v["TILE_N"] % v["WARP_TILE_N"] == 0,
+    ),
+    Rule("fewer than four warps or more than sixteen", lambda v: 4 <= _warps(v) <= 16),
+    Rule(
+        "a warp of a block of more than eight warps has too many sums for its registers",
+        lambda v: _warps(v) <= 8 or v["WARP_TILE_M"] * v["WARP_TILE_N"] <= 2048,
+    ),
+)
+
+MMA_SYNC = Space(
+    axes={
+        "TILE_M": (64, 128, 256),
+        "TILE_N": (64, 128, 256),
+        "TILE_K": (16, 32, 64),
+        "WARP_TILE_M": (32, 64),
+        "WARP_TILE_N": (32, 64),
+        "STAGES": (2, 3, 4, 5),
+        "BAND_ROWS": (4, 8, 16),
+    },
+    rules=_WARP_TILES,
+    defaults={"BAND_ROWS": 8},
+)
+
+TF32X3 = Space(
+    axes={
+        "TILE_M": (64, 128, 256),
+        "TILE_N": (64, 128, 256),
+        "TILE_K": (16, 32, 64),
+        "WARP_TILE_M": (32, 64),
+        "WARP_TILE_N": (32, 64),
+        "STAGES": (2, 3, 4),
+        "PROMOTE": (2, 4, 8, 16),
+        "BAND_ROWS": (4, 8, 16),
+    },
+    rules=(
+        *_WARP_TILES,
+        Rule(
+            "two sets of sums do not fit the registers", lambda v: v["WARP_TILE_M"] * v["WARP_TILE_N"] <= 2048
+        ),
+    ),
+    defaults={"BAND_ROWS": 8},
+)

@@ -31,9 +31,10 @@ PROBLEMS = ("127x131x137-alpha-1-beta3", "130x262x128", "66x258x145-alpha3-beta-
 
 
 def compared() -> Iterator[Case]:
-    """Every FP32 variant on every problem. The sums of tensor cores are defined by no standard."""
+    """Every FP32 variant on every problem. The sums of tensor cores, also those of tf32x3, are defined by no
+    standard."""
     selection = select(PROJECT, Choice(shapes=PROBLEMS), CAPABILITY, emulated=True)
-    return (case for case in selection.verify if case.dtype is F32)
+    return (c for c in selection.verify if c.dtype is F32 and c.kernel.name != "tf32x3")
 
 
 def inputs_of(case: Case) -> Inputs:

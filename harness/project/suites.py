@@ -14,7 +14,7 @@ from harness.project.fitting import Fitted, fitted
 # alignment in the place of another (tests/separation.py looks for what none of them shows).
 TALL = Problem(2085, 137, 9, beta=-1)  # more than eight of the tallest tiles, a band of warp_tiled
 WHOLE = Problem(256, 384, 128)  # whole tiles, aligned: fast paths only
-DEEP = Problem(258, 260, 18, alpha=-1, beta=2)  # several of the largest tiles, steps of 16 along K, edges
+DEEP = Problem(258, 260, 34, alpha=-1, beta=2)  # several of the largest tiles, steps of 32 along K, edges
 VERIFIED_SMOKE: tuple[Problem, ...] = (
     Problem(1, 1, 1),
     WHOLE,

@@ -1,6 +1,6 @@
 """Broken kernels that the suite must catch: small edits of the real ones, so that they cannot rot unseen."""
 
-from tests.mutants import edges, indices, lean, numbers, operations, order, speed
+from tests.mutants import edges, indices, lean, numbers, operations, order, speed, tensor
 from tests.mutants.mutant import Edits, Mutant, Rotten, build, cases, real
 
 # By what goes wrong; those that are right and slower come last.
@@ -11,8 +11,9 @@ WRONG = (
     *numbers.MUTANTS,
     *operations.MUTANTS,
     *lean.MUTANTS,
+    *tensor.MUTANTS,
 )
-SLOW = speed.MUTANTS
+SLOW = (*speed.MUTANTS, *tensor.SPEED)
 MUTANTS = (*WRONG, *SLOW)
 
 __all__ = ["MUTANTS", "SLOW", "WRONG", "Edits", "Mutant", "Rotten", "build", "cases", "real"]

@@ -1,0 +1,67 @@
+// mma_sync: tensor cores, with ldmatrix and mma.sync.
+//
+// The idea    Nothing stands in the way of the products: cp.async brings tiles STAGES - 1 ahead into swizzled shared
+//             memory, where no access waits for a bank; ldmatrix brings the fragments of the next step while those
+//             of this one are multiplied; the sums leave through shared memory in whole vectors (mma.cuh).
+// The limit   mma.sync itself: a Hopper GPU multiplies from registers at about 0.6 of its rate.
+// Next        tf32x3 makes an FP32 product of three of TF32.
+
+#if !defined(TILE_M) || !defined(TILE_N) || !defined(TILE_K) || !defined(STAGES)
+#error "mma_sync needs -D TILE_M, TILE_N, TILE_K and STAGES"
+#endif
+#if !defined(WARP_TILE_M) || !defined(WARP_TILE_N)
+#error "mma_sync needs -D WARP_TILE_M and WARP_TILE_N"
+#endif
+#if defined(DTYPE_F16) + defined(DTYPE_BF16) + defined(DTYPE_TF32) != 1
+#error "mma_sync needs one of -D DTYPE_F16, DTYPE_BF16 and DTYPE_TF32"
+#endif
+#ifndef BAND_ROWS
+#define BAND_ROWS 8
+#endif
+static_assert(BAND_ROWS >= 1, "BAND_ROWS: 1 or more");
+static_assert(STAGES >= 2, "STAGES: one tile to multiply, at least one in flight");
+static_assert(TILE_M % WARP_TILE_M == 0 && WARP_TILE_M % 16 == 0, "TILE_M, WARP_TILE_M: whole fragments");
+static_assert(TILE_N % WARP_TILE_N == 0 && WARP_TILE_N % 32 == 0, "TILE_N, WARP_TILE_N: whole fragments, in fours");
+static_assert(TILE_K % 16 == 0, "TILE_K: a multiple of 16, of FP16 and BF16 of 32");
+
+#include "mma.cuh"
+
+// TF32 takes the upper 19 bits of a float: rounded to nearest here, else the rest would be cut off. One instruction
+// from sm_90 on, for ties to even, as in cuBLAS; before, three for ties away from zero.
+__device__ __forceinline__ void round_operand(unsigned& x)
+{
+#if defined(DTYPE_TF32) && __CUDA_ARCH__ >= 900
+    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(x) : "f"(__uint_as_float(x)));
+#elif defined(DTYPE_TF32)
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(x) : "f"(__uint_as_float(x)));
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+gemm_mma_sync(int M, int N, int K, float alpha, const Element* __restrict__ A, int lda,
+              const Element* __restrict__ B, int ldb, float beta, float* __restrict__ C, int ldc)
+{
+    extern __shared__ __align__(128) unsigned char tiles[];  // STAGES times: A (TILE_M × TILE_K), B (TILE_K × TILE_N)
+    const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(tiles));
+    const Place at = find_place();
+
+    Sums sum = {};
+    auto multiply = [&](Fragments& f, int) {
+#pragma unroll
+        for (int n = 0; n < PAIRS; ++n)
+#pragma unroll
+            for (int i = 0; i < 2; ++i) round_operand(f.pairs[n][i]);
+#pragma unroll
+        for (int m = 0; m < QUADS; ++m) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) round_operand(f.quads[m][i]);
+#pragma unroll
+            for (int n = 0; n < PAIRS; ++n) mma(sum[m][n], f.quads[m], f.pairs[n]);
+        }
+    };
+    if (whole_tiles(M, N, K, A, lda, B, ldb, at))
+        main_loop<true>(M, N, K, A, lda, B, ldb, shared, at, multiply);
+    else
+        main_loop<false>(M, N, K, A, lda, B, ldb, shared, at, multiply);
+    store_sums(sum, M, N, alpha, beta, C, ldc, tiles, at, [](int, float*) {});
+}
