@@ -11,7 +11,7 @@ EARLY = "the copies are mostly there before they are waited for"
 IN_STEP = "the warps of a block mostly run in step"
 IN_LOCKSTEP = "the lanes of a warp run in step where nothing parts them"
 # Several tiles along K, and a whole one; enough for a race, which lockstep hides from the values.
-DEEP = (Problem(66, 70, 168, alpha=2, beta=1),)
+DEEP = (Problem(66, 70, 150, alpha=2, beta=1),)
 WHOLE = (Problem(64, 64, 160),)
 
 _Mma = partial(Mutant, kernel="mma_sync", config="tile64x64x32-warp32x32-stages3")
