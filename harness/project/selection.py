@@ -16,7 +16,7 @@ from harness.model.legality import GpuLimits, legal_variants, refusals
 from harness.project.fitting import Fitted, choosable, exactly
 from harness.project.loader import Project
 from harness.project.names import find_config, find_kernel, find_suite, near_text, nothing_fits, unknown
-from harness.project.suites import SPARSE, SPARSE_BATCHED, Suite
+from harness.project.suites import SPARSE, SPARSE_BATCHED, SPARSE_DEEP, Suite
 
 Variant = tuple[Kernel, Config, DType]
 
@@ -117,7 +117,7 @@ def select(
         # A problem with zero FLOP has a result to verify, but no speed.
         verify, timed = _on(verify, problems), _on(timed, [p for p in problems if p.flops])
     elif emulated:
-        verify += [each for each in _on(verify, [SPARSE, SPARSE_BATCHED]) if each.runs]
+        verify += [each for each in _on(verify, [SPARSE, SPARSE_BATCHED, SPARSE_DEEP]) if each.runs]
     verify = list(choosable(verify, project.kernels, limits, timed=False))
     timed = list(choosable(timed, project.kernels, limits, timed=True))
     if not problems:

@@ -53,6 +53,7 @@ VERIFIED: tuple[Problem, ...] = (
 # batch; only a device that stores just the rows can run it.
 SPARSE = Problem(261, 6, 41, beta=1, lda=2**30 + 4, ldb=2**30 + 8, ldc=2**30 + 12)
 SPARSE_BATCHED = replace(SPARSE, m=3, k=5, batch=3)
+SPARSE_DEEP = replace(SPARSE, m=3, k=69, batch=2)  # the same from one tile of 64 along K to the next
 
 SQUARES = (256, 512, 1024, 2048, 4096, 8192, 1000, 4095, 4097)
 TIMED: tuple[Problem, ...] = (
@@ -62,12 +63,14 @@ TIMED: tuple[Problem, ...] = (
     Problem(8205, 5921, 2949),
 )
 
+DEEP_BATCHED = Problem(67, 69, 70, alpha=-1, beta=1, batch=2)  # several tiles of 64, and every edge
 # Additional problems for batched operations: gaps between matrices, odd leading dimensions, many small ones.
 VERIFIED_BATCHED: tuple[Problem, ...] = (
     Problem(5, 7, 9, alpha=2, beta=-1, lda=11, ldb=9, ldc=9, batch=3, gap=2),
     Problem(33, 37, 65, beta=1, lda=67, ldb=39, ldc=41, batch=3, gap=2, starts=(1, 2, 3)),
     Problem(64, 48, 32, batch=3),
     Problem(8, 4, 16, alpha=-1, batch=37),
+    DEEP_BATCHED,
 )
 # About 256 MiB of matrices each, as far as the 65 535 blocks along z of a grid allow.
 TIMED_BATCHED: tuple[Problem, ...] = tuple(
@@ -83,6 +86,7 @@ TIMED_GIBIBYTE: tuple[Problem, ...] = tuple(
 VERIFIED_INTEGER = (Problem(3, 5, 2113),)
 
 _LARGE = 2**20  # FLOP
+_SMALL = 32  # rows or columns of a tile of which the other batches have several
 _MIDDLE = 128  # rows or columns of a tile of which the other problems have several
 
 
@@ -183,6 +187,7 @@ def _for_an_interpreter(
         DEEP: replace(DEEP, m=min(DEEP.m, rows + 2), n=min(DEEP.n, columns + 4), ldb=0, ldc=0),
     }
     left_out = {*(() if default else (TALL,)), *(() if max(rows, columns) > _MIDDLE else (DEEP,))}
+    left_out |= {DEEP_BATCHED} if max(rows, columns) <= _SMALL else set()
     found = [smaller.get(problem, problem) for problem in problems if problem not in left_out]
     return [p for p in found if not (batched and p.batch == 1 and p.flops > _LARGE)]
 
