@@ -104,7 +104,6 @@ def test_what_was_not_printed_is_not_counted_twice() -> None:
         (1, CLEAN, "memcheck: the run under it failed (exit code 1)"),
         (5, CLEAN, "memcheck: the run under it failed (exit code 5)"),  # pytest's "no tests ran"
         (0, "4 passed", "memcheck: ended without a summary, so nothing was checked"),
-        (0, CLEAN.replace("4 passed, ", ""), "memcheck: no case passed under it, so nothing was checked"),
     ],
 )
 def test_verdict(returncode: int, output: str, why: str) -> None:
@@ -153,6 +152,13 @@ def test_main_is_green_where_nothing_is_found(tool: Path, capsys: pytest.Capture
     assert sanitize.main([]) == 0
     found = "sanitize: nothing found in 4 cases by memcheck, racecheck, initcheck, synccheck"
     assert capsys.readouterr().out.splitlines() == [found]
+
+
+def test_main_is_red_where_no_case_ran(tool: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tool.write_text(f"#!/bin/sh\ncat <<'END'\n{CLEAN.replace('4 passed, ', '')}END\n")
+    tool.chmod(0o755)
+    assert sanitize.main([]) == 1
+    assert "memcheck: no case passed under it, so nothing was checked" in capsys.readouterr().out
 
 
 def test_without_the_tool_it_asks_for_it(tool: Path, capsys: pytest.CaptureFixture[str]) -> None:
