@@ -63,6 +63,16 @@ PREFETCH = Space(
     rules=(_WHOLE_THREAD_TILES, _FEW_WARPS, _COVERED),
 )
 
+_WHOLE_WARP_TILES = Rule(
+    "the block tile is not made of whole warp tiles",
+    lambda v: v["TILE_M"] % v["WARP_TILE_M"] == 0 and v["TILE_N"] % v["WARP_TILE_N"] == 0,
+)
+_THREAD_TILES_OF_WARPS = (
+    _WHOLE_WARP_TILES,
+    Rule("32 thread tiles do not make a warp tile", lambda v: _lanes(v)[0] * _lanes(v)[1] == 32),
+    Rule("an odd number of thread tiles down a warp tile", lambda v: _lanes(v)[0] % 2 == 0),
+)
+
 WARP_TILED = Space(
     axes={
         "TILE_M": (64, 128, 256),
@@ -76,12 +86,7 @@ WARP_TILED = Space(
         "BAND_ROWS": (2, 4, 8, 16),
     },
     rules=(
-        Rule(
-            "the block tile is not made of whole warp tiles",
-            lambda v: v["TILE_M"] % v["WARP_TILE_M"] == 0 and v["TILE_N"] % v["WARP_TILE_N"] == 0,
-        ),
-        Rule("32 thread tiles do not make a warp tile", lambda v: _lanes(v)[0] * _lanes(v)[1] == 32),
-        Rule("an odd number of thread tiles down a warp tile", lambda v: _lanes(v)[0] % 2 == 0),
+        *_THREAD_TILES_OF_WARPS,
         Rule("fewer than two warps or more than eight", lambda v: 2 <= _warps(v) <= 8),
         Rule(
             "the threads do not share the copies of a tile evenly",
@@ -109,12 +114,7 @@ def _lean_threads(v: Values) -> int:
 
 
 _LEAN_RULES = (
-    Rule(
-        "the block tile is not made of whole warp tiles",
-        lambda v: v["TILE_M"] % v["WARP_TILE_M"] == 0 and v["TILE_N"] % v["WARP_TILE_N"] == 0,
-    ),
-    Rule("32 thread tiles do not make a warp tile", lambda v: _lanes(v)[0] * _lanes(v)[1] == 32),
-    Rule("an odd number of thread tiles down a warp tile", lambda v: _lanes(v)[0] % 2 == 0),
+    *_THREAD_TILES_OF_WARPS,
     Rule("fewer than two warps or more than eight", lambda v: 64 <= _lean_threads(v) <= 256),
     Rule(
         "fewer than 8 steps along K per slice, or more: too short, or too long for the cache of instructions",
@@ -170,10 +170,7 @@ BATCHED_VECTORS = Space(
 )
 
 _WARP_TILES = (
-    Rule(
-        "the block tile is not made of whole warp tiles",
-        lambda v: v["TILE_M"] % v["WARP_TILE_M"] == 0 and v["TILE_N"] % v["WARP_TILE_N"] == 0,
-    ),
+    _WHOLE_WARP_TILES,
     Rule("fewer than four warps or more than sixteen", lambda v: 4 <= _warps(v) <= 16),
     Rule(
         "a warp of a block of more than eight warps has too many sums for its registers",

@@ -127,7 +127,7 @@ def test_a_line_that_failed_is_annotated_in_its_file() -> None:
 
 def test_what_failed_at_a_line_is_sarif() -> None:
     race, compiler = of_finding(Finding("race", RACE.format(1))), of_error(LOG)
-    header = Reason("bounds at t.cu:7", "thread 3 reads at t.cu:7 in ../shared/v.cuh:40 (PTX line 1)")
+    header = Reason("bounds at t.cu:7", "thread 3 reads at t.cu:7 in ../common/v.cuh:40 (PTX line 1)")
     found = [
         failure("test_kernel", "tiled-f32-b", race, header),
         failure("test_kernel", "tiled-f32-a", race),
@@ -147,7 +147,7 @@ def test_what_failed_at_a_line_is_sarif() -> None:
         ("does-not-compile", "t.cu", 34),
     ]
     (related,) = run["results"][1]["relatedLocations"]
-    assert related["physicalLocation"]["artifactLocation"]["uri"] == "shared/v.cuh"
+    assert related["physicalLocation"]["artifactLocation"]["uri"] == "common/v.cuh"
     assert related["physicalLocation"]["region"] == {"startLine": 40}
     rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
     assert [rules[result["ruleIndex"]] for result in run["results"]] == [r["ruleId"] for r in run["results"]]
