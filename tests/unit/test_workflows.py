@@ -14,6 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
+from harness.baselines import current
+from harness.baselines import load as load_baseline
+from harness.project.selection import Choice, select
+from tests.ladder import PROJECT
+
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
@@ -349,3 +354,20 @@ def test_findings_go_to_code_scanning_but_not_from_a_fork() -> None:
 def test_every_week_every_architecture_is_compiled_for() -> None:
     job = load(ROOT / ".github" / "workflows" / "static.yml")["jobs"]["static"]
     assert job["steps"][-1]["run"].startswith(".ci/run -s static -- ")
+
+
+def test_the_gpus_of_the_workflows_are_those_with_baselines() -> None:
+    """Each with a suite that its baseline has whole: a case that it lacks would be red in every run."""
+    (job,) = (job for path, job in GPU_JOBS if path.stem == "gpu")
+    named = job["strategy"]["matrix"]["gpu"]
+    assert sorted(named) == sorted(path.name for path in (ROOT / "baselines").glob("nvidia-*"))
+    assert named == PULL["jobs"]["compare"]["strategy"]["matrix"]["gpu"]
+    (suite,) = (step["env"]["SUITE"] for step in job["steps"] if "SUITE" in step.get("env", {}))
+    assert suite == "${{ matrix.gpu == 'nvidia-h200' && 'full' || 'smoke' }}"
+    for slug in named:
+        path = current(ROOT / "baselines", slug)
+        assert path
+        choice = Choice("full" if slug == "nvidia-h200" else "smoke")
+        timed = [case.id for case in select(PROJECT, choice, (9, 0)).timed]
+        lacking = set(timed) - set(load_baseline(path).case_ids)
+        assert len(lacking) <= len(timed) / 4  # what was declared since
