@@ -17,6 +17,7 @@ from harness.baselines import BaselineError
 from harness.baselines import boards as of_boards
 from harness.commands.session import Session
 from harness.devices import Gpu, NoDevice, count_gpus, open_cuda
+from harness.devices.cuda.guards import EXACT
 from harness.gate.boards import Board
 from harness.gate.checkers import Checker, Setup, close_all
 from harness.model import Case
@@ -24,7 +25,8 @@ from harness.project import selection as cases
 from harness.tuning.select import Selector
 
 _FEW = 50  # cases that are checked before other processes have started
-_PROCESSES = 2  # that check on one GPU: the oracle takes as long as the GPU
+_MOST = 8  # processes that check on one GPU: oracle and copies take longer than the launches
+_MEMORY = 6 << 10  # MiB of the GPU for each: a context, and what its worker allocates at once
 
 
 def chosen(text: str, there: int) -> list[int]:
@@ -129,20 +131,29 @@ def variants(session: Session, names: Collection[str]) -> dict[Gpu, list[Case]]:
 
 
 def warm_up(session: Session, to_verify: int) -> None:
-    """Of several GPUs, starts the processes that check, unless there are few cases, and those that time, but
-    the first GPU's, which compiles meanwhile."""
-    if len(session.boards) < 2:
-        return
-    if to_verify > _FEW and all(hasattr(board.gpu, "index") for board in session.boards):
-        root = session.project.root
+    """Starts the processes that check, unless there are few cases, and those that time, but the first GPU's,
+    which compiles meanwhile. Under a sanitizer, whose report is one process's, this process checks."""
+    numbered = all(hasattr(board.gpu, "index") for board in session.boards)
+    if to_verify > _FEW and numbered and not os.environ.get(EXACT):
+        root, count = (
+            session.project.root,
+            _processes([board.gpu.info.memory_mib for board in session.boards]),
+        )
         each = [(b, Setup(root, (b.gpu.time_limit, b.number))) for b in session.boards]  # type: ignore[attr-defined]
-        session.checkers = [Checker(board, setup) for _ in range(_PROCESSES) for board, setup in each]
+        session.checkers = [Checker(board, setup) for _ in range(count) for board, setup in each]
         atexit.register(close_all, session.checkers)  # Python waits for them at its end.
         for checker in session.checkers:
             checker.start()
     for board in session.boards[1:]:
         session.warming.append(threading.Thread(target=lambda b: b.works, args=(board,), daemon=True))
         session.warming[-1].start()
+
+
+def _processes(mib: Sequence[int]) -> int:
+    """How many check on each of the GPUs with so much memory. One waits for its worker, so the two keep about
+    one core busy; the other half of the cores is for the tests and the driver."""
+    cores = len(os.sched_getaffinity(0)) // (2 * len(mib))
+    return max(2, min(_MOST, cores, min(mib) // _MEMORY))
 
 
 def choose_baselines(config: pytest.Config, session: Session) -> None:

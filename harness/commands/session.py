@@ -54,7 +54,7 @@ class Session:
         policy: how strict the run is.
         plan: how a case is timed.
         judging: False for a run that measures a new baseline.
-        checkers: the processes that check on several GPUs.
+        checkers: the processes that check on the GPUs.
         warming: the threads that start those that time.
         checked, timed: what the GPUs check and time, ahead of the tests that wait for it; None before that.
         together: whether several GPUs time at once; None before it is known.

@@ -74,10 +74,19 @@ class BatchDevice(Protocol):
     def run_all(self, cases: Sequence[Case], inputs: Sequence[Inputs]) -> list[Outputs]: ...
 
 
+@runtime_checkable
+class SeriesDevice(Protocol):
+    """A device in another process, which is asked once for several launches of one variant."""
+
+    def run_series(self, cases: Sequence[Case], inputs: Sequence[Inputs]) -> list[Outputs]: ...
+
+
 def run_all(device: Device, cases: Sequence[Case], inputs: Sequence[Inputs]) -> list[Outputs]:
     """The outputs of several launches of one variant, run together if the device can."""
     if isinstance(device, BatchDevice):
         return device.run_all(cases, inputs)
+    if isinstance(device, SeriesDevice):
+        return device.run_series(cases, inputs)
     return [device.run(case, given) for case, given in zip(cases, inputs, strict=True)]
 
 

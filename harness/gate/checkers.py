@@ -1,7 +1,7 @@
-"""Whether cases are correct, on several GPUs at once.
+"""Whether cases are correct, by several processes at once.
 
-The oracle takes as long as the GPU, and one Python process has one core for it; so each GPU gets processes of
-its own, each with a device, a CUDA context and its own copy of the project.
+The oracle takes longer than the GPU, and one Python process has one core for it; so each GPU gets processes
+of its own, each with a device, a CUDA context and its own copy of the project.
 """
 
 from __future__ import annotations

@@ -59,6 +59,11 @@ def open_numbered(limit: float, number: int) -> Faulty:
     return Faulty({})
 
 
+def open_wrong(limit: float, number: int) -> NumpyDevice:
+    """Whose results are all wrong."""
+    return NumpyDevice(multiply=lambda a, b, p: a @ b + 1)
+
+
 def open_the_first(limit: float, number: int) -> Faulty:
     """No other GPU can be opened."""
     return Faulty({}) if number == 0 else open_nothing({})

@@ -285,14 +285,17 @@ def test_correctness_goes_to_whichever_gpu_is_free(rig: Rig) -> None:
     assert seen == {"0, board 00000000", "1, board 00000001"}
 
 
-@pytest.mark.parametrize(("opens", "lost"), [("open_numbered", 0), ("open_the_first", 2)])
+@pytest.mark.parametrize(
+    ("opens", "count", "lost"), [("open_numbered", 1, 0), ("open_numbered", 2, 0), ("open_the_first", 2, 2)]
+)
 def test_correctness_is_checked_by_processes_of_each_gpu(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, opens: str, lost: int
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, opens: str, count: int, lost: int
 ) -> None:
     """Two for a GPU; where none starts, each costs a case, and the others do the rest."""
     monkeypatch.setattr(gpus, "_FEW", 0)
+    monkeypatch.setattr(gpus, "_processes", lambda mib: 2)
     monkeypatch.setattr(gpus, "Setup", partial(Setup, opens=f"tests.unit.test_checkers:{opens}"))
-    devices = several(2)
+    devices = several(count)
     for number, device in enumerate(devices):
         device.index, device.time_limit = number, 60.0
     outcome = rig.run(KERNELS_FILE, *KERNELS[:4], "-k", "test_kernel", device=devices)
@@ -302,6 +305,48 @@ def test_correctness_is_checked_by_processes_of_each_gpu(
     assert len(crashed) == lost
     assert checked - crashed <= outcome.passed
     assert outcome.status == bool(lost)
+
+
+def test_what_a_process_on_the_only_gpu_finds_fails(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "_FEW", 0)
+    monkeypatch.setattr(gpus, "Setup", partial(Setup, opens="tests.unit.test_checkers:open_wrong"))
+    (device,) = several(1)
+    device.index, device.time_limit = 0, 60.0
+    outcome = rig.run(KERNELS_FILE, *KERNELS[:2], "-k", "test_kernel", device=[device])
+    assert outcome.status == 1
+    assert len(outcome.failures) == 7  # every problem of smoke
+    assert {"WRONG" in text for text in outcome.failures.values()} == {True}
+
+
+def test_what_does_not_compile_is_not_given_to_a_process(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would compile it again."""
+    monkeypatch.setattr(gpus, "_FEW", 0)
+    monkeypatch.setattr(gpus, "Setup", partial(Setup, opens="tests.unit.test_checkers:open_nothing"))
+    (device,) = several(1)
+    device.index, device.time_limit = 0, 60.0
+
+    def prepare(cases: Any, step: Any = None) -> dict[str, str]:
+        return {case.variant: "error: no such thing" for case in cases}
+
+    def run(case: Case, inputs: Any) -> Any:
+        raise DeviceError("COMPILE_ERROR", "error: no such thing")
+
+    device.prepare, device.run = prepare, run
+    outcome = rig.run(KERNELS_FILE, *KERNELS[:2], "-k", "test_kernel", device=[device])
+    assert outcome.status == 1
+    assert not outcome.passed
+    assert {"no such thing" in text for text in outcome.failures.values()} == {True}
+
+
+@pytest.mark.parametrize(
+    ("cores", "mib", "count"),
+    [(16, [143771], 8), (16, [81559, 81559], 4), (64, [24576], 4), (2, [143771], 2), (16, [8192], 2)],
+)
+def test_processes_have_cores_and_memory(
+    monkeypatch: pytest.MonkeyPatch, cores: int, mib: list[int], count: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(cores)))
+    assert gpus._processes(mib) == count
 
 
 @pytest.mark.parametrize(

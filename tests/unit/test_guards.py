@@ -18,7 +18,10 @@ A, B, C = GUARD, 3 * GUARD, 5 * GUARD
 
 
 def found_in(changed: list[int]) -> tuple[Violation, ...]:
-    return violations(np.array(changed), BUFFERS, {"A": A, "B": B, "C": C}, ("C",))
+    before = np.full(6 * GUARD, 0xFF, np.uint8)
+    after = before.copy()
+    after[changed] = 0
+    return violations(before, after, BUFFERS, {"A": A, "B": B, "C": C}, ("C",))
 
 
 @pytest.mark.parametrize(

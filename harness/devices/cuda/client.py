@@ -218,14 +218,20 @@ class CudaDevice:
         return failed
 
     def run(self, case: Case, inputs: Inputs) -> Outputs:
+        return self.run_series([case], [inputs])[0]
+
+    def run_series(self, cases: Sequence[Case], inputs: Sequence[Inputs]) -> list[Outputs]:
+        """Several launches of one variant, one after another. What they have in common travels once: pickle
+        sends an array that several of them name only the first time."""
+        first = cases[0]
         request = Request(
             "run",
-            (self._build(case),),
-            (Work.of(case),),
-            inputs=dict(inputs),
-            workspace=new_workspace(case) if case.kernel.workspace else None,
+            (self._build(first),),
+            tuple(map(Work.of, cases)),
+            inputs=tuple(map(dict, inputs)),
+            workspace=new_workspace(first) if first.kernel.workspace else None,
         )
-        outputs: Outputs = self._ask(request)
+        outputs: list[Outputs] = self._ask(request)
         return outputs
 
     def time(self, case: Case, plan: Plan) -> Measurement:

@@ -86,12 +86,12 @@ class Worker:
         (build,) = request.builds
         if request.what == "resources":
             return None if build.source is None else self._load(build).resources
+        if request.what == "run":
+            each = zip(request.works, request.inputs, strict=True)
+            return [self._run(build, work, inputs, request.workspace) for work, inputs in each]
         (work,) = request.works
         if request.what == "once":
             return self._once(build, work)
-        if request.what == "run":
-            assert request.inputs is not None
-            return self._run(build, work, request.inputs, request.workspace)
         assert request.plan is not None
         return self._time(build, work, request.plan)
 
@@ -118,8 +118,7 @@ class Worker:
         kernel.bind(work, dict(image.at))(stream)
         stream.synchronize()
         after = self._arena.download(image, buffers)
-        changed = np.flatnonzero(image.bytes != after)
-        found = violations(changed, buffers, image.starts, (work.result, WORKSPACE))
+        found = violations(image.bytes, after, buffers, image.starts, (work.result, WORKSPACE))
         if workspace is not None:
             words = image.read(WORKSPACE, workspace, after)
             found += tuple(workspace_violations(work.workspace[1], words))
