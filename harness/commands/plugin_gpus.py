@@ -42,7 +42,7 @@ def _checks(session: Session, names: Sequence[str]) -> Spread[Checks, Checked]:
     def work(place: Checks, names: Iterator[str], done: Done[Checked]) -> None:
         for name in names:
             case = place.board.verified[name]
-            if case.variant in session.compile_errors:  # Each process would compile it again, to find the same.
+            if case.variant in session.compile_errors:  # which each process would find again
                 done(name, check(place.board.gpu, case))  # type: ignore[arg-type]  # a GPU that runs cases
                 continue
             done(name, place.check(case))
