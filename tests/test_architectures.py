@@ -1,4 +1,4 @@
-"""What nvcc emits for other architectures runs, too: each kernel of the ladder for two of them, by turns.
+"""What nvcc emits for other architectures runs, too: each kernel of the ladder for sm_80 and two others.
 
 Together they are all kernels, types and architectures; sm_90a is that of the other tests. Each is made ready
 to run, so that every instruction is known; of each architecture two kernels run, and must be right.
@@ -16,21 +16,24 @@ from harness.project.selection import Choice, select
 from harness.ptx import Machine, parse
 from tests.ladder import LADDER, PROJECT
 
-pytestmark = pytest.mark.compile
-ARCHES = {"sm_75": (7, 5), "sm_80": (8, 0), "sm_86": (8, 6)}
+pytestmark = [pytest.mark.compile, pytest.mark.turns]
+ALWAYS = "sm_80"
+ARCHES = {"sm_75": (7, 5), ALWAYS: (8, 0), "sm_86": (8, 6)}
 ARCHES |= {"sm_89": (8, 9), "sm_100a": (10, 0), "sm_120a": (12, 0)}
-EACH = 2  # architectures a kernel and type
+EACH = 2  # of the other architectures a kernel and type
 VARIANTS = [(kernel, dtype) for kernel in LADDER if kernel.source for dtype in kernel.dtypes]
 RUN = [(name, arch) for name in ("tiled", "wmma") for arch in ARCHES]
 
 
 def _pairs() -> list[tuple[Kernel, DType, str]]:
-    """By turns, of the architectures that a kernel and type is for."""
+    """Of the architectures that a kernel and type is for, the others by turns."""
     found = []
     for i, (kernel, dtype) in enumerate(VARIANTS):
         least = max(kernel.min_capability, dtype.min_capability)
         fit = [arch for arch, of in ARCHES.items() if least <= of <= kernel.max_capability]
-        found += [(kernel, dtype, fit[(EACH * i + j) % len(fit)]) for j in range(min(EACH, len(fit)))]
+        others = [arch for arch in fit if arch != ALWAYS]
+        chosen = [others[(EACH * i + j) % len(others)] for j in range(min(EACH, len(others)))]
+        found += [(kernel, dtype, arch) for arch in (*chosen, *({ALWAYS} & {*fit}))]
     return found
 
 
@@ -42,7 +45,7 @@ PAIRS = _pairs()
 )
 def test_every_instruction_is_known(kernel: Kernel, dtype: DType, arch: str) -> None:
     config = kernel.configs[0]
-    ptx = compile_ptx(kernel, config, dtype, arch, cubin_too=arch == "sm_80")  # as tests/test_compile.py does
+    ptx = compile_ptx(kernel, config, dtype, arch)
     machine = Machine(parse(ptx, entry_symbol(kernel, config, dtype, ptx)), "kernel.cu")
     assert len(machine.entry.code) > 50
 

@@ -67,6 +67,7 @@ def findings(kernel: Kernel, device: Device, problem: Problem) -> list[str]:
     return [str(finding) for finding in verify(device, Case(kernel, kernel.dtypes[0], TILES, problem))]
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize(
     ("kernel", "symbol", "instruction"),
     [
@@ -108,6 +109,7 @@ def test_the_closure_holds_the_headers_of_cutlass(cutlass: Path) -> None:
     assert all(path.is_relative_to(cutlass) or path.is_relative_to(HERE) for path in files)
 
 
+@pytest.mark.turns
 def test_a_lost_edge_is_caught(cutlass: Path, emulated: EmulatedDevice, tmp_path: Path) -> None:
     """Also when it is lost in the header."""
     for name in ("cute_sgemm.cu", "views.cuh"):

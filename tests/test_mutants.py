@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 
 from harness.compiler import tools
 from harness.compiler.errors import ToolchainError
-from harness.compiler.nvcc import compile_cubin
+from harness.compiler.nvcc import compile_cubin, compile_ptx
 from harness.devices import DeviceError, NoDevice
 from harness.devices.emulated.device import EmulatedDevice
 from harness.model import Case, Problem
@@ -43,13 +43,6 @@ def _names(mutants: tuple[Mutant, ...]) -> list[str]:
     return [mutant.name for mutant in mutants]
 
 
-def _part() -> tuple[Mutant, ...]:
-    """All, or of three parts the second with ``GEMM_MUTANTS=2/3``: the test command takes another one with
-    each commit, since all take minutes; `nox -s docs` examines all."""
-    number, _, parts = os.environ.get("GEMM_MUTANTS", "1/1").partition("/")
-    return MUTANTS[int(number) - 1 :: int(parts)]
-
-
 def test_names_are_unique_and_classes_many() -> None:
     assert len(set(_names(MUTANTS))) == len(MUTANTS) >= 48
     assert all(mutant.kind and mutant.about and "|" not in mutant.about for mutant in MUTANTS)
@@ -63,13 +56,19 @@ def test_an_edit_that_no_longer_fits_is_told(tmp_path: Path) -> None:
         build(Mutant("rotten", "naive", "", (("no such line", ""),)), tmp_path)
 
 
+@pytest.mark.turns
 @pytest.mark.compile
-@pytest.mark.parametrize("mutant", _part(), ids=lambda mutant: mutant.name)
-def test_a_mutant_compiles_to_another_binary(mutant: Mutant, tmp_path: Path) -> None:
-    """A mutant that the compiler makes the same code of would prove nothing."""
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_compiles_to_other_code(mutant: Mutant, tmp_path: Path) -> None:
+    """A mutant that the compiler makes the same code of would prove nothing: for a wrong one the same PTX,
+    for one that is slower the same binary."""
     case = cases(mutant, build(mutant, tmp_path))[0]
     variant = case.config, case.dtype, "sm_90a"
-    assert compile_cubin(case.kernel, *variant).cubin != compile_cubin(real(mutant), *variant).cubin
+    if mutant.wrong:
+        made = re.sub(r"//.*", "", compile_ptx(case.kernel, *variant))
+        assert made != re.sub(r"//.*", "", compile_ptx(real(mutant), *variant, cubin_too=True))
+    else:
+        assert compile_cubin(case.kernel, *variant).cubin != compile_cubin(real(mutant), *variant).cubin
 
 
 # Without a GPU
@@ -78,9 +77,11 @@ def test_a_mutant_compiles_to_another_binary(mutant: Mutant, tmp_path: Path) -> 
 @pytest.fixture(scope="module")
 def emulated() -> EmulatedDevice:
     try:
-        return open_device()
+        device = open_device()
     except NoDevice as error:
         pytest.skip(str(error))
+    device.cubins = False  # those of wrong ones are not asked for
+    return device
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +89,9 @@ def page() -> list[str]:
     return matrix.FILE.read_text(encoding="utf-8").splitlines()
 
 
+@pytest.mark.turns
 @pytest.mark.compile
-@pytest.mark.parametrize("mutant", _part(), ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_is_caught_without_a_gpu(
     mutant: Mutant, emulated: EmulatedDevice, page: list[str], tmp_path: Path
 ) -> None:
@@ -160,6 +162,7 @@ def test_an_operator_changes_the_code_and_nothing_beside_it() -> None:
         ]
 
 
+@pytest.mark.turns
 @pytest.mark.compile
 @pytest.mark.parametrize("mutant", FOUND[:: max(1, len(FOUND) // 12)], ids=lambda mutant: mutant.name)
 def test_a_generated_mutant_is_caught_again(mutant: Mutant, emulated: EmulatedDevice, tmp_path: Path) -> None:

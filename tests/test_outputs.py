@@ -20,10 +20,12 @@ def emulated_device() -> Iterator[EmulatedDevice]:
         device = open_emulated(ARCH)
     except NoDevice as error:
         pytest.skip(str(error))
+    device.cubins = True  # as tests/test_compile.py needs them
     yield device
     device.close()
 
 
+@pytest.mark.turns
 @pytest.mark.skipif(
     not RECORDED["outputs"], reason="no outputs of a GPU are recorded: python -m tests.outputs"
 )

@@ -22,11 +22,13 @@ def check(launch: Launch) -> None:
     assert launch.right(result.arrays)
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("given", FORMS, ids=lambda given: "-".join(map(str, given)))
 def test_a_form_of_wgmma(given: tuple[Any, ...]) -> None:
     check(form(*given))
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("name", BOXES)
 def test_a_box(name: str) -> None:
     check(box(name))

@@ -63,6 +63,7 @@ PIPELINE = {
 }
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("mistake", PIPELINE)
 def test_a_mistake_in_the_pipeline_is_found(mistake: str) -> None:
     result, right = ran(pipeline(mistake))
@@ -137,6 +138,7 @@ def test_what_is_legal_is_not_reported(kernel: Any, legal: str) -> None:
     assert result.clean, said(result)
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize(("kernel", "mistake"), OTHERS)
 def test_a_mistake_in_the_others_is_found(kernel: Any, mistake: str) -> None:
     result, right = ran(kernel(mistake))

@@ -374,6 +374,7 @@ def a_case(kernel: Kernel) -> Case:
 
 
 @needs_c
+@pytest.mark.turns
 @pytest.mark.parametrize("kernel", [k for k in LADDER if k.compiled], ids=lambda kernel: kernel.name)
 def test_a_kernel_gives_what_it_gives_on_numpy(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     case = a_case(kernel)
@@ -388,6 +389,7 @@ WRONG |= {"syncwarp_before_reading", "overlapping_blocks"}
 
 
 @needs_c
+@pytest.mark.turns
 @pytest.mark.parametrize("mutant", [m for m in MUTANTS if m.name in WRONG], ids=lambda mutant: mutant.name)
 def test_a_broken_kernel_breaks_alike(
     mutant: Mutant, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -52,6 +52,7 @@ def test_every_stage_is_here() -> None:
     assert stages == {kernel.name for kernel in LADDER if kernel.compiled}
 
 
+@pytest.mark.turns
 @pytest.mark.compile
 @pytest.mark.parametrize("name", smallest_tiles())
 @settings(max_examples=25, deadline=None, derandomize=True)
