@@ -18,7 +18,7 @@ from harness.model import (
     Problem,
     Workspace,
 )
-from harness.project.suites import ADVICE, FULL, SMOKE, TIMED_BATCHED, TIMED_GIBIBYTE
+from harness.project.suites import ADVICE, FULL, SMOKE, TIMED_BATCHED, TIMED_GIBIBYTE, Timed
 
 from . import spaces
 from .advised import ADVISED
@@ -591,11 +591,33 @@ LADDER: tuple[Kernel, ...] = (
 
 KERNELS = tuple(replace(kernel, advised=ADVISED.get(kernel.name, ())) for kernel in LADDER)
 
+_SMALL, _MIDDLE, _SQUARE, _RAGGED = (Problem(n, n, n) for n in (1024, 2048, 4096, 4095))
+_FEW = (_SMALL, _MIDDLE, _SQUARE, _RAGGED)
+_SKINNY = Problem(4096, 64, 4096)
+# Of stages that later ones outdo. A slower loop, copy or guard shows with few tiles, with many, and at ragged
+# edges; other sizes repeat that. Metrics and memory counters of all configs are compared without a GPU.
+TIMED_FEW = {
+    # Their configs are in the same order at any size: one that is slower is so at the smallest.
+    **{name: Timed(_FEW, (_SMALL,)) for name in ("strided", "naive", "tiled_unrolled", "rectangular")},
+    "tiled": Timed(_FEW, (_SMALL, _SQUARE)),
+    "vectorized": Timed((*_FEW, _SKINNY), (_SMALL,)),
+    # Small tiles of these win at 1024³, large ones at 4096³.
+    **{
+        name: Timed((*_FEW, _SKINNY), (_SMALL, _SQUARE))
+        for name in ("register", "double_buffered", "async_copy")
+    },
+    # Of small matrices and tall ones it may still be chosen; what is larger than 4096³ is that again.
+    "wmma": Timed(tuple(p for p in FULL.timed if p.flops <= FLOP_4096), (_SQUARE,)),
+    # Its configs differ by the tile alone, which matrices of 32 fill or do not.
+    "batched_small": Timed((*TIMED_BATCHED, *TIMED_GIBIBYTE), TIMED_BATCHED[2:4]),
+}
+
 # The uncoalesced stage would take most of the time of a smoke run.
 SUITES = (
     replace(SMOKE, largest_timed={"strided": 2.0 * 1024**3}),
     replace(
         FULL,
+        timed_few=TIMED_FEW,
         timed_batched=(*TIMED_BATCHED, *TIMED_GIBIBYTE),
         timed_batched_others=(*FULL.timed_batched_others, *TIMED_GIBIBYTE),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from harness.model import Config, DType, Kernel, Problem
 from harness.model.legality import GpuLimits, legal_variants
@@ -90,6 +91,13 @@ _SMALL = 32  # rows or columns of a tile of which the other batches have several
 _MIDDLE = 128  # rows or columns of a tile of which the other problems have several
 
 
+class Timed(NamedTuple):
+    """The problems that the ``default`` config of a kernel is timed on, and the ``others``."""
+
+    default: tuple[Problem, ...]
+    others: tuple[Problem, ...]
+
+
 @dataclass(frozen=True)
 class Suite:
     """A named set of cases.
@@ -97,9 +105,10 @@ class Suite:
     Every kernel is verified on ``verified``, and its default config timed on ``timed``. With ``all_configs``,
     every legal config is verified and the others are timed on ``timed_others``. Batched operations are also
     verified on ``verified_batched``, and timed on ``timed_batched`` and ``timed_batched_others`` instead;
-    integer ones are also verified on ``verified_integer``. ``largest_timed``, FLOP by kernel name, is the
-    suite's own limit in addition to the kernel's. Each problem is restricted to what a kernel can express; if
-    the kernel refuses it, a similar one is verified instead, and it is not timed.
+    integer ones are also verified on ``verified_integer``. ``timed_few`` has the kernels, by name, that are
+    timed on other problems than the rest; ``largest_timed``, FLOP by kernel name, is the suite's own limit in
+    addition to the kernel's. Each problem is restricted to what a kernel can express; if the kernel refuses
+    it, a similar one is verified instead, and it is not timed.
 
     With ``advised``, the advised configs take the place of all others, verified on ``verified`` and timed on
     ``timed``; in the kernel's first dtype, for advice is about shapes.
@@ -110,6 +119,7 @@ class Suite:
     timed: tuple[Problem, ...]
     all_configs: bool = True
     timed_others: tuple[Problem, ...] = ()
+    timed_few: Mapping[str, Timed] = field(default_factory=dict)
     largest_timed: Mapping[str, float] = field(default_factory=dict)
     verified_batched: tuple[Problem, ...] = VERIFIED_BATCHED
     timed_batched: tuple[Problem, ...] = (*TIMED_BATCHED, *TIMED_LARGE_BATCHED)
@@ -138,6 +148,8 @@ class Suite:
         if kernel.chooses:
             return (*self.timed, *(self.timed_batched if kernel.operation.batched else ()))
         default = self.advised or config == kernel.configs[0]
+        if few := self.timed_few.get(kernel.name):
+            return few.default if default else few.others
         if kernel.operation.batched:
             return self.timed_batched if default else self.timed_batched_others
         return self.timed if default else self.timed_others
@@ -164,7 +176,8 @@ class Suite:
             for config, dtype in self.variants(kernel, limits)
             for each in fitted(kernel, config, dtype, self._small_enough(kernel, config), near=False)
         ]
-        every = (*self.timed, *self.timed_others, *self.timed_batched, *self.timed_batched_others)
+        few = [problem for timed in self.timed_few.values() for problem in (*timed.default, *timed.others)]
+        every = (*self.timed, *self.timed_others, *self.timed_batched, *self.timed_batched_others, *few)
         problems = {problem: place for place, problem in reversed(list(enumerate(every)))}
         dtypes = list(dict.fromkeys(dtype for kernel in kernels for dtype in kernel.dtypes))
         return sorted(found, key=lambda e: (problems[e.asked], dtypes.index(e.case.dtype)))

@@ -12,7 +12,8 @@ _ENTRIES = 6
 class Plan:
     """How to time a case.
 
-    ``target_seconds``: device time for the kernel's own rounds, within [``min_rounds``, ``max_rounds``];
+    ``target_seconds``: device time for the kernel's own rounds, in bursts half of it (`duty.device_seconds`),
+    within [``min_rounds``, ``max_rounds``];
     ``l2``: ``cold`` (a buffer of twice the L2 size is written before every round) or ``warm``; ``reference``:
     time cuBLAS alternately with the kernel; ``retries``: the number of batches that may lose rounds to a
     throttled clock, after which ``least_rounds`` valid rounds are sufficient; ``spin``: launch a kernel that

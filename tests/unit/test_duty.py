@@ -10,7 +10,7 @@ import pytest
 
 from harness.devices.cuda.pairing import time_pair
 from harness.reports.wording import message
-from harness.timing.duty import burst, rest
+from harness.timing.duty import burst, device_seconds, rest
 from harness.timing.plan import PairPlan, queued
 from harness.verdicts.evidence import Evidence
 from harness.verdicts.judge import judge
@@ -24,6 +24,11 @@ from tests.unit.simulated import SimulatedDevice
 )
 def test_a_burst_ends_before_the_power_cap_bites(one: float, duty: float, launches: int) -> None:
     assert burst(48, one, duty) == launches
+
+
+def test_bursts_take_half_the_rounds() -> None:
+    assert device_seconds(0.08, 1.0) == 0.08
+    assert device_seconds(0.08, 0.25) == 0.04
 
 
 @pytest.mark.parametrize("duty", [0.1, 0.25, 1.0])

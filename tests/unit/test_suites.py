@@ -26,6 +26,7 @@ from harness.project.suites import (
 from tests.ladder import LADDER, PROJECT, find_kernel, select
 
 H200 = GpuLimits.of((9, 0))
+TIMED_FEW = PROJECT.suites["full"].timed_few
 
 
 @pytest.mark.parametrize("problem", VERIFIED, ids=lambda problem: problem.id)
@@ -83,18 +84,32 @@ def test_full_verifies_every_legal_variant_on_every_problem() -> None:
 
 
 def test_full_times_defaults_everywhere_and_the_others_on_two_problems() -> None:
+    """But for stages that later ones outdo, of which less is timed."""
     cases = select().timed
     for kernel in (kernel for kernel in LADDER if not kernel.chooses):
         batches = (*TIMED_BATCHED, *TIMED_GIBIBYTE)
         problems = batches if kernel.operation.batched else TIMED
-        squares = {Problem(1024, 1024, 1024), Problem(4096, 4096, 4096)}
-        few = {*TIMED_BATCHED[2:4], *TIMED_GIBIBYTE} if kernel.operation.batched else squares
+        squares = (Problem(1024, 1024, 1024), Problem(4096, 4096, 4096))
+        few = (*TIMED_BATCHED[2:4], *TIMED_GIBIBYTE) if kernel.operation.batched else squares
+        problems, few = TIMED_FEW.get(kernel.name, (problems, few))
         fitting = {p for p in problems if p.flops <= kernel.largest_timed}
         for config, dtype in legal_variants(kernel, H200):
             timed = {c.problem for c in cases if (c.kernel, c.config, c.dtype) == (kernel, config, dtype)}
             default = config == kernel.configs[0]
-            assert timed == (fitting if default else few)
+            assert timed == (fitting if default else set(few))
     assert len({case.id for case in cases}) == len(cases)
+
+
+def test_stages_of_which_less_is_timed_are_timed_ragged_and_at_the_size_of_the_ladder() -> None:
+    """Every legal config once, the default one also where edges and few tiles show."""
+    assert TIMED_FEW.keys() < {kernel.name for kernel in LADDER}
+    for name, (default, others) in TIMED_FEW.items():
+        assert others
+        assert set(others) < set(default)
+        if find_kernel(name).operation.batched:
+            assert set(default) == {*TIMED_BATCHED, *TIMED_GIBIBYTE}
+        else:
+            assert {Problem(n, n, n) for n in (1024, 4096, 4095)} < set(default) < set(TIMED)
 
 
 def test_batches_of_a_gibibyte_are_timed_and_chosen_for() -> None:
@@ -140,7 +155,7 @@ def test_slow_kernels_are_spared_the_largest_problems() -> None:
     timed = {(c.kernel.name, c.problem.m) for c in select().timed}
     assert ("strided", 4096) in timed
     assert ("strided", 8192) not in timed
-    assert ("tiled", 8192) in timed
+    assert ("prefetch", 8192) in timed
     smoke = {(c.kernel.name, c.problem.m) for c in select("smoke").timed}
     assert {m for name, m in smoke if name == "strided"} == {1024}
     assert {m for name, m in smoke if name == "naive"} == {1024, 2048, 4095}

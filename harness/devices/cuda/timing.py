@@ -19,7 +19,7 @@ import pycuda.driver as cuda
 from harness.devices import DeviceError
 from harness.devices.cuda.environment import Gpu, Telemetry
 from harness.timing.clocks import clocks, steady
-from harness.timing.duty import burst
+from harness.timing.duty import burst, device_seconds
 from harness.timing.plan import LAUNCHES, Plan, queued
 from harness.timing.throttle import Batch, batches
 
@@ -221,7 +221,8 @@ class Stopwatch:
         self.ready()
         two = self.batch(kernel, reference, 2, plan.l2)
         one = max(float(np.median(two.kernel)), 1e-7)
-        wanted = int(np.clip(plan.target_seconds / one, plan.min_rounds, plan.max_rounds))
+        seconds = device_seconds(plan.target_seconds, plan.duty)
+        wanted = int(np.clip(seconds / one, plan.min_rounds, plan.max_rounds))
         seen, clean = Rounds(), Rounds()
 
         def run(size: int, again: bool) -> Batch | None:
