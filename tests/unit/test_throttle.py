@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from harness.timing.throttle import REST_SECONDS, Batch, batches
+from harness.timing.throttle import REST_SECONDS, Batch, batches, enough
 
 
 def asked(
@@ -60,3 +60,10 @@ def test_after_so_many_retries_it_says_that_there_are_no_more() -> None:
 def test_duty_cycle_rests_after_every_batch(rests: list[float]) -> None:
     asked([0, 0], duty=0.25)
     assert rests == pytest.approx([0.06, 0.06])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "throttled", "launches"), [(47, False, 47), (47, True, 23), (10, True, 7), (5, True, 5)]
+)
+def test_a_throttled_clock_halves_what_is_enough(wanted: int, throttled: bool, launches: int) -> None:
+    assert enough(wanted, 7, throttled) == launches

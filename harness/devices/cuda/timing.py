@@ -21,7 +21,7 @@ from harness.devices.cuda.environment import Gpu, Telemetry
 from harness.timing.clocks import clocks, steady
 from harness.timing.duty import burst, device_seconds
 from harness.timing.plan import LAUNCHES, Plan, queued
-from harness.timing.throttle import Batch, batches
+from harness.timing.throttle import Batch, batches, enough
 
 Enqueue = Callable[[Any], None]
 
@@ -223,18 +223,20 @@ class Stopwatch:
         one = max(float(np.median(two.kernel)), 1e-7)
         seconds = device_seconds(plan.target_seconds, plan.duty)
         wanted = int(np.clip(seconds / one, plan.min_rounds, plan.max_rounds))
-        seen, clean = Rounds(), Rounds()
+        seen, clean, throttled = Rounds(), Rounds(), False
 
         def run(size: int, again: bool) -> Batch | None:
-            nonlocal clean
-            if len(clean.kernel) >= wanted or not again:
+            nonlocal clean, throttled
+            if len(clean.kernel) >= enough(wanted, plan.min_rounds, throttled) or not again:
                 return None
             rounds = min(size, wanted - len(clean.kernel))
             lost = len(clean.kernel) - len(seen.kernel)
             now = self.batch(kernel, reference, rounds, plan.l2)
             seen.add(now)
             clean = seen.at_full_clock()
-            return Batch(rounds, lost + len(seen.kernel) - len(clean.kernel), now.span)
+            batch = Batch(rounds, lost + len(seen.kernel) - len(clean.kernel), now.span)
+            throttled |= batch.throttled
+            return batch
 
         batches(run, burst(queued(parts), two.span / 2, plan.duty), _LEAST, plan.retries + 1, plan.duty)
         return clean, len(seen.kernel) - len(clean.kernel), len(clean.kernel) < plan.least_rounds
