@@ -30,6 +30,7 @@ _INCLUDE = re.compile(
     re.MULTILINE,
 )
 _DIGEST = 32  # hexadecimal digits of SHA-256
+_FOLDER = re.compile(rf"/[0-9a-f]{{{_DIGEST}}}/")
 _COPY = re.compile(rf"[^\s'\"(]*/[0-9a-f]{{{_DIGEST}}}/")
 
 
@@ -207,4 +208,8 @@ def _copies(cache: Path) -> Path:
 
 def readable(text: str) -> str:
     """A compiler's lines or PTX with files named as the kernel's author knows them, not by their copies."""
-    return _COPY.sub("", text)
+    if not _FOLDER.search(text):
+        return text
+    # Most of a PTX names no file, and the longer pattern is slow.
+    lines = text.splitlines(keepends=True)
+    return "".join(_COPY.sub("", line) if _FOLDER.search(line) else line for line in lines)
