@@ -87,7 +87,9 @@ class Tags:
         in_warp = (old != SEVERAL) & (who != SEVERAL) & (old_warp == warp)
         merged = np.where(same, who, np.where(in_warp, SEVERAL_IN_WARP, SEVERAL))
         steps = step[rows * (self._geometry.threads // WARP) + warp]
-        marks.put(cell, epoch[rows], np.where(again, merged, who), warp, steps)
+        # Those of its warp before a step are ordered before whatever comes after this one.
+        joins = again & ~(in_warp & (marks.step[cell] < steps))
+        marks.put(cell, epoch[rows], np.where(joins, merged, who), warp, steps)
         return cell, again
 
     def _row(self, cell: Array) -> Array:

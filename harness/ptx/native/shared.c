@@ -100,8 +100,10 @@ long tag(Array *marks, Array *element, Array *lane, long per, long threads, Arra
         int32_t when = epoch[lanes[i] / threads], now = step[lanes[i] / THREADS_OF_WARP];
         for (long cell = elements[i] * per, end = cell + per; cell < end; cell++) {
             int32_t who = thread;
-            if (joins && m.epoch[cell] == when && m.who[cell] != thread)
-                who = m.who[cell] != SEVERAL && m.warp[cell] == warp ? SEVERAL_IN_WARP : SEVERAL;
+            int own = m.who[cell] != SEVERAL && m.warp[cell] == warp;
+            /* Those of its warp before a step are ordered before whatever comes after this one. */
+            if (joins && m.epoch[cell] == when && m.who[cell] != thread && !(own && m.step[cell] < now))
+                who = own ? SEVERAL_IN_WARP : SEVERAL;
             m.epoch[cell] = when;
             m.who[cell] = who;
             m.warp[cell] = warp;

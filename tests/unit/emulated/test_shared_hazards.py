@@ -242,6 +242,20 @@ def test_a_warp_level_barrier_orders_its_warp_alone(order: str) -> None:
     assert of(f"{WRITE}{order};\n{NEIGHBOUR}{write}") == ["race"]
 
 
+@pytest.mark.parametrize("order", WARP_ORDER)
+@pytest.mark.parametrize("numpy", [False, True])
+def test_reads_before_a_warp_level_barrier_do_not_join_those_after_it(
+    order: str, numpy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lane reads a word that its neighbour read before, and then writes it: nobody reads it meanwhile."""
+    if numpy:
+        monkeypatch.setattr("harness.ptx.memory.shared_memory.library", lambda: None)
+    own = "ld.shared.u32 %r20, [%r12];\nst.shared.u32 [%r12], 7;\n"
+    assert of(f"{WRITE}{order};\n{NEIGHBOUR}{order};\n{own}") == []
+    assert of(f"{WRITE}{order};\n{NEIGHBOUR}{own}") == ["race"]
+    assert of(f"{WRITE}bar.sync 0;\n{FAR}{order};\n{own}") == ["race"]  # the reader is of another warp
+
+
 def test_a_warp_level_barrier_of_one_warp_orders_no_other() -> None:
     first = "setp.ge.u32 %p1, %r1, 32;\n@%p1 bra $SKIP;\nbar.warp.sync -1;\n$SKIP:\n"
     (said,) = hazards(WRITE + first + NEIGHBOUR, CELLS, threads=64)
