@@ -76,7 +76,12 @@ def _blocks(facts: Facts) -> Judged:
         }
         best = max(alone, key=lambda n: alone[n], default=None)
         if best:
-            said = f"`{best}` has 1 block per SM and {percent(alone[best] / most)} of the speed of `{name}`"
+            speed = (
+                "is the fastest"
+                if best == name
+                else f"{percent(alone[best] / most)} of the speed of `{name}`"
+            )
+            said = f"`{best}` has 1 block per SM and {speed}"
             found.append((of.blocks >= 2 and alone[best] < 0.95 * most, f"{gpu.name}: {said}"))
     return together(found)
 
