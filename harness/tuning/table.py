@@ -222,19 +222,27 @@ def _fit(
 ) -> tuple[dict[Variant, float], dict[Problem, float], dict[tuple[Problem, Variant], float]]:
     """What `Block.cost` leaves of each time, as log2 of ns: the part of the variant, of the shape, and the
     rest, by least squares. So a variant measured at few shapes is compared with the others there."""
+    problems, variants = list(by_problem), list(dict.fromkeys(v for of in by_problem.values() for v in of))
+    number = {v: i for i, v in enumerate(variants)}  # hashing a variant takes long
     left = {
-        (p, v): log2(2.0 * p.m * p.n * p.k * p.batch / speed) - block_of(v).cost(p, sms) / (1 << BITS)
-        for p, speeds in by_problem.items()
-        for v, speed in speeds.items()
+        (i, number[v]): log2(2.0 * p.m * p.n * p.k * p.batch / speed) - block_of(v).cost(p, sms) / (1 << BITS)
+        for i, p in enumerate(problems)
+        for v, speed in by_problem[p].items()
     }
-    shapes: dict[Variant, list[Problem]] = {}
-    for p, v in left:
-        shapes.setdefault(v, []).append(p)
-    usual, level = dict.fromkeys(shapes, 0.0), dict.fromkeys(by_problem, 0.0)
+    shapes: list[list[int]] = [[] for _ in variants]
+    columns: list[list[int]] = [[] for _ in problems]
+    for i, v in left:
+        shapes[v].append(i)
+        columns[i].append(v)
+    usual, level = [0.0] * len(variants), [0.0] * len(problems)
     for _ in range(_ROUNDS):
-        usual = {v: sum(left[p, v] - level[p] for p in of) / len(of) for v, of in shapes.items()}
-        level = {p: sum(left[p, v] - usual[v] for v in of) / len(of) for p, of in by_problem.items()}
-    return usual, level, {(p, v): value - usual[v] - level[p] for (p, v), value in left.items()}
+        usual = [sum(left[i, v] - level[i] for i in of) / len(of) for v, of in enumerate(shapes)]
+        level = [sum(left[i, v] - usual[v] for v in of) / len(of) for i, of in enumerate(columns)]
+    return (
+        dict(zip(variants, usual, strict=True)),
+        dict(zip(problems, level, strict=True)),
+        {(problems[i], variants[v]): value - usual[v] - level[i] for (i, v), value in left.items()},
+    )
 
 
 def choose(table: Table, problem: Problem, takes: Callable[[Variant], bool]) -> Found | None:
