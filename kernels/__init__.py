@@ -606,10 +606,11 @@ TIMED_FEW = {
         name: Timed((*_FEW, _SKINNY), (_SMALL, _SQUARE))
         for name in ("register", "double_buffered", "async_copy")
     },
-    # Of small matrices and tall ones it may still be chosen; what is larger than 4096³ is that again.
-    "wmma": Timed(tuple(p for p in FULL.timed if p.flops <= FLOP_4096), (_SQUARE,)),
+    "wmma": Timed((*_FEW, _SKINNY), (_SQUARE,)),
     # Its configs differ by the tile alone, which matrices of 32 fill or do not.
     "batched_small": Timed((*TIMED_BATCHED, *TIMED_GIBIBYTE), TIMED_BATCHED[2:4]),
+    # The tile of the default config is that of matrices of 8, which the others do not fill.
+    "batched_vectors": Timed((*TIMED_BATCHED, *TIMED_GIBIBYTE), (*TIMED_BATCHED[2:4], *TIMED_GIBIBYTE[1:])),
 }
 
 # The uncoalesced stage would take most of the time of a smoke run.

@@ -25,7 +25,7 @@ from harness.project import selection as cases
 from harness.tuning.select import Selector
 
 _FEW = 50  # cases that are checked before other processes have started
-_MOST = 8  # processes that check on one GPU: oracle and copies take longer than the launches
+_MOST = 12  # processes that check on one GPU: oracle and copies take longer than the launches
 _MEMORY = 6 << 10  # MiB of the GPU for each: a context, and what its worker allocates at once
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import signal
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -80,7 +82,8 @@ class Checker:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, self._setup))
-        self._process.start()
+        with _one_thread():
+            self._process.start()
         theirs.close()
         self.works = False
 
@@ -130,6 +133,24 @@ class Checker:
         self._process.join()
         self._pipe.close()
         self._process = None
+
+
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_starting = threading.Lock()
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Processes started meanwhile multiply matrices in one thread each, not in as many as there are cores.
+    NumPy reads it when it is imported, before anything of ours runs there."""
+    with _starting:
+        unset = [name for name in _THREADS if name not in os.environ]
+        os.environ.update(dict.fromkeys(unset, "1"))
+        try:
+            yield
+        finally:
+            for name in unset:
+                del os.environ[name]
 
 
 def close_all(checkers: Sequence[Checker]) -> None:

@@ -73,6 +73,11 @@ def open_nothing(faults: dict[str, str]) -> NoReturn:
     raise SystemExit(3)
 
 
+def open_counted(faults: dict[str, str]) -> NumpyDevice:
+    """Wrong where NumPy may use many threads."""
+    return Faulty({}) if os.environ.get("OPENBLAS_NUM_THREADS") == "1" else open_wrong(60.0, 0)
+
+
 def checker(opens: str = "open_faulty", **faults: str) -> Checker:
     setup = Setup(REPOSITORY / "tests/unit/sample", (faults,), f"tests.unit.test_checkers:{opens}")
     return Checker(Board(0, SimulatedDevice()), setup)
@@ -92,6 +97,14 @@ def test_results_are_those_of_this_process(checkers: list[Checker]) -> None:
     for case in CASES:
         assert one.check(case) == check(Faulty({sizes(CASES[1]): "wrong"}), case)
     assert one.check(CASES[1]).findings
+
+
+def test_a_process_multiplies_in_one_thread(checkers: list[Checker], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    one = checker("open_counted")
+    checkers.append(one)
+    assert str(one.check(CASES[0]).outcome.kind) == "PASS"
+    assert "OPENBLAS_NUM_THREADS" not in os.environ
 
 
 def test_a_process_that_dies_costs_one_case(checkers: list[Checker]) -> None:

@@ -340,7 +340,14 @@ def test_what_does_not_compile_is_not_given_to_a_process(rig: Rig, monkeypatch: 
 
 @pytest.mark.parametrize(
     ("cores", "mib", "count"),
-    [(16, [143771], 8), (16, [81559, 81559], 4), (64, [24576], 4), (2, [143771], 2), (16, [8192], 2)],
+    [
+        (16, [143771], 8),
+        (64, [143771], 12),
+        (16, [81559, 81559], 4),
+        (64, [24576], 4),
+        (2, [143771], 2),
+        (16, [8192], 2),
+    ],
 )
 def test_processes_have_cores_and_memory(
     monkeypatch: pytest.MonkeyPatch, cores: int, mib: list[int], count: int

@@ -63,7 +63,8 @@ def test_duty_cycle_rests_after_every_batch(rests: list[float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "throttled", "launches"), [(47, False, 47), (47, True, 23), (10, True, 7), (5, True, 5)]
+    ("wanted", "throttled", "launches"),
+    [(47, False, 43), (7, False, 7), (47, True, 23), (10, True, 7), (5, True, 5)],
 )
 def test_a_throttled_clock_halves_what_is_enough(wanted: int, throttled: bool, launches: int) -> None:
     assert enough(wanted, 7, throttled) == launches

@@ -100,7 +100,8 @@ class Checks:
         of = data.work.storages
         got = self._product([(at["C"], of["C"])], x)
         want = p.alpha * self._product([(at["A"], of["A"]), (at["B"], of["B"])], x)
-        want += p.beta * _OLD * np.repeat(x.reshape(p.batch, p.n).sum(axis=1), p.m)
+        if p.beta:
+            want += p.beta * _OLD * np.repeat(x.reshape(p.batch, p.n).sum(axis=1), p.m)
         wrong = np.flatnonzero(~(got == want))
         if wrong.size:
             raise DeviceError("WRONG", self._explain(name, data, int(wrong[0]), wrong.size))

@@ -135,7 +135,13 @@ class TimedData:
         return rows * columns
 
 
-def _pool(kind: str, dtype: DType, depth: int, rng: np.random.Generator) -> Array:
+def _share(depth: int) -> float:
+    """Of numbers that are not 0 in a sparse matrix, so that sums of ``depth`` products stay exact: 512 to
+    1024 of them. A power of two, since the pool of each share takes a tenth of a second."""
+    return min(0.5, float(2.0 ** np.ceil(np.log2(512 / max(1, depth)))))
+
+
+def _pool(kind: str, dtype: DType, share: float, rng: np.random.Generator) -> Array:
     """Random numbers on the grid of the dtype: ``normal``; ``odd`` and ``sparse``, whose products are probes;
     ``added``, small integers of the output's type. Integer dtypes multiply any integer."""
     if kind == "added":
@@ -147,7 +153,7 @@ def _pool(kind: str, dtype: DType, depth: int, rng: np.random.Generator) -> Arra
     elif kind == "odd":
         values = odd(rng, _PERIOD, dtype, 1 if dtype.adds_in_f16 else 1 << 12)
     else:
-        values = sparse(rng, _PERIOD, min(0.5, 512 / max(1, depth)))
+        values = sparse(rng, _PERIOD, share)
     return values.astype(dtype.storage)
 
 
@@ -178,7 +184,7 @@ class TimedDataArena:
         self._base = cuda.mem_alloc(self._size)
         self._large: Any = None  # for a problem that it does not hold, which shall not move the others
         self._large_size = 0
-        self._pools: dict[tuple[str, str, int], Array] = {}
+        self._pools: dict[tuple[str, str, float], Array] = {}
         self._last: TimedData | None = None
 
     def _of_size(self, size: int) -> int:
@@ -192,10 +198,11 @@ class TimedDataArena:
         return int(self._large)
 
     def _get_pool(self, kind: str, dtype: DType, depth: int) -> Array:
-        key = (kind, dtype.name, depth if kind == "sparse" else 0)
+        share = _share(depth) if kind == "sparse" else 0.0
+        key = (kind, dtype.name, share)
         if key not in self._pools:
-            seed = sum(map(ord, kind)) + depth
-            self._pools[key] = _pool(kind, dtype, depth, np.random.default_rng(seed))
+            seed = sum(map(ord, kind))
+            self._pools[key] = _pool(kind, dtype, share, np.random.default_rng(seed))
         return self._pools[key]
 
     def _cut(self, sizes: list[int]) -> list[int]:
