@@ -52,13 +52,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         pool.submit(_quietly, job)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_unconfigure() -> None:
+    gc.freeze()  # pytest looks for garbage at the end, for two seconds
+
+
 def _seldom_collect(config: pytest.Config) -> None:
     """A kernel made ready is 100 000 objects, and they stay: to look through them for garbage again and again
     takes a sixth of the time of a check."""
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)
-    config.add_cleanup(gc.unfreeze)
     config.add_cleanup(lambda: gc.set_threshold(*before))
 
 

@@ -157,6 +157,9 @@ class Kernel:
         """Whether it has a source of its own."""
         return self.source is not None
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.entry))  # a key in many places: not of all configs each time
+
     @property
     def declared(self) -> tuple[Config, ...]:
         """All its configs, each once."""

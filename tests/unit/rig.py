@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import os
@@ -158,11 +159,13 @@ def _apart(root: Path) -> Iterator[io.StringIO]:
     for name in ("tests.test_performance", "tests.test_kernels"):
         sys.modules.pop(name, None)
     os.chdir(root)
+    gc.freeze()  # at its end pytest looks for garbage: not in all that this process holds
     try:
         with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # The run's own summary has them.
             yield text
     finally:
+        gc.unfreeze()
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(environment)
