@@ -130,23 +130,25 @@ def variants(session: Session, names: Collection[str]) -> dict[Gpu, list[Case]]:
     return {gpu: list(each.values()) for gpu, each in found.items()}
 
 
+def start(session: Session) -> None:
+    """Starts the processes that time, while tests are collected and PTX is compiled."""
+    for board in session.boards:
+        session.warming.append(threading.Thread(target=lambda b: b.works, args=(board,), daemon=True))
+        session.warming[-1].start()
+
+
 def warm_up(session: Session, to_verify: int) -> None:
-    """Starts the processes that check, unless there are few cases, and those that time, but the first GPU's,
-    which compiles meanwhile. Under a sanitizer, whose report is one process's, this process checks."""
+    """Starts the processes that check, unless there are few cases. Under a sanitizer, whose report is one
+    process's, this process checks."""
     numbered = all(hasattr(board.gpu, "index") for board in session.boards)
     if to_verify > _FEW and numbered and not os.environ.get(EXACT):
-        root, count = (
-            session.project.root,
-            _processes([board.gpu.info.memory_mib for board in session.boards]),
-        )
+        root, infos = session.project.root, [board.gpu.info for board in session.boards]
+        count = _processes([info.memory_mib for info in infos])
         each = [(b, Setup(root, (b.gpu.time_limit, b.number))) for b in session.boards]  # type: ignore[attr-defined]
         session.checkers = [Checker(board, setup) for _ in range(count) for board, setup in each]
         atexit.register(close_all, session.checkers)  # Python waits for them at its end.
         for checker in session.checkers:
             checker.start()
-    for board in session.boards[1:]:
-        session.warming.append(threading.Thread(target=lambda b: b.works, args=(board,), daemon=True))
-        session.warming[-1].start()
 
 
 def _processes(mib: Sequence[int]) -> int:

@@ -125,6 +125,8 @@ def open_session(config: pytest.Config) -> Session:
         what = ", ".join(config.option.kernel) or "what is selected"
         raise pytest.UsageError(f"no GPU ({session.no_gpu}), and {what} has no PTX to execute")
     if not (config.option.collectonly or config.option.list_cases):
+        if not getattr(config.option, "numprocesses", None):  # each of pytest-xdist's processes has its own
+            gpus.start(session)
         gpus.choose_baselines(config, session)
     return session
 

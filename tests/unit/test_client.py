@@ -111,6 +111,16 @@ def test_starting_does_not_count_as_hanging(device: CudaDevice, monkeypatch: pyt
     worker_of(device)
 
 
+def test_a_worker_that_is_started_ahead_is_the_one_that_answers(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_serve", serve_late)
+    with ThreadPoolExecutor(1) as ahead:
+        started: Any = ahead.submit(device.facts)
+        time.sleep(LATE / 4)
+        assert worker_of(device) == started.result()
+
+
 def test_a_hang_in_a_fresh_worker_costs_the_case_s_own_limit(device: CudaDevice) -> None:
     device.time_limit = 0.3
     with pytest.raises(DeviceError, match=r"no answer within 0\.3 s") as failed:

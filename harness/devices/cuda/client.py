@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -76,6 +77,7 @@ class CudaDevice:
         self.index = index
         self._visible_as = None if index is None else self.gpu.visible_as
         self._abandoned = False
+        self._asking = threading.RLock()  # its worker may be started ahead of the first question
         self._process: Any = None
         self._pipe: Any = None
         self._failed_builds: dict[str, str] = {}
@@ -125,23 +127,25 @@ class CudaDevice:
         self._failed_builds, self._signatures = other._failed_builds, other._signatures
 
     def close(self) -> None:
-        if self._process is not None:
-            try:
-                self._pipe.send(Request("stop"))
-                self._process.join(20)
-            except (OSError, ValueError):
-                pass
-            self._kill()
+        with self._asking:
+            if self._process is not None:
+                try:
+                    self._pipe.send(Request("stop"))
+                    self._process.join(20)
+                except (OSError, ValueError):
+                    pass
+                self._kill()
 
     def _ask(self, request: Request, limit: float | None = None) -> Any:
         name = request.builds[-1].name if len(request.builds) == 1 or request.pair else request.what
-        if self._abandoned:
-            raise DeviceError("WORKER_DIED", f"{name}: the run has ended")
-        if self._process is None:
-            self._start(name)
-        limit = limit or self.time_limit
-        late = f"no answer within {limit:g} s: the kernel hangs; its worker was killed"
-        return self._exchange(request, name, limit, "HANG", late)
+        with self._asking:
+            if self._abandoned:
+                raise DeviceError("WORKER_DIED", f"{name}: the run has ended")
+            if self._process is None:
+                self._start(name)
+            limit = limit or self.time_limit
+            late = f"no answer within {limit:g} s: the kernel hangs; its worker was killed"
+            return self._exchange(request, name, limit, "HANG", late)
 
     def _exchange(self, request: Request, name: str, limit: float, code: str, late: str) -> Any:
         """The worker's answer. Raises DeviceError, which begins with ``name``; if there is no answer in time,
