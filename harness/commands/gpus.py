@@ -144,7 +144,7 @@ def warm_up(session: Session, to_verify: int) -> None:
     if to_verify > _FEW and numbered and not os.environ.get(EXACT):
         root, infos = session.project.root, [board.gpu.info for board in session.boards]
         count = _processes([info.memory_mib for info in infos])
-        each = [(b, Setup(root, (b.gpu.time_limit, b.number))) for b in session.boards]  # type: ignore[attr-defined]
+        each = [(b, Setup(root, (b.gpu.time_limit, b.gpu.index))) for b in session.boards]  # type: ignore[attr-defined]
         session.checkers = [Checker(board, setup) for _ in range(count) for board, setup in each]
         atexit.register(close_all, session.checkers)  # Python waits for them at its end.
         for checker in session.checkers:

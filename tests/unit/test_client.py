@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,11 +12,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from harness.devices import DeviceError
 from harness.devices.cuda import client
 from harness.devices.cuda.client import CudaDevice
+from harness.devices.cuda.protocol import Build
+from harness.oracle import make_inputs
 from harness.timing.plan import PairPlan
 from tests.unit import synthetic
 from tests.unit.fake_worker import LATE, die, plan, refuse, serve, serve_late
@@ -283,3 +287,27 @@ def test_what_one_gpu_compiled_another_of_its_kind_knows(
         other.time(OTHER, plan(""))
     assert refused.value.code == "COMPILE_ERROR"
     other.close()
+
+
+def test_a_series_is_one_request_with_each_operand_once(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its launches, with the inputs of each, are in their order."""
+    asked: list[Any] = []
+    monkeypatch.setattr(device, "_build", lambda case: Build.of(case, (9, 0)))
+
+    def ask(request: Any) -> list[Any]:
+        asked.append(request)
+        return [*range(5)]
+
+    monkeypatch.setattr(device, "_ask", ask)
+    inputs = make_inputs(CASE.kernel.operation, CASE.problem, CASE.dtype, "exact")
+    cases = [replace(CASE, problem=replace(CASE.problem, alpha=float(number))) for number in range(5)]
+    outputs: list[Any] = list(device.run_series(cases, [inputs] * 5))
+    assert outputs == [0, 1, 2, 3, 4]
+    (request,) = asked
+    assert [work.problem.alpha for work in request.works] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    received = pickle.loads(pickle.dumps(request))
+    assert len({id(given["A"]) for given in received.inputs}) == 1
+    for name, array in inputs.items():
+        np.testing.assert_array_equal(received.inputs[4][name], array)
