@@ -1,4 +1,4 @@
-"""Every kernel variant of the suite is right on every problem of the suite, on whichever device there is."""
+"""Every kernel variant of the suite is right on the problems of the suite, on whichever device there is."""
 
 from harness.commands import judged
 

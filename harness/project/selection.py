@@ -16,7 +16,7 @@ from harness.model.legality import GpuLimits, legal_variants, refusals
 from harness.project.fitting import Fitted, choosable, exactly
 from harness.project.loader import Project
 from harness.project.names import find_config, find_kernel, find_suite, near_text, nothing_fits, unknown
-from harness.project.suites import SPARSE, SPARSE_BATCHED, SPARSE_DEEP, Suite
+from harness.project.suites import SPARSE, SPARSE_BATCHED, SPARSE_DEEP, Suite, first_of_each_tile
 
 Variant = tuple[Kernel, Config, DType]
 
@@ -117,7 +117,7 @@ def select(
         # A problem with zero FLOP has a result to verify, but no speed.
         verify, timed = _on(verify, problems), _on(timed, [p for p in problems if p.flops])
     elif emulated:
-        verify += [each for each in _on(verify, [SPARSE, SPARSE_BATCHED, SPARSE_DEEP]) if each.runs]
+        verify += _far_apart(verify)
     verify = list(choosable(verify, project.kernels, limits, timed=False))
     timed = list(choosable(timed, project.kernels, limits, timed=True))
     if not problems:
@@ -184,6 +184,16 @@ def fitting(expression: str) -> Callable[[str], bool]:
         return bool(compiled.evaluate(has))
 
     return fits
+
+
+def _far_apart(found: Sequence[Fitted]) -> list[Fitted]:
+    """The problems with rows far apart, of the first variants of each tile."""
+    variants: dict[Kernel, list[tuple[Config, DType]]] = {}
+    for case in (each.case for each in found):
+        variants.setdefault(case.kernel, []).append((case.config, case.dtype))
+    first = {kernel: first_of_each_tile(kernel, of) for kernel, of in variants.items()}
+    few = [each for each in found if (each.case.config, each.case.dtype) in first[each.case.kernel]]
+    return [each for each in _on(few, [SPARSE, SPARSE_BATCHED, SPARSE_DEEP]) if each.runs]
 
 
 def _on(found: Iterable[Fitted], problems: Sequence[Problem]) -> list[Fitted]:

@@ -88,6 +88,8 @@ VERIFIED_INTEGER = (Problem(3, 5, 2113),)
 
 _LARGE = 2**20  # FLOP
 _SMALL = 32  # rows or columns of a tile of which the other batches have several
+# Parameters that do not decide which elements a block computes, or in which steps.
+_WITHIN_A_TILE = ("PADDING", "STAGES", "THREAD_TILE", "WARP_TILE")
 _MIDDLE = 128  # rows or columns of a tile of which the other problems have several
 
 
@@ -159,12 +161,18 @@ class Suite:
     ) -> Iterator[Fitted]:
         """What to verify on such a GPU, or ``emulated``, in the order of the kernels; and what is refused."""
         for kernel in kernels:
-            for config, dtype in self.variants(kernel, limits):
+            variants = self.variants(kernel, limits)
+            first = first_of_each_tile(kernel, variants)
+            for config, dtype in variants:
                 problems: Sequence[Problem] = self.verified_of(kernel, dtype)
                 if emulated:
                     rows, columns = kernel.shape_of(config, dtype).tile
-                    default = config == kernel.configs[0]
+                    all_of_them = (config, dtype) in first
+                    default = all_of_them and config == kernel.configs[0]
                     problems = _for_an_interpreter(problems, rows, columns, default, kernel.operation.batched)
+                    if not all_of_them:
+                        few = {*VERIFIED_SMOKE, *self.verified_batched, *self.verified_integer}
+                        problems = [p for p in problems if p not in VERIFIED or p in few]
                 yield from fitted(kernel, config, dtype, problems, near=True)
 
     def time(self, kernels: Sequence[Kernel], limits: GpuLimits) -> list[Fitted]:
@@ -185,6 +193,19 @@ class Suite:
     def _small_enough(self, kernel: Kernel, config: Config) -> list[Problem]:
         most = min(kernel.largest_timed, self.largest_timed.get(kernel.name, float("inf")))
         return [problem for problem in self.timed_of(kernel, config) if problem.flops <= most]
+
+
+def first_of_each_tile(kernel: Kernel, variants: Iterable[tuple[Config, DType]]) -> set[tuple[Config, DType]]:
+    """Of the variants of a kernel whose blocks compute the same elements in the same steps with as many
+    threads, such as those of two paddings or of F16 and BF16, the first: what is in the place of what shows
+    in one of them, so that the interpreter gets only some problems of the others."""
+    first: dict[object, tuple[Config, DType]] = {}
+    for config, dtype in variants:
+        shape = kernel.shape_of(config, dtype)
+        rest = {name: value for name, value in config.items() if not name.startswith(_WITHIN_A_TILE)}
+        same = (shape.tile, shape.threads, shape.batch, dtype.storage.itemsize, *sorted(rest.items()))
+        first.setdefault(same, (config, dtype))
+    return set(first.values())
 
 
 def _for_an_interpreter(

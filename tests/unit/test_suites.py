@@ -10,10 +10,12 @@ import pytest
 from harness.model import Config, Problem, find_problem
 from harness.model.legality import GpuLimits, legal_variants, refusals
 from harness.project.names import find_config, find_suite
-from harness.project.selection import illegal
+from harness.project.selection import Choice, illegal
+from harness.project.selection import select as select_cases
 from harness.project.suites import (
     DEEP,
     DEEP_BATCHED,
+    SPARSE,
     TALL,
     TIMED,
     TIMED_BATCHED,
@@ -22,6 +24,7 @@ from harness.project.suites import (
     VERIFIED_BATCHED,
     VERIFIED_SMOKE,
     WHOLE,
+    first_of_each_tile,
 )
 from tests.ladder import LADDER, PROJECT, find_kernel, select
 
@@ -134,6 +137,32 @@ def test_an_interpreter_is_spared_large_problems_of_a_batched_kernel_without_a_b
     assert set(VERIFIED) - {WHOLE, TALL, DEEP} < tiled
 
 
+def test_an_interpreter_gets_some_problems_of_variants_that_differ_within_a_tile_alone() -> None:
+    found: dict[tuple[str, str], set[Problem]] = {}
+    for case in select_cases(PROJECT, Choice(), (9, 0), emulated=True).verify:
+        found.setdefault((f"{case.kernel.name}-{case.config.label}", case.dtype.name), set()).add(
+            case.problem
+        )
+    every = set(VERIFIED) - {WHOLE, TALL, DEEP} | {SPARSE}
+    some = set(VERIFIED_SMOKE) - {WHOLE}
+    for size, wide in ((32, 64), (16, 32), (8, 16)):
+        assert found[f"tiled-tile{size}-pad0", "f32"] > every
+        assert found[f"tiled-tile{size}-pad1", "f32"] == some | {Problem(size, wide, WHOLE.k // 2)}
+    for name in ("wmma-tile64x64x32-warp32x32", "mma_sync-tile64x64x32-warp32x32-stages3"):
+        assert found[name, "f16"] > every
+        assert found[name, "tf32"] > every
+        assert found[name, "bf16"] == some | {Problem(64, 128, WHOLE.k // 2)}
+    single = {variant: problems for variant, problems in found.items() if "batched" not in variant[0]}
+    assert all(problems > some for problems in single.values())
+
+
+def test_variants_of_other_tiles_threads_or_parameters_get_all() -> None:
+    for name in ("rectangular", "prefetch", "split_k", "lean_loop", "stream_k", "batched_vectors", "tf32x3"):
+        kernel = find_kernel(name)
+        variants = legal_variants(kernel, H200)
+        assert first_of_each_tile(kernel, variants) == set(variants)
+
+
 def test_an_interpreter_gets_whole_tiles_of_each_config_and_many_along_m_of_the_first() -> None:
     kernels = [kernel for kernel in LADDER if kernel.compiled and not kernel.operation.batched]
     cases = [each.case for each in PROJECT.suites["full"].verify(kernels, H200, emulated=True)]
@@ -148,7 +177,7 @@ def test_an_interpreter_gets_whole_tiles_of_each_config_and_many_along_m_of_the_
             assert bool(deep) is (max(rows, columns) > 128)
             assert all(p.m > rows and p.n > columns for p in deep)
             tall = [p for p in found if p.m > 8 * rows and p.n == min(137, columns + 9) and p.k == TALL.k]
-            assert bool(tall) is (config == kernel.configs[0])
+            assert bool(tall) is (config == kernel.configs[0] and dtype.name != "bf16")
 
 
 def test_slow_kernels_are_spared_the_largest_problems() -> None:
