@@ -65,23 +65,6 @@ class Result:
         return self.measurement is not None and self.verdict.gflops is not None
 
 
-def run(
-    device: TimingDevice,
-    case: Case,
-    baseline: Baseline | None,
-    policy: Policy,
-    plan: Plan,
-    now: Callable[[], Mapping[str, Any]] = dict,
-    against: PairsWithBaseline | None = None,
-    busy: Callable[[], Sequence[str]] = tuple,
-    says: Callable[[str], None] = lambda what: None,
-) -> Result:
-    """`run_all` for one case."""
-    found: list[Result] = []
-    run_all(device, [case], found.append, baseline, policy, plan, now, against, busy, says)
-    return found[0]
-
-
 def run_all(
     device: TimingDevice,
     cases: Iterable[Case],

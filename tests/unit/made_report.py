@@ -24,7 +24,6 @@ from harness.gate.compare import compare
 from harness.gate.document import document
 from harness.gate.pairs import Pair
 from harness.gate.record import extra_info
-from harness.gate.timed import run as timed
 from harness.model import F32, Case, Config, Resources
 from harness.project.commit import Commit, Tree
 from harness.timing.looks import Rule
@@ -38,6 +37,7 @@ from harness.verdicts.vocabulary import Policy, VerdictKind
 from tests.ladder import LADDER, PROJECT
 from tests.unit import synthetic
 from tests.unit.simulated import SimulatedDevice
+from tests.unit.way import judged_alone
 
 CUBE = synthetic.CUBE
 COMPILED = [kernel for kernel in LADDER if kernel.compiled]
@@ -112,7 +112,7 @@ def run(baseline: Baseline) -> dict[str, Any]:
     made["commit_info"] = dict(baseline.commit_info)
     made[UNUSABLE], device = [], Planted(baseline)
     for case in cases(baseline):
-        result = timed(device, case, baseline, Policy(), Plan(), dict, Pairs(slower))
+        result = judged_alone(device, case, baseline, Policy(), Plan(), dict, Pairs(slower))
         info = extra_info(result)
         if result.measurement is None:
             made[UNUSABLE].append(info)

@@ -11,7 +11,6 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from harness.baselines import Baseline
 from harness.devices import DeviceError
-from harness.gate import timed as gate
 from harness.gate.record import SampleClock, extra_info
 from harness.model import Case
 from harness.reports.wording import message
@@ -19,6 +18,7 @@ from harness.timing.measurement import Measurement
 from harness.timing.plan import Plan
 from harness.verdicts.vocabulary import Policy, VerdictKind
 from tests.unit import synthetic
+from tests.unit.way import judged_alone
 
 CASE = synthetic.case()
 PLAN = Plan()
@@ -57,7 +57,7 @@ def judged(
 ) -> tuple[Any, list[str]]:
     """The result, and what was asked of the device."""
     device = Answers(*answers)
-    return gate.run(device, CASE, baseline, Policy(), PLAN), device.asked
+    return judged_alone(device, CASE, baseline, Policy(), PLAN), device.asked
 
 
 def test_fine_case_is_timed_once() -> None:
@@ -110,7 +110,7 @@ def test_only_device_errors_are_verdicts() -> None:
             raise KeyError("a bug of the harness")
 
     with pytest.raises(KeyError):
-        gate.run(Buggy(), CASE, BASELINE, Policy(), PLAN)
+        judged_alone(Buggy(), CASE, BASELINE, Policy(), PLAN)
 
 
 @pytest.mark.parametrize(

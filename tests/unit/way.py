@@ -25,6 +25,13 @@ GPU = (9, 0)
 MACHINE = {"driver": "999.1", "nvcc": "13.0.88", "power_limit_w": 700.0, "ecc": True}
 
 
+def judged_alone(device: Any, case: Case, *rest: Any) -> gate.Result:
+    """What comes of one case; ``rest`` as for ``gate.run_all``, from the baseline on."""
+    found: list[gate.Result] = []
+    gate.run_all(device, [case], found.append, *rest)
+    return found[0]
+
+
 def entry_of(case: Case, repo: Repo, **more: Any) -> BaselineEntry:
     entry = synthetic.entry(case, 1e-3)
     known = {
@@ -68,7 +75,7 @@ class Way:
         try:
             pairing = against if self.pairing else None
             timed = _Timed(self)
-            result = gate.run(
+            result = judged_alone(
                 timed, case, baseline, self.policy, Plan(), lambda: self.machine, pairing, self.busy
             )
         finally:
