@@ -22,10 +22,9 @@ VERIFIED_SMOKE: tuple[Problem, ...] = (
     # Several tiles and every edge.
     Problem(137, 131, 45, alpha=-1, beta=3, lda=256, ldb=140, ldc=144, starts=(4, 1, 0)),
     Problem(37, 29, 0, beta=2),  # K = 0: C is only scaled
-    Problem(
-        258, 260, 10, alpha=2, beta=1, lda=16, ldb=1024, ldc=1024, starts=(0, 4, 4)
-    ),  # A alone is aligned
-    Problem(33, 12, 264, beta=-1, lda=266, ldb=16, ldc=24, starts=(0, 0, 4)),  # many steps along K
+    # Whole along M and K, rows aligned: fast paths along N, where the last tile is not whole.
+    Problem(256, 36, 32, alpha=2, lda=40, ldb=48),
+    Problem(33, 12, 264, beta=1, lda=266, ldb=16, ldc=24, starts=(0, 0, 4)),  # many steps along K
     Problem(7, 5, 9, alpha=3, beta=-1, lda=11, ldb=7, ldc=9),  # odd leading dimensions
 )
 VERIFIED: tuple[Problem, ...] = (
@@ -37,7 +36,7 @@ VERIFIED: tuple[Problem, ...] = (
     # One size is large, or a leading dimension: guards and tests for whole tiles by the wrong one.
     Problem(256, 10, 5, beta=1, lda=256, ldb=10, ldc=12),
     Problem(256, 12, 9, alpha=2, lda=11, ldb=512, ldc=512, starts=(0, 0, 2)),
-    Problem(5, 256, 12, beta=2, lda=18, ldb=257, ldc=512, starts=(4, 0, 1)),
+    Problem(5, 256, 12, beta=2, lda=20, ldb=257, ldc=512, starts=(4, 0, 1)),
     Problem(33, 256, 9, lda=11, ldb=264, ldc=256, starts=(0, 2, 0)),
     Problem(12, 36, 256, alpha=-1, beta=1, lda=260, ldb=36, ldc=256, starts=(4, 0, 0)),
     Problem(10, 6, 33, alpha=2, lda=512, ldb=7, ldc=7),

@@ -26,7 +26,7 @@ def test_no_pair_of_quantities_is_left_unseparated(tile: Tile) -> None:
     ("problem", "lost"),
     [
         (Problem(261, 6, 41, beta=1, lda=2**30 + 4, ldb=2**30 + 8, ldc=2**30 + 12), "offset of a tile of B"),
-        (Problem(10, 6, 33, alpha=2, lda=512, ldb=7, ldc=7), "A differs from the others"),
+        (Problem(5, 256, 12, beta=2, lda=20, ldb=257, ldc=512, starts=(4, 0, 1)), "B's rows are aligned"),
         (Problem(132, 36, 5, lda=5, ldb=48, ldc=42, starts=(4, 4, 0)), "C's rows are aligned"),
         (Problem(127, 37, 1, alpha=3, beta=1, lda=12, ldb=37, ldc=256, starts=(0, 4, 0)), "one step"),
     ],
