@@ -18,6 +18,7 @@ from harness.model import (
     Problem,
     Workspace,
 )
+from harness.model.kernel import variant_name
 from harness.project.suites import ADVICE, FULL, SMOKE, TIMED_BATCHED, TIMED_GIBIBYTE, Timed
 
 from . import spaces
@@ -290,6 +291,16 @@ def _mma(tile: tuple[int, int, int], warp: tuple[int, int], stages: int) -> Conf
     )
 
 
+# Measured best at the shapes of _AT, on an H200.
+SPLIT_TALL = Config(TILE_M=128, TILE_N=64, TILE_K=16, THREAD_TILE_M=8, THREAD_TILE_N=4, SPLIT=8)
+SPLIT_FLAT = Config(TILE_M=16, TILE_N=64, TILE_K=16, THREAD_TILE_M=4, THREAD_TILE_N=4, SPLIT=8)
+LEAN_THOUSAND = Config(**_warp((64, 128, 32), (64, 64), (16, 8), stages=2), SLICES=4)
+LEAN_NARROW = Config(**_warp((32, 64, 32), (32, 64), (8, 8), stages=4), SLICES=4)
+LEAN_SMALL = Config(**_warp((32, 32, 32), (32, 32), (8, 4), stages=3), SLICES=4)
+STREAM_WIDE = Config(**_warp((128, 256, 8), (64, 64), (16, 8), stages=3), SLICES=1, BLOCKS=132)
+STREAM_PAIRS = Config(**_warp((128, 128, 8), (64, 64), (16, 8), stages=4), SLICES=1, BLOCKS=264)
+STREAM_NARROW = Config(**_warp((32, 64, 32), (32, 32), (8, 4), stages=3), SLICES=4, BLOCKS=264)
+
 LADDER: tuple[Kernel, ...] = (
     Kernel(
         name="strided",
@@ -481,8 +492,8 @@ LADDER: tuple[Kernel, ...] = (
         configs=(
             *(Config(**_tile(64, 16, 4, 4), SPLIT=split) for split in (4, 2)),
             Config(**_tile(32, 32, 4, 4), SPLIT=8),
-            Config(TILE_M=128, TILE_N=64, TILE_K=16, THREAD_TILE_M=8, THREAD_TILE_N=4, SPLIT=8),
-            Config(TILE_M=16, TILE_N=64, TILE_K=16, THREAD_TILE_M=4, THREAD_TILE_N=4, SPLIT=8),
+            SPLIT_TALL,
+            SPLIT_FLAT,
         ),
         shape=_split_tile,
         space=spaces.SPLIT_K,
@@ -496,8 +507,9 @@ LADDER: tuple[Kernel, ...] = (
         dtypes=(F32,),
         configs=(
             Config(**_warp((128, 256, 8), (64, 64), (16, 8), stages=3), SLICES=1),
-            Config(**_warp((64, 128, 32), (64, 64), (16, 8), stages=2), SLICES=4),  # for 1000³ on an H200
-            Config(**_warp((32, 32, 32), (32, 32), (8, 4), stages=3), SLICES=4),
+            LEAN_THOUSAND,
+            LEAN_NARROW,
+            LEAN_SMALL,
         ),
         shape=_lean_tile,
         space=spaces.LEAN_LOOP,
@@ -509,11 +521,7 @@ LADDER: tuple[Kernel, ...] = (
         source=Path("s15_stream_k.cu"),
         entry="gemm_stream_k",
         dtypes=(F32,),
-        configs=(
-            Config(**_warp((128, 256, 8), (64, 64), (16, 8), stages=3), SLICES=1, BLOCKS=132),
-            Config(**_warp((128, 128, 8), (64, 64), (16, 8), stages=4), SLICES=1, BLOCKS=264),  # for 4097³
-            Config(**_warp((32, 32, 32), (32, 32), (8, 4), stages=3), SLICES=4, BLOCKS=132),
-        ),
+        configs=(STREAM_WIDE, STREAM_PAIRS, STREAM_NARROW),
         shape=_stream_tile,
         space=spaces.STREAM_K,
         grid=_as_many_blocks,
@@ -613,6 +621,37 @@ TIMED_FEW = {
     "batched_vectors": Timed((*TIMED_BATCHED, *TIMED_GIBIBYTE), (*TIMED_BATCHED[2:4], *TIMED_GIBIBYTE[1:])),
 }
 
+# Shapes beside the suite's where a kernel of FP32 is hard pressed: a last wave, edges, long K.
+LONG = (Problem(64, 64, 65536), Problem(256, 256, 65536))
+UNEVEN = (Problem(4096, 8192, 2048), Problem(2049, 4097, 1023))
+SKINNY = (_SKINNY, Problem(16, 8192, 8192))
+
+
+def _square(*sizes: int) -> tuple[Problem, ...]:
+    return tuple(Problem(n, n, n) for n in sizes)
+
+
+# What a config that is not the default of its stage is for: elsewhere it is not timed.
+_AT: tuple[tuple[str, Config, tuple[Problem, ...]], ...] = (
+    ("cublas", Config(), (*FULL.timed, *UNEVEN, *LONG)),
+    ("select", Config(), (*FULL.timed, *UNEVEN, *LONG, *TIMED_BATCHED, *TIMED_GIBIBYTE)),
+    ("split_k", SPLIT_TALL, (_SQUARE, SKINNY[0])),
+    ("split_k", SPLIT_FLAT, (_SMALL, SKINNY[1])),
+    ("lean_loop", LEAN_THOUSAND, _square(1000, 1024)),
+    ("lean_loop", LEAN_NARROW, (*_square(512), *SKINNY)),
+    ("lean_loop", LEAN_SMALL, _square(256)),
+    ("stream_k", STREAM_WIDE, (*FULL.timed, *UNEVEN, LONG[1])),
+    ("stream_k", STREAM_PAIRS, (*_square(4095, 4097), Problem(8205, 5921, 2949), UNEVEN[1])),
+    ("stream_k", STREAM_NARROW, LONG[:1]),
+)
+
+
+def _timed_at() -> dict[str, tuple[Problem, ...]]:
+    """By the variants' names."""
+    of = {kernel.name: kernel for kernel in KERNELS}
+    return {variant_name(of[name], config, F32): problems for name, config, problems in _AT}
+
+
 # The uncoalesced stage would take most of the time of a smoke run.
 SUITES = (
     replace(SMOKE, largest_timed={"strided": 2.0 * 1024**3}),
@@ -621,6 +660,7 @@ SUITES = (
         timed_few=TIMED_FEW,
         timed_batched=(*TIMED_BATCHED, *TIMED_GIBIBYTE),
         timed_batched_others=(*FULL.timed_batched_others, *TIMED_GIBIBYTE),
+        timed_at=_timed_at(),
     ),
     ADVICE,
 )

@@ -8,12 +8,15 @@
 // GROUP       Where many blocks share a tile, the last one of each GROUP adds theirs, and the last group those
 //             of the groups: one block alone would read all slabs. The order of the sums is fixed: the same bits
 //             whoever comes last.
+// Edges       A few rows or columns more than whole tiles would cost as much as whole tiles. They are no tiles:
+//             all blocks share what they need of A and B (strips.cuh).
 // The limit   The FP32 units, and the power that they take.
 // WORKSPACE   Counters first, zero at every launch and reset for the next: one per tile, two per block for the
 //             groups that it begins; then two slabs per block, of arbitrary contents.
 // Next        mma_sync: tensor cores.
 
 #include "lean.cuh"
+#include "strips.cuh"
 
 #if !defined(BLOCKS)
 #error "stream_k needs -D BLOCKS"
@@ -81,6 +84,11 @@ gemm_stream_k(int M, int N, int K, float alpha, const float* __restrict__ A, int
     if (M == 0 || N == 0) return;
 
     const int thread = threadIdx.x, block = blockIdx.x, blocks = gridDim.x;
+    const int low = strip_of(M, TILE_M), right = strip_of(N, TILE_N);
+    if (low > 0 || right > 0)
+        strips<THREADS>(low, right, tiles, thread, M, N, K, alpha, A, lda, B, ldb, beta, C, ldc);
+    M -= low, N -= right;  // the rest is for tiles
+
     const bool vectors = rows_aligned(B, ldb) && N % 4 == 0;
     const int steps = K > 0 ? (K - 1) / TILE_K + 1 : 1;
     const int count = ((M - 1) / TILE_M + 1) * ((N - 1) / TILE_N + 1);  // of tiles

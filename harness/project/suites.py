@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from harness.model import Config, DType, Kernel, Problem
+from harness.model.kernel import variant_name
 from harness.model.legality import GpuLimits, legal_variants
 from harness.project.fitting import Fitted, fitted
 
@@ -15,7 +17,9 @@ from harness.project.fitting import Fitted, fitted
 # alignment in the place of another (tests/separation.py looks for what none of them shows).
 TALL = Problem(2085, 137, 9, beta=-1)  # more than eight of the tallest tiles, a band of warp_tiled
 WHOLE = Problem(256, 384, 128)  # whole tiles, aligned: fast paths only
-DEEP = Problem(258, 260, 34, alpha=-1, beta=2)  # several of the largest tiles, steps of 32 along K, edges
+DEEP = Problem(
+    258, 264, 34, alpha=-1, beta=2, lda=40
+)  # several of the largest tiles, aligned rows, every edge
 VERIFIED_SMOKE: tuple[Problem, ...] = (
     Problem(1, 1, 1),
     WHOLE,
@@ -113,6 +117,9 @@ class Suite:
 
     With ``advised``, the advised configs take the place of all others, verified on ``verified`` and timed on
     ``timed``; in the kernel's first dtype, for advice is about shapes.
+
+    ``timed_at`` are the problems of variants that are for a few shapes, timed on those alone; by the
+    variant's name, as in the ids of cases.
     """
 
     name: str
@@ -127,6 +134,7 @@ class Suite:
     timed_batched_others: tuple[Problem, ...] = TIMED_BATCHED[2:4]
     verified_integer: tuple[Problem, ...] = VERIFIED_INTEGER
     advised: bool = False
+    timed_at: Mapping[str, tuple[Problem, ...]] = field(default_factory=dict)
 
     def configs_of(self, kernel: Kernel) -> tuple[Config, ...]:
         """The configs of a kernel that the suite runs, legal or not."""
@@ -144,8 +152,10 @@ class Suite:
         batched = self.verified_batched if kernel.operation.batched else ()
         return (*self.verified, *batched, *(self.verified_integer if dtype.integer else ()))
 
-    def timed_of(self, kernel: Kernel, config: Config) -> tuple[Problem, ...]:
-        """The problems to time a config on, before they are adapted to it; a choice, on all."""
+    def timed_of(self, kernel: Kernel, config: Config, dtype: DType) -> tuple[Problem, ...]:
+        """The problems to time a variant on, before they are adapted to it; a choice, on all."""
+        if alone := self.timed_at.get(variant_name(kernel, config, dtype)):
+            return alone
         if kernel.chooses:
             return (*self.timed, *(self.timed_batched if kernel.operation.batched else ()))
         default = self.advised or config == kernel.configs[0]
@@ -181,17 +191,18 @@ class Suite:
             each
             for kernel in kernels
             for config, dtype in self.variants(kernel, limits)
-            for each in fitted(kernel, config, dtype, self._small_enough(kernel, config), near=False)
+            for each in fitted(kernel, config, dtype, self._small_enough(kernel, config, dtype), near=False)
         ]
         few = [problem for timed in self.timed_few.values() for problem in (*timed.default, *timed.others)]
-        every = (*self.timed, *self.timed_others, *self.timed_batched, *self.timed_batched_others, *few)
+        at = itertools.chain.from_iterable(self.timed_at.values())
+        every = (*self.timed, *self.timed_others, *self.timed_batched, *self.timed_batched_others, *few, *at)
         problems = {problem: place for place, problem in reversed(list(enumerate(every)))}
         dtypes = list(dict.fromkeys(dtype for kernel in kernels for dtype in kernel.dtypes))
         return sorted(found, key=lambda e: (problems[e.asked], dtypes.index(e.case.dtype)))
 
-    def _small_enough(self, kernel: Kernel, config: Config) -> list[Problem]:
+    def _small_enough(self, kernel: Kernel, config: Config, dtype: DType) -> list[Problem]:
         most = min(kernel.largest_timed, self.largest_timed.get(kernel.name, float("inf")))
-        return [problem for problem in self.timed_of(kernel, config) if problem.flops <= most]
+        return [problem for problem in self.timed_of(kernel, config, dtype) if problem.flops <= most]
 
 
 def first_of_each_tile(kernel: Kernel, variants: Iterable[tuple[Config, DType]]) -> set[tuple[Config, DType]]:
@@ -217,7 +228,7 @@ def _for_an_interpreter(
     smaller = {
         WHOLE: Problem(rows, wide, WHOLE.k // 2),
         TALL: replace(TALL, m=min(TALL.m, 8 * rows + 37), n=min(TALL.n, columns + 9), ldb=0, ldc=0),
-        DEEP: replace(DEEP, m=min(DEEP.m, rows + 2), n=min(DEEP.n, columns + 4), ldb=0, ldc=0),
+        DEEP: replace(DEEP, m=min(DEEP.m, rows + 2), n=min(DEEP.n, columns + 8), ldb=0, ldc=0),
     }
     left_out = {*(() if default else (TALL,)), *(() if max(rows, columns) > _MIDDLE else (DEEP,))}
     left_out |= {DEEP_BATCHED} if max(rows, columns) <= _SMALL else set()

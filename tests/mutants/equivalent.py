@@ -24,13 +24,9 @@ EQUIVALENT: Mapping[str, str] = {
     "warp_tiled-way_out_dropped-1": _TWICE,
     "batched_small-fill_wrong_or_missing-1": _A,
     "split_k-guard_relaxed-1": "a block with no part of K fetches zeros, into registers that nothing reads",
-    "lean_loop-condition_reversed-1": "the first tile is 0, and the rest of K a whole one: both are 0",
-    "stream_k-guard_relaxed-1": "what is read after the last tile has no effect, whatever it is",
-    "stream_k-constant_changed-1": "the same products in another order",
-    "stream_k-fill_wrong_or_missing-1": _A,
+    "stream_k-guard_relaxed-1": "a whole first tile is copied as one that is not, to the same effect",
     "batched_vectors-constant_changed-1": "of 4 columns there is one step, whatever its width",
     "lean_loop-way_out_dropped-1": "of one slice the sums are added to zero, and stay",
-    "stream_k-way_out_dropped-1": "of an empty C no block is launched",
     "mma_sync-way_out_dropped-1": _TWICE,
     "tf32x3-way_out_dropped-1": "only sums that are NaN are added up again, and there is none",
 }
@@ -38,5 +34,6 @@ EQUIVALENT: Mapping[str, str] = {
 # Wrong, and no problem of the suite shows it: what it would take.
 SURVIVORS: Mapping[str, str] = {
     "split_k-index_in_32_bits-1": "a workspace of 8 GiB, of a C with 23 000 rows and columns",
-    "lean_loop-index_in_32_bits-1": "rows of B far apart and aligned, and columns a multiple of 4; smaller configs show it",
+    "stream_k-barrier_commit_or_wait_dropped-1": "a fence on the reading side, which is not asked for",
+    "lean_loop-index_in_32_bits-1": "rows of B aligned and far apart, N % 4 == 0; smaller tiles show it",
 }

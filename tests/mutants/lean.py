@@ -7,9 +7,12 @@ from tests.mutants.mutant import Mutant
 from tests.mutants.order import EARLY, FEW_TILES, IN_STEP
 
 SMALL_LOOP = "tile32x32x32-warp32x32-thread8x4-stages3-slices4"
-SMALL_STREAM = f"{SMALL_LOOP}-blocks132"
-# 3 tiles of 32 × 32 with several steps along K and a rest, shared by more blocks than a group has.
-SHARED = (Problem(33, 61, 1190, alpha=2, beta=1), Problem(37, 29, 1190))
+SMALL_STREAM = "tile32x64x32-warp32x32-thread8x4-stages3-slices4-blocks264"
+# Several tiles of 32 × 64 with several steps along K and a rest, shared by more blocks than a group has.
+SHARED = (Problem(37, 61, 1190, alpha=2, beta=1), Problem(37, 29, 1190))
+STRIPS = (
+    Problem(67, 66, 270, alpha=2, beta=1),
+)  # three rows and two columns more than whole tiles of 32 × 64
 ARRIVES = "the others have mostly written long before"
 
 LOOPS = (
@@ -231,6 +234,7 @@ SHARES = (
         (("int index = shared + done * blocks + block,", "int index = done * blocks + block,"),),
         "tiles that are shared are computed alone as well, and the last ones not at all",
         config=SMALL_STREAM,
+        problems=(Problem(1061, 1090, 1),),  # 578 tiles of 264 blocks
     ),
     Mutant(
         "next_tile_at_once",
@@ -240,6 +244,61 @@ SHARES = (
         "the next tile is copied over the sums of slices",
         by_luck=IN_STEP,
         config=SMALL_STREAM,
+    ),
+)
+
+EDGES = (
+    Mutant(
+        "strip_too_short",
+        "stream_k",
+        "tail dropped",
+        (("across = (N - 1) / 8 + 1,", "across = N / 8,"),),
+        "the last columns of the lower strip are left out",
+        config=SMALL_STREAM,
+        problems=STRIPS,
+    ),
+    Mutant(
+        "strip_before_all_have_added",
+        "stream_k",
+        "barrier dropped",
+        (("        __syncthreads();  // the sums of all warps are there\n", ""),),
+        "sums of other warps are read before they are there",
+        by_luck=IN_STEP,
+        config=SMALL_STREAM,
+        problems=STRIPS,
+    ),
+    Mutant(
+        "strip_overtaken",
+        "stream_k",
+        "barrier dropped",
+        (("        __syncthreads();  // no thread still reads `shared` when", "        // when"),),
+        "the next square's sums come over this one's",
+        by_luck=IN_STEP,
+        config=SMALL_STREAM,
+        problems=(Problem(67, 1090, 1, beta=1),),
+    ),
+    Mutant(
+        "strip_sums_of_the_same_half",
+        "stream_k",
+        "wrong lane of an accumulator",
+        (
+            (
+                "const float given = __shfl_xor_sync(0xffffffff, upper ? sum[i] : sum[i + kept], kept / 2);",
+                "const float given = __shfl_xor_sync(0xffffffff, upper ? sum[i + kept] : sum[i], kept / 2);",
+            ),
+        ),
+        "a lane is given the half that it does not keep",
+        config=SMALL_STREAM,
+        problems=STRIPS,
+    ),
+    Mutant(
+        "strip_of_one_warp",
+        "stream_k",
+        "reduction before all partial sums",
+        (("w < THREADS_OF_ALL / 32; ++w", "w < THREADS_OF_ALL / 64; ++w"),),
+        "half of the warps' sums are left out",
+        config=SMALL_STREAM,
+        problems=STRIPS,
     ),
 )
 
@@ -278,4 +337,4 @@ VECTORS = (
     ),
 )
 
-MUTANTS = (*LOOPS, *SHARES, *VECTORS)
+MUTANTS = (*LOOPS, *SHARES, *EDGES, *VECTORS)

@@ -8,6 +8,7 @@ from itertools import groupby
 import pytest
 
 from harness.model import Config, Problem, find_problem
+from harness.model.kernel import variant_name
 from harness.model.legality import GpuLimits, legal_variants, refusals
 from harness.project.names import find_config, find_suite
 from harness.project.selection import Choice, illegal
@@ -99,7 +100,8 @@ def test_full_times_defaults_everywhere_and_the_others_on_two_problems() -> None
         for config, dtype in legal_variants(kernel, H200):
             timed = {c.problem for c in cases if (c.kernel, c.config, c.dtype) == (kernel, config, dtype)}
             default = config == kernel.configs[0]
-            assert timed == (fitting if default else set(few))
+            at = PROJECT.suites["full"].timed_at.get(variant_name(kernel, config, dtype))
+            assert timed == (set(at) if at else fitting if default else set(few))
     assert len({case.id for case in cases}) == len(cases)
 
 
@@ -113,6 +115,12 @@ def test_stages_of_which_less_is_timed_are_timed_ragged_and_at_the_size_of_the_l
             assert set(default) == {*TIMED_BATCHED, *TIMED_GIBIBYTE}
         else:
             assert {Problem(n, n, n) for n in (1024, 4096, 4095)} < set(default) < set(TIMED)
+
+
+def test_variants_that_are_for_a_few_shapes_are_of_the_ladder() -> None:
+    """Another name would be of no variant: timed nowhere but where all are, and nobody would see it."""
+    names = {variant_name(k, c, d) for k in LADDER for c, d in legal_variants(k, H200)}
+    assert set(PROJECT.suites["full"].timed_at) <= names
 
 
 def test_batches_of_a_gibibyte_are_timed_and_chosen_for() -> None:
