@@ -131,21 +131,30 @@ def comparison(old: Baseline | None, new: Baseline) -> list[str]:
 
 
 def _prune(root: Path, project: Project) -> int:
-    of_models = [of_boards(store.history(root, newest.slug)) for newest in _some(root)]
-    for baseline in (files[-1] for of_board in of_models for files in of_board.values()):
-        major, minor = map(int, baseline.machine_info["capability"].split("."))
-        live = {case.id for case in cases.select(project, cases.Choice(), (major, minor)).timed}
-        gone = [case for case in baseline.case_ids if case not in live]
-        if not gone:
-            print(f"{baseline.path}: nothing to remove")
-        elif len(gone) == len(baseline.case_ids):
-            raise BaselineError(
-                f"{baseline.path}: none of its cases is in the suite; delete the file if that is intended"
-            )
-        else:
-            print("\n".join(f"removing {case}" for case in gone))
-            print(f"wrote {write(prune(baseline, live), root / baseline.slug)}")
+    for newest in _some(root):
+        written = False
+        for files in of_boards(store.history(root, newest.slug)).values():
+            written |= _pruned(files[-1], root, project, written)
     return 0
+
+
+def _pruned(baseline: Baseline, root: Path, project: Project, in_any_case: bool) -> bool:
+    """Whether it was written: without what the suite no longer has, or ``in_any_case``, since a file of
+    another board written before it would be newer."""
+    major, minor = map(int, baseline.machine_info["capability"].split("."))
+    live = {case.id for case in cases.select(project, cases.Choice(), (major, minor)).timed}
+    gone = [case for case in baseline.case_ids if case not in live]
+    if not gone and not in_any_case:
+        print(f"{baseline.path}: nothing to remove")
+        return False
+    if len(gone) == len(baseline.case_ids):
+        raise BaselineError(
+            f"{baseline.path}: none of its cases is in the suite; delete the file if that is intended"
+        )
+    for case in gone:
+        print(f"removing {case}")
+    print(f"wrote {write(prune(baseline, live), root / baseline.slug)}")
+    return True
 
 
 def _show(root: Path, project: Project) -> int:

@@ -209,6 +209,21 @@ def test_prune_drops_what_the_suite_has_no_more(tmp_path: Path, capsys: pytest.C
     assert len(contents(root / SLUG)) == 2
 
 
+def test_prune_leaves_the_newest_board_the_newest(tmp_path: Path) -> None:
+    """Only the other one has a case to remove."""
+    root, gone, live = tmp_path / "baselines", case(problem=Problem(17, 19, 23)), select().timed[0]
+    for board, cases in (("00000001", [gone, live]), ("00000002", [live])):
+        (tmp_path / board).mkdir()
+        made = merged(tmp_path / board, five_runs(cases))
+        write(dataclasses.replace(made, machine_info={**made.machine_info, "board": board}), root / SLUG)
+    assert main(["prune", "--root", str(root), "--project", str(PROJECT.root)]) == 0
+    assert [b.case_ids for b in stored(root)] == [(live.id,)]
+    path = current(root, SLUG)
+    assert path is not None
+    assert path.name.startswith("0004")
+    assert load(path).board == "00000002"
+
+
 def test_prune_does_not_empty_a_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "baselines"
     write(merged(tmp_path, five_runs([case(problem=Problem(17, 19, 23))])), root / SLUG)
