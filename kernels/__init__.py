@@ -300,6 +300,7 @@ LEAN_SMALL = Config(**_warp((32, 32, 32), (32, 32), (8, 4), stages=3), SLICES=4)
 STREAM_WIDE = Config(**_warp((128, 256, 8), (64, 64), (16, 8), stages=3), SLICES=1, BLOCKS=132)
 STREAM_PAIRS = Config(**_warp((128, 128, 8), (64, 64), (16, 8), stages=4), SLICES=1, BLOCKS=264)
 STREAM_NARROW = Config(**_warp((32, 64, 32), (32, 32), (8, 4), stages=3), SLICES=4, BLOCKS=264)
+X3_WIDE = Config(**_mma((128, 128, 32), (64, 32), stages=4), PROMOTE=8)
 
 LADDER: tuple[Kernel, ...] = (
     Kernel(
@@ -567,7 +568,8 @@ LADDER: tuple[Kernel, ...] = (
         entry="gemm_tf32x3",
         dtypes=(F32,),
         configs=(
-            Config(**_mma((128, 128, 32), (64, 32), stages=4), PROMOTE=8),
+            Config(**_mma((128, 64, 32), (64, 32), stages=4), PROMOTE=8),
+            X3_WIDE,
             Config(**_mma((64, 64, 32), (32, 32), stages=3), PROMOTE=2),
         ),
         shape=_swizzled_tiles,
@@ -643,6 +645,7 @@ _AT: tuple[tuple[str, Config, tuple[Problem, ...]], ...] = (
     ("stream_k", STREAM_WIDE, (*FULL.timed, *UNEVEN, LONG[1])),
     ("stream_k", STREAM_PAIRS, (*_square(4095, 4097), Problem(8205, 5921, 2949), UNEVEN[1])),
     ("stream_k", STREAM_NARROW, LONG[:1]),
+    ("tf32x3", X3_WIDE, _square(4096)),
 )
 
 

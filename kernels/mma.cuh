@@ -30,6 +30,7 @@ using Element = float;
 #define B_COPIES (TILE_K * B_CHUNKS / THREADS)
 #define A_ROW_STEP (THREADS / A_CHUNKS)
 #define B_ROW_STEP (THREADS / B_CHUNKS)
+#define B_TWIST (sizeof(Element) == 4 ? 2 : 1)  // see swizzled
 // Rows of sums in shared memory are longer by what spreads those of a fragment over the banks.
 #define SUM_STRIDE (WARP_TILE_N + VECTOR)
 #define ROWS_AT_ONCE (128 / WARP_TILE_N)  // whose sums a warp stores in vectors
@@ -39,6 +40,9 @@ static_assert(TILE_K % (2 * STEP) == 0, "TILE_K: an even number of steps, for tw
 static_assert(THREADS <= 1024, "warp tile: a block has at most 1024 threads");
 static_assert(THREADS % A_CHUNKS == 0 && TILE_M % A_ROW_STEP == 0, "TILE_M, TILE_K: the same number of chunks a thread");
 static_assert(THREADS % B_CHUNKS == 0 && TILE_K % B_ROW_STEP == 0, "TILE_K, TILE_N: the same number of chunks a thread");
+// The swizzle repeats from one row that a thread copies to its next.
+static_assert(A_ROW_STEP % 8 == 0, "TILE_K: at most half as many as threads");
+static_assert(B_ROW_STEP * B_TWIST % 8 == 0, "TILE_N: at most as many as threads");
 static_assert(WARPS * 16 * SUM_STRIDE * 4 <= STAGES * STAGE_BYTES, "STAGES: room for the sums");
 
 // What a warp multiplies in one step, and its sums.
@@ -81,7 +85,7 @@ __device__ __forceinline__ unsigned in_a(unsigned row, unsigned chunk)
 }
 __device__ __forceinline__ unsigned in_b(unsigned row, unsigned chunk)
 {
-    return A_BYTES + swizzled<B_CHUNKS, sizeof(Element) == 4 ? 2 : 1>(row, chunk);
+    return A_BYTES + swizzled<B_CHUNKS, B_TWIST>(row, chunk);
 }
 
 // A chunk into shared memory, of which only the first `count` elements exist: 0 for the others, which add nothing.
@@ -189,11 +193,12 @@ __device__ __forceinline__ void mma(float (&sum)[4], const unsigned (&quad)[4], 
         : "r"(quad[0]), "r"(quad[1]), "r"(quad[2]), "r"(quad[3]), "r"(pair[0]), "r"(pair[1]));
 }
 
-// Calls multiply(fragments, step) for every step along K, `step` counted from 0 within a tile. WHOLE: the block's
-// tiles are whole, and their rows aligned, so that every chunk is copied as it is.
-template <bool WHOLE, typename Multiply>
+// Calls multiply(fragments, next, step) for every step along K, `step` counted from 0 within a tile; `next` are those of
+// the step after it, which it may prepare, as prepare(fragments) does for the first. WHOLE: the block's tiles are whole,
+// and their rows aligned, so that every chunk is copied as it is.
+template <bool WHOLE, typename Prepare, typename Multiply>
 __device__ __forceinline__ void main_loop(int M, int N, int K, const Element* A, int lda, const Element* B, int ldb,
-                                          unsigned tiles, const Place& at, Multiply multiply)
+                                          unsigned tiles, const Place& at, Prepare prepare, Multiply multiply)
 {
     // What this thread copies: a chunk in every A_ROW_STEP-th row of A, and in every B_ROW_STEP-th of B.
     const unsigned thread = threadIdx.x;
@@ -204,62 +209,75 @@ __device__ __forceinline__ void main_loop(int M, int N, int K, const Element* A,
     const size_t a_step = (size_t)A_ROW_STEP * lda, b_step = (size_t)B_ROW_STEP * ldb;
     const bool aligned = rows_aligned(A, lda) && rows_aligned(B, ldb);
 
+    // Where the first of them goes in the next free tiles, carried along the loop; the others are a constant apart, for
+    // the swizzle repeats.
+    unsigned a_to = tiles + in_a(a_row, a_chunk), b_to = tiles + in_b(b_row, b_chunk);
+    const unsigned a_to_step = A_ROW_STEP * A_CHUNKS * 16, b_to_step = B_ROW_STEP * B_CHUNKS * 16;
+
+    // To the next of the STAGES tiles, and how far that is.
+    auto advance = [](int& stage) {
+        const bool wraps = stage == STAGES - 1;
+        stage = wraps ? 0 : stage + 1;
+        return wraps ? -(STAGES - 1) * STAGE_BYTES : STAGE_BYTES;
+    };
+    int read = 0, write = 0;
+
     // Part `part` of `parts` of the copies of the tiles at k0, tile after tile.
-    auto copy_tiles = [&](int stage, int k0, int part, int parts) {
+    auto copy_tiles = [&](int k0, int part, int parts) {
         if (k0 >= K) return;
-        const unsigned to = tiles + stage * STAGE_BYTES;
         const int a_left = K - k0 - (int)a_chunk * VECTOR, b_left = N - at.block_col - (int)b_chunk * VECTOR;
 #pragma unroll
         for (int i = 0; i < A_COPIES; ++i) {
             if (i * parts / (A_COPIES + B_COPIES) != part) continue;
             const unsigned row = a_row + i * A_ROW_STEP;
             if (WHOLE)
-                copy_whole(to + in_a(row, a_chunk), a_from + i * a_step);
+                copy_whole(a_to + i * a_to_step, a_from + i * a_step);
             else
-                copy_some(to + in_a(row, a_chunk), a_from + i * a_step, at.block_row + (int)row < M ? a_left : 0, aligned);
+                copy_some(a_to + i * a_to_step, a_from + i * a_step, at.block_row + (int)row < M ? a_left : 0, aligned);
         }
 #pragma unroll
         for (int i = 0; i < B_COPIES; ++i) {
             if ((A_COPIES + i) * parts / (A_COPIES + B_COPIES) != part) continue;
             const unsigned row = b_row + i * B_ROW_STEP;
             if (WHOLE)
-                copy_whole(to + in_b(row, b_chunk), b_from + i * b_step);
+                copy_whole(b_to + i * b_to_step, b_from + i * b_step);
             else
-                copy_some(to + in_b(row, b_chunk), b_from + i * b_step, k0 + (int)row < K ? b_left : 0, aligned);
+                copy_some(b_to + i * b_to_step, b_from + i * b_step, k0 + (int)row < K ? b_left : 0, aligned);
         }
-        if (part == parts - 1) a_from += TILE_K, b_from += (size_t)TILE_K * ldb;
+        if (part < parts - 1) return;
+        a_from += TILE_K, b_from += (size_t)TILE_K * ldb;
+        const int on = advance(write);
+        a_to += on, b_to += on;
     };
 
     if (K == 0) return;
     for (int stage = 0; stage < STAGES - 1; ++stage) {
-        copy_tiles(stage, stage * TILE_K, 0, 1);
+        copy_tiles(stage * TILE_K, 0, 1);
         cp_async_commit();  // also where there is nothing to copy: the waits count groups
     }
     cp_async_wait<STAGES - 2>();
     __syncthreads();
     const Starts starts = find_starts(at);
     Fragments fragments[2];
-    load_fragments(fragments[0], tiles, 0, starts);
+    unsigned tile = tiles;
+    load_fragments(fragments[0], tile, 0, starts);
+    prepare(fragments[0]);
 
-    int read = 0, write = STAGES - 1;
     for (int k0 = 0; k0 < K; k0 += TILE_K) {
 #pragma unroll
         for (int step = 0; step < STEPS; ++step) {
             if (step == STEPS - 1) {
                 cp_async_wait<STAGES - 2>();  // this thread's part of the next tiles has come,
                 __syncthreads();              // every thread's has; and all have read the last of these
-                read = read == STAGES - 1 ? 0 : read + 1;
+                tile += advance(read);
             }
             if (step < STEPS - 1 || k0 + TILE_K < K)
-                load_fragments(fragments[(step + 1) % 2], tiles + read * STAGE_BYTES, (step + 1) % STEPS, starts);
+                load_fragments(fragments[(step + 1) % 2], tile, (step + 1) % STEPS, starts);
             // Into the tiles before these: all threads have passed the barrier after reading them. Spread over the
             // steps before the one that waits, so that loads of fragments do not queue behind them.
-            if (step < STEPS - 1) copy_tiles(write, k0 + (STAGES - 1) * TILE_K, step, STEPS - 1);
-            if (step == STEPS - 2) {
-                cp_async_commit();
-                write = write == STAGES - 1 ? 0 : write + 1;
-            }
-            multiply(fragments[step % 2], step);
+            if (step < STEPS - 1) copy_tiles(k0 + (STAGES - 1) * TILE_K, step, STEPS - 1);
+            if (step == STEPS - 2) cp_async_commit();
+            multiply(fragments[step % 2], fragments[(step + 1) % 2], step);
         }
     }
 }

@@ -26,6 +26,8 @@ static_assert(TILE_K % 16 == 0, "TILE_K: a multiple of 16, of FP16 and BF16 of 3
 
 #include "mma.cuh"
 
+#define WORDS (PAIRS * 2 + QUADS * 4)  // registers of fragments
+
 // TF32 takes the upper 19 bits of a float: rounded to nearest here, else the rest would be cut off. One instruction
 // from sm_90 on, for ties to even, as in cuBLAS; before, three for ties away from zero.
 __device__ __forceinline__ void round_operand(unsigned& x)
@@ -46,22 +48,28 @@ gemm_mma_sync(int M, int N, int K, float alpha, const Element* __restrict__ A, i
     const Place at = find_place();
 
     Sums sum = {};
-    auto multiply = [&](Fragments& f, int) {
+    auto round_word = [](Fragments& f, int i) {
+        round_operand(i < PAIRS * 2 ? f.pairs[i / 2][i % 2] : f.quads[(i - PAIRS * 2) / 4][i % 4]);
+    };
+    auto round_words = [&](Fragments& f) {
 #pragma unroll
-        for (int n = 0; n < PAIRS; ++n)
+        for (int i = 0; i < WORDS; ++i) round_word(f, i);
+    };
+    // The words of the next step are rounded between the products of this one, but for the first quarter of these: they
+    // have not come yet.
+    auto multiply = [&](Fragments& f, Fragments& next, int) {
+        const int products = QUADS * PAIRS, late = products / 4;
 #pragma unroll
-            for (int i = 0; i < 2; ++i) round_operand(f.pairs[n][i]);
+        for (int p = 0; p < products; ++p) {
+            mma(sum[p / PAIRS][p % PAIRS], f.quads[p / PAIRS], f.pairs[p % PAIRS]);
 #pragma unroll
-        for (int m = 0; m < QUADS; ++m) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) round_operand(f.quads[m][i]);
-#pragma unroll
-            for (int n = 0; n < PAIRS; ++n) mma(sum[m][n], f.quads[m], f.pairs[n]);
+            for (int i = 0; i < WORDS; ++i)
+                if (late + i * (products - late) / WORDS == p) round_word(next, i);
         }
     };
     if (whole_tiles(M, N, K, A, lda, B, ldb, at))
-        main_loop<true>(M, N, K, A, lda, B, ldb, shared, at, multiply);
+        main_loop<true>(M, N, K, A, lda, B, ldb, shared, at, round_words, multiply);
     else
-        main_loop<false>(M, N, K, A, lda, B, ldb, shared, at, multiply);
+        main_loop<false>(M, N, K, A, lda, B, ldb, shared, at, round_words, multiply);
     store_sums(sum, M, N, alpha, beta, C, ldc, tiles, at, [](int, float*) {});
 }

@@ -62,7 +62,8 @@ gemm_tf32x3(int M, int N, int K, float alpha, const float* __restrict__ A, int l
         }
     };
     int tiles_since = 0;
-    auto multiply = [&](Fragments& f, int step) {
+    auto as_they_are = [](Fragments&) {};
+    auto multiply = [&](Fragments& f, Fragments&, int step) {
         unsigned small_pairs[PAIRS][2];
 #pragma unroll
         for (int n = 0; n < PAIRS; ++n)
@@ -88,9 +89,9 @@ gemm_tf32x3(int M, int N, int K, float alpha, const float* __restrict__ A, int l
     };
     if (K >= FEW) {
         if (whole_tiles(M, N, K, A, lda, B, ldb, at))
-            main_loop<true>(M, N, K, A, lda, B, ldb, shared, at, multiply);
+            main_loop<true>(M, N, K, A, lda, B, ldb, shared, at, as_they_are, multiply);
         else
-            main_loop<false>(M, N, K, A, lda, B, ldb, shared, at, multiply);
+            main_loop<false>(M, N, K, A, lda, B, ldb, shared, at, as_they_are, multiply);
     }
     promote();
 

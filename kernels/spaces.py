@@ -176,6 +176,7 @@ _WARP_TILES = (
         "a warp of a block of more than eight warps has too many sums for its registers",
         lambda v: _warps(v) <= 8 or v["WARP_TILE_M"] * v["WARP_TILE_N"] <= 2048,
     ),
+    Rule("fewer threads than columns: the swizzle does not repeat", lambda v: v["TILE_N"] <= 32 * _warps(v)),
 )
 
 MMA_SYNC = Space(

@@ -27,7 +27,6 @@ EQUIVALENT: Mapping[str, str] = {
     "stream_k-guard_relaxed-1": "a whole first tile is copied as one that is not, to the same effect",
     "batched_vectors-constant_changed-1": "of 4 columns there is one step, whatever its width",
     "lean_loop-way_out_dropped-1": "of one slice the sums are added to zero, and stay",
-    "mma_sync-way_out_dropped-1": _TWICE,
     "tf32x3-way_out_dropped-1": "only sums that are NaN are added up again, and there is none",
 }
 

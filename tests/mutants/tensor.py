@@ -78,14 +78,14 @@ ORDER = (
     _Mma(
         name="mma_write_one_behind",
         kind=_PIPELINE,
-        edits=(("int read = 0, write = STAGES - 1;", "int read = 0, write = STAGES - 2;"),),
-        about="copies go into the tiles before those that are free",
+        edits=(("b_to += on;", "b_to += k0 < (STAGES - 1) * TILE_K ? on : 0;"),),
+        about="copies of B go into the tiles before those that are free",
         problems=WHOLE,
     ),
     _X3(
         name="fragments_of_this_step",
         kind=_PIPELINE,
-        edits=(("fragments[(step + 1) % 2]", "fragments[step % 2]"),),
+        edits=(("load_fragments(fragments[(step + 1) % 2]", "load_fragments(fragments[step % 2]"),),
         about="the fragments of the next step take the place of this step's",
         problems=DEEP,
     ),
@@ -183,10 +183,8 @@ SUMS = (
     _Tf32(
         name="operand_not_rounded",
         kind=_PRECISION,
-        edits=(
-            ("            for (int i = 0; i < 4; ++i) round_operand(f.quads[m][i]);\n", "            ;\n"),
-        ),
-        about="A is cut to TF32 instead of rounded",
+        edits=(("#define WORDS (PAIRS * 2 + QUADS * 4)", "#define WORDS (PAIRS * 2)"),),
+        about="B is cut to TF32 instead of rounded",
     ),
     _X3(
         name="small_part_left_out",
