@@ -131,7 +131,7 @@ def variants(session: Session, names: Collection[str]) -> dict[Gpu, list[Case]]:
 
 
 def start(session: Session) -> None:
-    """Starts the processes that time, while tests are collected and PTX is compiled."""
+    """Starts the processes that time, while cases are selected and tests collected."""
     for board in session.boards:
         session.warming.append(threading.Thread(target=lambda b: b.works, args=(board,), daemon=True))
         session.warming[-1].start()

@@ -109,6 +109,9 @@ def open_session(config: pytest.Config) -> Session:
         emulated = config.option.device == "emulated" or (config.option.device == "auto" and not has_gpu())
     else:
         _open_device(config, session)
+        # Of pytest-xdist's processes each has its own.
+        if not (config.option.list_cases or getattr(config.option, "numprocesses", None)):
+            gpus.start(session)
         emulated = session.gpu is None and session.device is not None
     _check_numbers(config)
     try:
@@ -125,8 +128,6 @@ def open_session(config: pytest.Config) -> Session:
         what = ", ".join(config.option.kernel) or "what is selected"
         raise pytest.UsageError(f"no GPU ({session.no_gpu}), and {what} has no PTX to execute")
     if not (config.option.collectonly or config.option.list_cases):
-        if not getattr(config.option, "numprocesses", None):  # each of pytest-xdist's processes has its own
-            gpus.start(session)
         gpus.choose_baselines(config, session)
     return session
 
