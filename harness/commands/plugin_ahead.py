@@ -19,8 +19,10 @@ from harness.compiler.errors import CompileError, ToolchainError
 from harness.compiler.nvcc import compile_cubin, compile_ptx
 from harness.compiler.static import Entry, unchanged
 from harness.compiler.static.compiled import ALWAYS, ARCHES
-from harness.devices.emulated.device import EmulatedDevice
+from harness.devices.emulated.device import EmulatedDevice, forget_machines
 from harness.model import Case
+
+_LAST = pytest.StashKey[str]()  # the variant of the last case
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -29,8 +31,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     device = config.stash[KEY].device
     if not isinstance(device, EmulatedDevice) or config.option.collectonly:
         return
-    _seldom_collect(config)
     given = [value for item in session.items for value in _parameters(item)]
+    _seldom_collect(config, any(isinstance(value, Case) for value in given))
     entries = [e for e in given if isinstance(e, Entry) and e.variant is not None]
     device.cubins = bool(entries)
     if hasattr(config, "workerinput"):
@@ -57,12 +59,24 @@ def pytest_unconfigure() -> None:
     gc.freeze()  # pytest looks for garbage at the end, for two seconds
 
 
-def _seldom_collect(config: pytest.Config) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Looks for garbage between two variants alone."""
+    last = item.config.stash.get(_LAST, None)
+    case = next((value for value in _parameters(item) if isinstance(value, Case)), None)
+    if last is not None and case and case.variant != last:
+        forget_machines()
+        item.config.stash[_LAST] = case.variant
+
+
+def _seldom_collect(config: pytest.Config, between_variants: bool) -> None:
     """A kernel made ready is 100 000 objects, and they stay: to look through them for garbage again and again
     takes a sixth of the time of a check."""
     before = gc.get_threshold()
     gc.freeze()
-    gc.set_threshold(10_000, 10, 10)
+    gc.set_threshold(1_000_000 if between_variants else 10_000, 10, 10)
+    if between_variants:
+        config.stash[_LAST] = ""
     config.add_cleanup(lambda: gc.set_threshold(*before))
 
 

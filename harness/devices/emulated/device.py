@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -62,7 +63,9 @@ class EmulatedDevice:
         self._time_limit = time_limit
         self.cubins = cubins
         self.arch, self._nvcc, self._by_source, self._strict = arch, nvcc, by_source, strict
-        self._machines: OrderedDict[Any, tuple[Machine, Callable[[], Mapping[int, Place]]]] = OrderedDict()
+        self._variants: OrderedDict[Any, tuple[tuple[str, str, str], Callable[[], Mapping[int, Place]]]] = (
+            OrderedDict()
+        )
         self.lane_instructions = 0
 
     def run(self, case: Case, inputs: Inputs) -> Outputs:
@@ -108,7 +111,7 @@ class EmulatedDevice:
         return [_outputs(case, buffers, i, report) for i, case in enumerate(cases)]
 
     def close(self) -> None:
-        self._machines.clear()
+        self._variants.clear()
 
     def lines(self, case: Case) -> Mapping[int, Place]:
         """PTX line of each instruction of a variant to its place in the .cu file, as far as that is known."""
@@ -139,7 +142,7 @@ class EmulatedDevice:
     def _machine(self, case: Case) -> Machine:
         kernel = case.kernel
         key = (kernel, case.config, case.dtype)  # of one source and entry, flags make another
-        if key not in self._machines:
+        if key not in self._variants:
             try:
                 variant = kernel, case.config, case.dtype
                 ptx = compile_ptx(*variant, self.arch, nvcc=self._nvcc, cubin_too=self.cubins)
@@ -147,20 +150,23 @@ class EmulatedDevice:
                 symbol = entry_symbol(kernel, case.config, case.dtype, ptx)
                 if reason := mismatch(ptx, symbol, case.arguments):
                     raise DeviceError("SIGNATURE", f"{case.variant}: {reason}")
-                machine = _prepared(ptx, symbol, kernel.source.name)
+                prepared = ptx, symbol, kernel.source.name
+                machine = _prepared(*prepared)
                 lines = cache(partial(self._lines, case, machine.entry)) if self._by_source else dict
                 if machine.static_shared > STATIC_SHARED:
                     what = f"{machine.static_shared} bytes of static shared memory, {STATIC_SHARED} at most"
                     raise CompileError(f"{case.variant}: ptxas refuses {what}")
-                self._machines[key] = machine, lines
+                self._variants[key] = prepared, lines
             except CompileError as error:
                 raise DeviceError("COMPILE_ERROR", str(error)) from None
             except PtxError as error:
                 raise DeviceError("UNSUPPORTED", f"{case.variant}: {self._told(case) or error}") from None
-            if len(self._machines) > _MACHINES:
-                self._machines.popitem(last=False)
-        self._machines.move_to_end(key)
-        machine, machine.lines = self._machines[key]
+            if len(self._variants) > _MACHINES:
+                self._variants.popitem(last=False)
+        self._variants.move_to_end(key)
+        prepared, places = self._variants[key]
+        machine = _prepared(*prepared)
+        machine.lines = places
         return machine
 
 
@@ -168,6 +174,12 @@ class EmulatedDevice:
 def _prepared(ptx: str, symbol: str, source: str) -> Machine:
     """Of all devices of a process: what checks a kernel and what counts it take turns."""
     return Machine(parse(ptx, symbol, source), source)
+
+
+def forget_machines() -> None:
+    """Frees the kernels that were made ready, whose objects refer to each other in circles."""
+    _prepared.cache_clear()
+    gc.collect()
 
 
 def _result(case: Case) -> str:
