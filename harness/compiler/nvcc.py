@@ -258,6 +258,7 @@ def _run_nvcc(nvcc: Nvcc, unit: Unit, mode: tuple[str, ...]) -> tuple[bytes, str
                 encoding="utf-8",
                 errors="replace",
                 timeout=COMPILE_SECONDS,
+                env={**os.environ, "TMPDIR": folder},  # where nvcc leaves files of what does not compile
             )
         except subprocess.TimeoutExpired:
             raise CompileError(f"{unit.what}: nvcc did not finish within {COMPILE_SECONDS} s") from None

@@ -54,7 +54,8 @@ def compile_file(
         out = Path(folder, "kernel.ptx")
         command = [str(find()), *options, str(source), "-o", str(out)]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            environment = {**os.environ, "TMPDIR": folder}  # nvcc leaves files of what does not compile
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         except OSError as error:
             raise PtxError(f"cannot run {command[0]}: {error}") from None
         if done.returncode:
