@@ -538,7 +538,7 @@ LADDER: tuple[Kernel, ...] = (
         dtypes=(F32,),
         configs=tuple(
             Config(TILE=tile, MATRICES=matrices, THREAD_TILE_M=m, THREAD_TILE_N=n)
-            for tile, matrices, m, n in ((8, 32, 4, 4), (16, 8, 4, 4), (32, 1, 4, 4), (64, 1, 8, 4))
+            for tile, matrices, m, n in ((8, 32, 4, 4), (16, 8, 4, 4), (32, 1, 4, 4), (64, 1, 8, 8))
         ),
         shape=_batched_tile,
         space=spaces.BATCHED_VECTORS,

@@ -159,6 +159,10 @@ BATCHED_VECTORS = Space(
     },
     rules=(
         Rule(
+            "a thread tile of 8 × 8 in a tile of less than 32",
+            lambda v: v["TILE"] >= 32 or v["THREAD_TILE_M"] * v["THREAD_TILE_N"] < 64,
+        ),
+        Rule(
             "fewer than 32 threads or more than 512",
             lambda v: (
                 32

@@ -15,7 +15,8 @@ __device__ __forceinline__ void strips(int low, int right, float* shared, int th
                                        const float* A, int lda, const float* B, int ldb, float beta, float* C, int ldc)
 {
     const int lane = thread % 32, warp = thread / 32;
-    const int high = M - low, across = (N - 1) / 8 + 1, down = (high - 1) / 8 + 1;  // whole squares above a lower strip
+    const int high = M - low;  // with a lower strip, whole tiles, and so whole squares
+    const int across = (N - 1) / 8 + 1, down = (high - 1) / 8 + 1;
     const int lower = (low + 7) / 8 * across, all = lower + down * ((right + 7) / 8);
 #pragma unroll 1
     for (int index = blockIdx.x; index < all; index += gridDim.x) {

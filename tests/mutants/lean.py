@@ -8,6 +8,7 @@ from tests.mutants.order import EARLY, FEW_TILES, IN_STEP
 
 SMALL_LOOP = "tile32x32x32-warp32x32-thread8x4-stages3-slices4"
 SMALL_STREAM = "tile32x64x32-warp32x32-thread8x4-stages3-slices4-blocks264"
+LARGE_BATCHED = "tile64-matrices1-thread8x8"
 # Several tiles of 32 × 64 with several steps along K and a rest, shared by more blocks than a group has.
 SHARED = (Problem(37, 61, 1190, alpha=2, beta=1), Problem(37, 29, 1190))
 STRIPS = (
@@ -315,9 +316,43 @@ VECTORS = (
         "matrices_in_flight",
         "batched_vectors",
         "cp.async wait one group short",
-        (("        cp_async_wait<0>();\n", "        cp_async_wait<1>();\n"),),
+        (
+            (
+                "        cp_async_wait<0>();\n        __syncthreads();  // the tiles",
+                "        cp_async_wait<1>();\n        __syncthreads();  // the tiles",
+            ),
+        ),
         "the copies are not waited for",
         by_luck=EARLY,
+    ),
+    Mutant(
+        "first_halves_in_flight",
+        "batched_vectors",
+        "cp.async wait one group short",
+        (("        cp_async_wait<1>();\n", "        cp_async_wait<2>();\n"),),
+        "the first half of K is not waited for",
+        by_luck=EARLY,
+        config=LARGE_BATCHED,
+        problems=(Problem(64, 64, 64),),
+    ),
+    Mutant(
+        "second_halves_of_others",
+        "batched_vectors",
+        "barrier dropped",
+        (("        __syncthreads();  // the second ones are\n", ""),),
+        "a thread waits for its own copies of the second half only",
+        by_luck=IN_STEP,
+        config=LARGE_BATCHED,
+        problems=(Problem(64, 64, 64),),
+    ),
+    Mutant(
+        "half_of_the_edge",
+        "batched_vectors",
+        "load guard wrong",
+        (("exists ? K - k0 - half : 0);", "exists ? K - k0 : 0);"),),
+        "the second half of a ragged tile goes past the end of K",
+        config=LARGE_BATCHED,
+        problems=(Problem(67, 69, 70, alpha=-1, beta=1, batch=2),),
     ),
     Mutant(
         "matrices_past_the_last",
