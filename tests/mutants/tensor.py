@@ -6,10 +6,8 @@ from functools import partial
 
 from harness.model import Problem
 from tests.mutants.mutant import Mutant
+from tests.mutants.order import EARLY, IN_LOCKSTEP, IN_STEP
 
-EARLY = "the copies are mostly there before they are waited for"
-IN_STEP = "the warps of a block mostly run in step"
-IN_LOCKSTEP = "the lanes of a warp run in step where nothing parts them"
 # Several tiles along K, and a whole one; enough for a race, which lockstep hides from the values.
 DEEP = (Problem(66, 70, 150, alpha=2, beta=1),)
 WHOLE = (Problem(64, 64, 160),)
