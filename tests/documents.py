@@ -160,6 +160,12 @@ DOCUMENTS = (
         _generated,
     ),
     Document(
+        "docs/classes.md",
+        "tests.classes",
+        "no: its figures are stored, and the page goes into one commit with them",
+        "",
+    ),
+    Document(
         "docs/kill-matrix.md",
         "tests.mutants.matrix",
         "until the change is done: a kernel, a mutant or what catches it changed; the rows show in the "
