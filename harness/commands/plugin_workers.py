@@ -3,7 +3,8 @@
 pytest-xdist 3.8 hands the whole group of the killed worker to another one: the test that it died of again,
 and groups without a test left, after which a worker waits for ever. Two workers killed at a time end the run
 with an internal error, for the second one's place is given work before it has collected. So does what a
-worker refuses when it has collected, such as a marker that nobody declared.
+worker refuses when it has collected, such as a marker that nobody declared. And with pytest 9.2 it has no
+groups, without a word: it writes them into an attribute of the tests that is read no more.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+
+from harness.commands.session import KEY
+from harness.counters.check import CounterEntry
 
 REFUSED = "gemm_refused"  # of what a worker sends at its end
 
@@ -41,8 +45,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from xdist.scheduler import LoadGroupScheduling
 
+    groups = _groups(config)
+
     class Groups(LoadGroupScheduling):  # type: ignore[misc]
         """Tests of a group run in one worker."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            """The group of a test."""
+            parameter = nodeid.partition("[")[2].removesuffix("]")
+            return groups.get(parameter) or str(super()._split_scope(nodeid))
 
         def remove_node(self, node: Any) -> str | None:
             """Takes a worker out; returns the test it died of, or None where it had nothing left to do."""
@@ -67,3 +78,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
                 super()._reschedule(node)
 
     return Groups(config, log)
+
+
+def _groups(config: pytest.Config) -> dict[str, str]:
+    """The variants of the tests that check kernels and count their accesses, by the tests' parameters: one
+    process makes a variant ready, once."""
+    session = config.stash.get(KEY, None)
+    found = {case.id: case.variant for case in session.selection.verify} if session else {}
+    return found | {str(CounterEntry(variant, None)): variant for variant in found.values()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -59,3 +60,19 @@ def test_what_a_worker_refuses_ends_the_run_with_that_line(
     assert f"ERROR: {said}" in done.stderr
     assert "INTERNALERROR" not in done.stdout + done.stderr
     assert len((done.stdout + done.stderr).strip().splitlines()) <= 5
+
+
+@pytest.mark.compile
+def test_the_tests_of_a_variant_run_in_one_process() -> None:
+    words = ("-k", "strided and (1x1x1 or 7x5x9 or counters)", "-n", "2", "--dist", "loadgroup")
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", "check", "--no-cache", *words, "-v"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout
+    ran = re.findall(r"^\[(gw\d)\].* PASSED .*\[(strided-f32-block\d+x\d+)-", done.stdout, re.MULTILINE)
+    assert len(ran) == 6
+    assert len({variant for _, variant in ran}) == len(set(ran)) == 2
