@@ -67,7 +67,7 @@ class Browser:
         """As a user does: the value, then the event. Waits until the chart has followed."""
         self.run(
             f"const e = document.getElementById('{control}'); e.value = {value!r};"
-            "e.dispatchEvent(new Event('input', {bubbles: true})); e.dispatchEvent(new Event('change'));"
+            "e.dispatchEvent(new Event(e.tagName === 'SELECT' ? 'change' : 'input', {bubbles: true}));"
         )
 
     def rows(self, column: int = 0) -> list[str]:

@@ -69,6 +69,9 @@ function redraw(name) {
   return drawing;
 }
 
+// Of a list "change": a driver of browsers sends no "input" for it.
+const onInput = (control, done) => control?.addEventListener(control.tagName === "SELECT" ? "change" : "input", done);
+
 const distinct = (records, name) => [...new Set(records.map((record) => record[name]))];
 
 // Leaves those options of a control, and chooses one of them.
@@ -224,7 +227,7 @@ function axes() {
     const control = at(`configs-${name}`);
     control.replaceChildren(...space.axes.map((axis) => new Option(axis, axis)));
     control.selectedIndex = place;
-    control.dispatchEvent(new Event("input"));
+    control.dispatchEvent(new Event("change"));
   }
 }
 
@@ -243,16 +246,16 @@ async function start() {
     restore();
     heads();
     table();
-    at("filters").addEventListener("input", (event) => {
+    for (const kind of ["input", "change"]) at("filters").addEventListener(kind, (event) => {
       remember({ [event.target.id.slice("filter-".length)]: event.target.value });
       table();
     });
     follow();
-    for (const id of ["source", "ladder-problem", "roofline-problem"]) at(id).addEventListener("input", follow);
-    at("source").addEventListener("input", () => { remember({ source: chosen() }); table(); });
+    for (const id of ["source", "ladder-problem", "roofline-problem"]) onInput(at(id), follow);
+    onInput(at("source"), () => { remember({ source: chosen() }); table(); });
     at("case-close").onclick = closeCase;
     axes();
-    at("configs-space")?.addEventListener("input", axes);
+    onInput(at("configs-space"), axes);
     document.addEventListener("click", (event) => {
       const to = event.target.closest("a[data-case]");
       if (to) { event.preventDefault(); openCase(to.dataset.case, to.dataset.source); }
@@ -270,8 +273,8 @@ async function start() {
   addEventListener("beforeprint", () => document.querySelectorAll("details.verdict, details.lesson").forEach((one) => { one.open = true; }));
   for (const name of Object.keys(page.specs)) {
     if (page.datasets[name]?.length === 0 || !at(`chart-${name}`)) continue;
+    for (const [, id] of controls(name)) onInput(at(id), () => redraw(name));
     await redraw(name);
-    for (const [, id] of controls(name)) at(id)?.addEventListener("input", () => redraw(name));
   }
   if (state.get("case")) await openCase(state.get("case"), state.get("source"));
   document.documentElement.dataset.drawn = "yes";
