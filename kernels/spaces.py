@@ -183,13 +183,17 @@ _WARP_TILES = (
     Rule("fewer threads than columns: the swizzle does not repeat", lambda v: v["TILE_N"] <= 32 * _warps(v)),
 )
 
+_MMA_TILES = {
+    "TILE_M": (64, 128, 256),
+    "TILE_N": (64, 128, 256),
+    "TILE_K": (16, 32, 64),
+    "WARP_TILE_M": (32, 64),
+    "WARP_TILE_N": (32, 64),
+}
+
 MMA_SYNC = Space(
     axes={
-        "TILE_M": (64, 128, 256),
-        "TILE_N": (64, 128, 256),
-        "TILE_K": (16, 32, 64),
-        "WARP_TILE_M": (32, 64),
-        "WARP_TILE_N": (32, 64),
+        **_MMA_TILES,
         "STAGES": (2, 3, 4, 5),
         "BAND_ROWS": (4, 8, 16),
     },
@@ -199,11 +203,7 @@ MMA_SYNC = Space(
 
 TF32X3 = Space(
     axes={
-        "TILE_M": (64, 128, 256),
-        "TILE_N": (64, 128, 256),
-        "TILE_K": (16, 32, 64),
-        "WARP_TILE_M": (32, 64),
-        "WARP_TILE_N": (32, 64),
+        **_MMA_TILES,
         "STAGES": (2, 3, 4),
         "PROMOTE": (2, 4, 8, 16),
         "BAND_ROWS": (4, 8, 16),

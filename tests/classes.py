@@ -17,7 +17,7 @@ from harness.baselines import Baseline, BaselineEntry, current, load
 from harness.files import write_whole
 from harness.model import Kernel, Problem
 from harness.project.suites import TIMED_GIBIBYTE
-from tests.ladder import LADDER, PROJECT
+from tests.ladder import LADDER, PROJECT, splits_fp32
 
 FILE = Path(__file__).parents[1] / "docs" / "classes.md"
 SLUG = "nvidia-h200"
@@ -48,38 +48,33 @@ def _problems(*sizes: tuple[int, int, int] | int) -> tuple[Problem, ...]:
     return tuple(Problem(s, s, s) if isinstance(s, int) else Problem(*s) for s in sizes)
 
 
-def _exact(kernel: Kernel) -> bool:
-    """FP32 by FP32 multiply-adds."""
-    return kernel.name != "tf32x3"
-
-
-def _of_tf32(kernel: Kernel) -> bool:
-    return kernel.name == "tf32x3"
+def _direct(kernel: Kernel) -> bool:
+    return not splits_fp32(kernel)
 
 
 LARGE = (2048, 4096, 8192)
 CLASSES = (
-    Class("FP32, large and aligned", "f32", 1.05, _problems(*LARGE, (4096, 8192, 2048)), _exact),
+    Class("FP32, large and aligned", "f32", 1.05, _problems(*LARGE, (4096, 8192, 2048)), _direct),
     Class(
         "FP32, ragged",
         "f32",
         1.02,
         _problems(1000, (2049, 4097, 1023), 4095, 4097, (8205, 5921, 2949)),
-        _exact,
+        _direct,
     ),
-    Class("FP32, small", "f32", 1.05, _problems(256, 512, 1024), _exact),
+    Class("FP32, small", "f32", 1.05, _problems(256, 512, 1024), _direct),
     Class(
         "FP32, skinny and long K",
         "f32",
         1.05,
         _problems((4096, 64, 4096), (16, 8192, 8192), (64, 64, 65536), (256, 256, 65536)),
-        _exact,
+        _direct,
     ),
-    Class("FP32, 1 GiB of small matrices", "f32", 1.5, TIMED_GIBIBYTE, _exact),
-    Class("FP32 by three products of TF32", "f32", 1.5, _problems(*LARGE[1:]), _of_tf32),
-    Class("FP16", "f16", 0.75, _problems(*LARGE), _exact),
-    Class("BF16", "bf16", 0.75, _problems(*LARGE), _exact),
-    Class("TF32", "tf32", 0.75, _problems(*LARGE[1:]), _exact),
+    Class("FP32, 1 GiB of small matrices", "f32", 1.5, TIMED_GIBIBYTE, _direct),
+    Class("FP32 by three products of TF32", "f32", 1.5, _problems(*LARGE[1:]), splits_fp32),
+    Class("FP16", "f16", 0.75, _problems(*LARGE), _direct),
+    Class("BF16", "bf16", 0.75, _problems(*LARGE), _direct),
+    Class("TF32", "tf32", 0.75, _problems(*LARGE[1:]), _direct),
 )
 
 
