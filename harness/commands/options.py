@@ -94,8 +94,8 @@ def add_options(add: Adds) -> None:
         type=float,
         default=0.0,
         metavar="S",
-        help="for kernels with a duty cycle, also measure S seconds of back-to-back launches: reported "
-        "separately, never judged",
+        help="also measure S seconds of back-to-back launches of each timed case: reported separately, never "
+        "judged",
     )
     add("--allow-busy", action="store_true", help="time even while other processes use the GPU")
     add("--progress", default="", metavar="NAME", help="a bar, or lines in a log, in place of a dot a test")

@@ -20,7 +20,6 @@ from harness.counters.traffic import Known
 from harness.devices import DeviceError
 from harness.files import write_whole
 from harness.gate.boards import Board
-from harness.gate.timed import Result
 from harness.model import Waiver
 from harness.project import selection as cases
 from harness.project.names import nothing_fits
@@ -38,10 +37,10 @@ from harness.reports.check import (
     waived_lines,
 )
 from harness.reports.failures import bullets, github_annotations, page
-from harness.reports.figures import gflops_text
 from harness.reports.markdown import job_summary
 from harness.reports.page.roofs import dram_share
 from harness.reports.sarif import sarif
+from harness.reports.sustained import sustained_texts
 from harness.reports.terminal import ladder_table
 from harness.reports.wording import difference_text, refresh_several, some, strange_text
 from harness.timing.bounds import Roofs, roofs_of
@@ -278,8 +277,7 @@ def _notes(session: Session) -> list[str]:
         notes.append(f"{len(clocked)} slower only by the clock: {some(clocked)}")
     if session.policy.allow_orphans and (orphans := session.orphans):
         notes.append(f"{len(orphans)} orphans in the baseline: {some(orphans)}")
-    notes += [text for result in session.results if (text := _sustained(result))]
-    return notes
+    return notes + sustained_texts(session.results)
 
 
 def _on_all(command: str, session: Session) -> str:
@@ -305,16 +303,3 @@ def _compared(session: Session, board: Board, baseline: Baseline) -> list[str]:
     if strange := [entry.board_spread for entry in entries if is_strange(entry, own)]:
         notes.append(strange_text(strange, len(entries)))
     return notes
-
-
-def _sustained(result: Result) -> str:
-    """The throughput of back-to-back launches, next to that of the bursts, which is judged."""
-    m = result.measurement
-    if m is None or "sustained_s" not in m.extra:
-        return ""
-    clock, power = (m.extra[name] or "?" for name in ("sustained_mhz", "sustained_w"))
-    long, short = (gflops_text(result.case.gflops(s)) for s in (m.extra["sustained_s"], m.median))
-    return (
-        f"sustained, not judged: {result.case.id}: {long} GFLOPS at {clock} MHz and {power} W; "
-        f"in bursts {short} at {m.sm_clock_mhz} MHz"
-    )

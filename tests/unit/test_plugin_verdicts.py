@@ -216,12 +216,27 @@ def test_sustained_figures_are_shown_and_stored_beside_what_is_judged(rig: Rig) 
     info = outcome.timed[SLOWED[0]]["extra_info"]
     assert info["sustained_gflops"] == pytest.approx(info["gflops"] / 2)
     found = re.search(
-        r"sustained, not judged: (\S+): ([\d,.]+) GFLOPS at 1410.5 MHz and \? W; in", outcome.text
+        r"sustained, not judged: (\S+): ([\d,.]+) GFLOPS at 1410.5 MHz and \? W; in timed", outcome.text
     )
     assert found
     assert found[1] == SLOWED[0]
     assert _number(found[2]) == pytest.approx(info["gflops"] / 2, rel=1e-3)
     assert outcome.text.count("sustained, not judged") == 1
+
+
+def test_sustained_share_of_the_library_where_both_ran_a_problem(rig: Rig) -> None:
+    def sustained(case: Case, m: Measurement, attempt: int) -> Measurement:
+        seconds = m.median if case.kernel.library else 2 * m.median
+        more = {"sustained_s": seconds, "sustained_mhz": 1410.5, "sustained_w": 691.0}
+        return dataclasses.replace(m, extra=more)
+
+    outcome = rig.run(*OURS, "--kernel", LIBRARY, device=ReplayDevice(3, sustained))
+    shares = dict(re.findall(r"sustained, not judged: (\S+): .* W, ([\d.]+) % of cuBLAS;", outcome.text))
+    assert shares.keys() == {*SLOWED, *UNTOUCHED}  # each has the library's case, which has no share of itself
+    speed = {case: bench["extra_info"]["sustained_gflops"] for case, bench in outcome.timed.items()}
+    for case, share in shares.items():
+        library = speed[f"{LIBRARY}-f32-{case.rpartition('-')[2]}"]  # of the problem's other dtypes none
+        assert float(share) == pytest.approx(100 * speed[case] / library, abs=0.06)
 
 
 def test_no_news_of_improvement_where_there_is_none(rig: Rig) -> None:

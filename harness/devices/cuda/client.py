@@ -241,11 +241,9 @@ class CudaDevice:
     def time(self, case: Case, plan: Plan) -> Measurement:
         """Checks the case at its problem on integers, times it, checks the output of a timed launch.
 
-        With the duty cycle that its kernel declares; sustained throughput only if that is below 1. Raises
-        DeviceError, with code WRONG where an output is.
+        With the duty cycle that its kernel declares. Raises DeviceError, with code WRONG where an output is.
         """
-        duty = case.kernel.duty
-        plan = replace(plan, duty=duty, sustained=plan.sustained if duty < 1 else 0.0)
+        plan = replace(plan, duty=case.kernel.duty)
         measurement: Measurement = self._ask(
             Request("time", (self._build(case),), (Work.of(case),), plan=plan)
         )
