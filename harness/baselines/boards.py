@@ -46,11 +46,9 @@ def _measured(baseline: Baseline, entry: BaselineEntry) -> dict[str, object]:
 
 
 def expected(case: str, known: Mapping[str, Spread]) -> float:
-    """How far another board may differ at a case. One that a single board has measured: the most of its
-    kernel's cases of that dtype; else of the cases of its problem on the same kind of core, else of all on
-    that kind; 0 where nothing is known."""
-    if case in known:
-        return known[case].relative
+    """How far another board may differ at a case: the most of its kernel's cases of that dtype, itself
+    included, since a few boards say little of one case; where no other board has measured those, of the cases
+    of its problem on the same kind of core, else of all on that kind; 0 where nothing is known."""
     nearest = (
         lambda other: other.split("-")[:2] == case.split("-")[:2],
         lambda other: (other.rpartition("-")[2], kind_of(other)) == (case.rpartition("-")[2], kind_of(case)),

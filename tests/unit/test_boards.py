@@ -223,7 +223,7 @@ def test_an_unseen_board_may_differ_as_those_seen_do(root: Path) -> None:
         assert boards.spreads(dataclasses.replace(baseline, entries=entries), files) == {}
 
 
-def test_what_one_board_alone_measured_differs_as_the_most_like_it_do() -> None:
+def test_a_case_differs_between_boards_as_the_most_like_it_do() -> None:
     known = {
         f"{case}": boards.Spread(relative, 2)
         for case, relative in {
@@ -234,8 +234,9 @@ def test_what_one_board_alone_measured_differs_as_the_most_like_it_do() -> None:
         }.items()
     }
     expected = {
-        "tiled-f32-a-8x8x8": 0.01,  # known
-        "tiled-f32-b-8x8x8": 0.02,  # its kernel
+        "tiled-f32-a-8x8x8": 0.02,  # its kernel: what two boards agree on, a third need not
+        "tiled-f32-b-8x8x8": 0.02,
+        "naive-f32-a-7x7x7": 0.03,  # its own
         "other-f32-a-7x7x7": 0.03,  # its problem, on CUDA cores
         "other-f32-a-8x8x8": 0.01,
         "other-f32-a-6x6x6": 0.03,  # CUDA cores
