@@ -29,56 +29,52 @@ class _Marks:
 
 
 class Tags:
-    """For each cell who wrote it last and who read it since. An access belongs to the ``epoch`` of its block,
-    (blocks,), and the ``step`` of its warp, (warps,)."""
+    """For each cell who wrote it last, and who was at it by atomics and by reads. An access belongs to the
+    ``epoch`` of its block, (blocks,), and the ``step`` of its warp, (warps,)."""
 
     def __init__(self, cells: int, geometry: Geometry, native: Library | None) -> None:
         self.writes, self.reads = _Marks(cells), _Marks(cells)
-        self.atomic = np.zeros(cells, bool)  # whether all that the writes stand for was
-        self._has_atomics = False
+        self.atomics: _Marks | None = None  # few kernels have any
         self._native, self._cells, self._geometry = native, cells, geometry
 
     def set(self, write: bool, pattern: Pattern, epoch: Array, step: Array) -> None:
-        if write and pattern.atomic:
-            cell, again = self._add(self.writes, pattern, epoch, step)
-            self.atomic[cell] |= ~again
-            self._has_atomics = True
-            return
+        if pattern.atomic and self.atomics is None:
+            self.atomics = _Marks(self._cells)
+        marks = (self.atomics if pattern.atomic else self.writes) if write else self.reads
+        assert marks is not None
+        several = marks is not self.writes
         if self._native is not None:
-            marks = self.writes if write else self.reads
-            self._native.tag(marks.all, *self._places(pattern), epoch, step, not write)
-        elif not write:
-            self._add(self.reads, pattern, epoch, step)
+            self._native.tag(marks.all, *self._places(pattern), epoch, step, several)
+        elif several:
+            self._add(marks, pattern, epoch, step)
         else:
             cell, lane = pattern.cells
             thread = lane % self._geometry.threads
             self.writes.put(cell, epoch[self._row(cell)], thread, thread // WARP, step[lane // WARP])
-        if write and self._has_atomics:
-            self.atomic[pattern.cells[0]] = False
 
     def clash(
         self, pattern: Pattern, writes: bool, epoch: Array, step: Array
     ) -> tuple[int, int, int, bool] | None:
         """(cell, lane, other thread, whether that one wrote) of the first race, or None."""
-        for marks in (self.writes, self.reads) if writes else (self.writes,):
+        checked = [self.writes]
+        checked += [self.atomics] if self.atomics is not None and not pattern.atomic else []
+        for marks in [*checked, self.reads] if writes else checked:
             i = self._first(marks, pattern, epoch, step)
             if i >= 0:
                 cell, lane = pattern.cells
-                return int(cell[i]), int(lane[i]), int(marks.who[cell[i]]), marks is self.writes
+                return int(cell[i]), int(lane[i]), int(marks.who[cell[i]]), marks is not self.reads
         return None
 
     def _first(self, marks: _Marks, pattern: Pattern, epoch: Array, step: Array) -> int:
         """The first of a pattern's cells with a race, or −1."""
-        if self._native is not None and not pattern.atomic:
+        if self._native is not None:
             return int(self._native.unordered(marks.all, *self._places(pattern), epoch, step))
         cell, lane = pattern.cells
         bad = marks.unordered(cell, epoch[self._row(cell)], lane % self._geometry.threads, step[lane // WARP])
-        if pattern.atomic and marks is self.writes:
-            bad &= ~self.atomic[cell]
         return int(np.argmax(bad)) if bad.any() else -1
 
-    def _add(self, marks: _Marks, pattern: Pattern, epoch: Array, step: Array) -> tuple[Array, Array]:
-        """More of a kind that may be several. The cells, and for which this is not the first of the epoch."""
+    def _add(self, marks: _Marks, pattern: Pattern, epoch: Array, step: Array) -> None:
+        """More of a kind that may be several."""
         cell, who, warp = pattern.readers
         rows = self._row(cell)
         again = marks.epoch[cell] == epoch[rows]
@@ -90,7 +86,6 @@ class Tags:
         # Those of its warp before a step are ordered before whatever comes after this one.
         joins = again & ~(in_warp & (marks.step[cell] < steps))
         marks.put(cell, epoch[rows], np.where(joins, merged, who), warp, steps)
-        return cell, again
 
     def _row(self, cell: Array) -> Array:
         """The block of each cell."""

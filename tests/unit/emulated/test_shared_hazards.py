@@ -256,6 +256,26 @@ def test_reads_before_a_warp_level_barrier_do_not_join_those_after_it(
     assert of(f"{WRITE}bar.sync 0;\n{FAR}{order};\n{own}") == ["race"]  # the reader is of another warp
 
 
+@pytest.mark.parametrize("c", [True, False], ids=["C", "NumPy"])
+def test_atomics_after_a_warp_level_barrier_are_ordered_as_writes_are(
+    c: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One warp sets a word and adds to it in two instructions; another one's atomics, after the first
+    one's, are ordered with those and not with what it set."""
+    if not c:
+        monkeypatch.setattr("harness.ptx.memory.shared_memory.library", lambda: None)
+    start = "setp.ne.u32 %p1, %r1, 0;\nsetp.lt.u32 %p2, %r1, 32;\n@!%p1 st.shared.u32 [cells], 5;\n"
+    add, step = "atom.shared.add.u32 %r20, [cells], 1;\n", "bar.warp.sync -1;\n"
+    assert of(start + step + add + add, 32) == []
+    assert of(start + add, 32) == ["race"]
+    assert of(start + step + f"@%p2 {add}@!%p2 {add}", 64) == ["race"]
+    assert of(start + "bar.sync 0;\n" + add + add, 64) == []
+    read = "ld.shared.u32 %r21, [cells];\n"
+    assert of(start + step + add + step + read, 32) == []
+    assert of(start + step + add + read, 32) == ["race"]
+    assert of("bar.sync 0;\n" + start + "bar.sync 0;\n" + add + step + f"@!%p1 {read}", 64) == ["race"]
+
+
 def test_a_warp_level_barrier_of_one_warp_orders_no_other() -> None:
     first = "setp.ge.u32 %p1, %r1, 32;\n@%p1 bra $SKIP;\nbar.warp.sync -1;\n$SKIP:\n"
     (said,) = hazards(WRITE + first + NEIGHBOUR, CELLS, threads=64)
