@@ -118,6 +118,10 @@ class Gpu(TimingDevice, PairingDevice, Protocol):
 
     info: GpuInfo
 
+    def ahead(self) -> None:
+        """Before a `restart` that is sure to come: begins with the new process, as far as the GPU does not
+        notice."""
+
     def prepare(self, cases: Iterable[Case], step: Step = ...) -> dict[str, str]:
         """Compiles; the errors by variant. ``step`` is called with the name of each variant, twice."""
 

@@ -24,10 +24,12 @@ from harness.devices import DeviceError, Gpu, NoDevice, open_cuda
 from harness.project.loader import ProjectError
 from harness.reports.figures import count_text
 from harness.study import trials
-from harness.study.ladder import case_of, project
+from harness.study.ladder import case_of, project, quick
 from harness.study.raw import StudyError, append, read, resume, summary
+from harness.verdicts.vocabulary import DEFAULT_MARGIN
 
 TRIALS = 40
+_LAST_SECONDS = 4.0  # for the case at hand when the budget ends, and a repetition in a new process
 
 
 def main(arguments: Sequence[str] | None = None, open_device: Callable[[float], Gpu] = open_cuda) -> int:
@@ -59,12 +61,18 @@ def _parser() -> argparse.ArgumentParser:
         "--trials", type=int, default=TRIALS, metavar="N", help=f"trials per case and size (default {TRIALS})"
     )
     add("--budget", type=float, metavar="S", help="seconds; start no trial that would end later")
-    add("--sizes", type=_sizes, default=trials.SIZES, metavar="PCT,…", help="only these; 0 is an A/A pair")
+    add("--sizes", type=_sizes, metavar="PCT,…", help="only these; 0 is an A/A pair")
     add(
         "--summaries",
         action="store_true",
         help="a new file stores five-number summaries instead of all samples: small, but other tools' "
         "rules cannot be applied",
+    )
+    add(
+        "--quick",
+        action="store_true",
+        help="a new file of A/A pairs alone, as many a second as possible: summaries of other, short cases, "
+        "and the gate's margin alone",
     )
     add("-q", "--quiet", action="store_true", help="do not show how far it is")
     add("-k", default="", metavar="TEXT", help="only cases whose id contains this")
@@ -96,25 +104,27 @@ def _measure(given: argparse.Namespace, open_device: Callable[[float], Gpu]) -> 
         raise ValueError("--trials: give a number above 0")
     if not given.file.absolute().parent.is_dir():
         raise ValueError(f"{given.file}: there is no such folder")
-    ids = [case for case in trials.CASES if given.k in case]
-    if not ids:
+    if given.quick and given.sizes not in (None, (0.0,)):
+        raise ValueError("--quick: A/A pairs alone; leave --sizes out, or give 0")
+    if not any(given.k in case for case in trials.CASES) and not given.quick:
         raise ValueError(f"-k {given.k!r} matches no case of {', '.join(trials.CASES)}")
     device = open_device(given.time_limit)
     try:
         others = [] if given.allow_busy else device.busy()
         if others:
             raise ValueError(busy_text(device.info.name, others))
-        return _trials(given, device, ids, began)
+        return _trials(given, device, began)
     finally:
         device.close()
 
 
-def _trials(given: argparse.Namespace, device: Gpu, ids: Sequence[str], began: float) -> int:
-    with progress("compile", 2 * len(trials.CASES), given.quiet) as step:
-        failed = device.prepare([case_of(text, device.info.capability) for text in trials.CASES], step)
+def _trials(given: argparse.Namespace, device: Gpu, began: float) -> int:
+    every = quick(device.info.capability) if given.quick else list(trials.CASES)
+    with progress("compile", 2 * len(every), given.quiet) as step:
+        failed = device.prepare([case_of(text, device.info.capability) for text in every], step)
     if failed:
         raise StudyError("; ".join(line.splitlines()[0] for line in failed.values()))
-    head, records = resume(given.file) if given.file.exists() else _begun(given, device)
+    head, records = resume(given.file) if given.file.exists() else _begun(given, device, every)
     if head["machine_info"]["name"] != device.info.name:
         raise StudyError(
             f"{given.file} was measured on {head['machine_info']['name']}, this is {device.info.name}"
@@ -122,40 +132,55 @@ def _trials(given: argparse.Namespace, device: Gpu, ids: Sequence[str], began: f
     then, now = head["machine_info"].get("board"), device.info.board
     if None not in (then, now) and then != now:
         raise StudyError(f"{given.file} was measured on board {then}, this is {now}; give another file")
+    if head["baseline"].keys() != set(every):
+        with_it = "without" if given.quick else "with"
+        raise StudyError(f"{given.file} was begun {with_it} --quick, or of other cases; give another file")
+    ids = [case for case in every if given.k in case]
+    if not ids:
+        raise ValueError(f"-k {given.k!r} matches no case of {', '.join(every)}")
+    sizes = given.sizes or ((0.0,) if given.quick else trials.SIZES)
+    margins = head.get("margins", trials.MARGINS)
     done = {(r["trial"], r["case"], r["size"]) for r in records}
     lacking = []
     for number in range(given.trials):
-        cells = [(case, size) for case in ids for size in given.sizes if (number, case, size) not in done]
+        cells = [(case, size) for case in ids for size in sizes if (number, case, size) not in done]
         if cells:
             lacking.append((number, cells))
-    longest = 0.0
+
+    def late() -> bool:
+        return given.budget is not None and time.monotonic() - began > given.budget - _LAST_SECONDS
+
     for at, (number, cells) in enumerate(lacking):
         start = time.monotonic()
-        if given.budget is not None and start - began + longest > given.budget:
+        found = [] if late() else trials.trial(device, head["baseline"], number, cells, margins, late)
+        if found:
+            append(given.file, [summary(r) for r in found] if head.get("summaries") else found)
+        if len(found) < len(cells):
             print(f"the budget of {given.budget:g} s is used up: {len(lacking) - at} trials are missing")
             return 1
-        found = trials.trial(device, head["baseline"], number, cells)
-        append(given.file, [summary(r) for r in found] if head.get("summaries") else found)
         took = time.monotonic() - start
-        longest = max(longest, took)
         if not given.quiet:
             print(_progress(at + 1, len(lacking), found, took, time.monotonic() - began), flush=True)
-    made = [(given.trials, "trial"), (len(ids), "case"), (len(given.sizes), "size")]
+    made = [(given.trials, "trial"), (len(ids), "case"), (len(sizes), "size")]
     print(f"{given.file}: {', '.join(count_text(number, what) for number, what in made)}")
     return 0
 
 
-def _begun(given: argparse.Namespace, device: Gpu) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _begun(
+    given: argparse.Namespace, device: Gpu, ids: Sequence[str]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A new file, with its header."""
     start = time.monotonic()
     about: dict[str, Any] = {
         "datetime": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine_info": provenance.machine_info(device.info),
     }
-    if given.summaries:
+    if given.summaries or given.quick:
         about["summaries"] = True
-    with progress("baseline", trials.BASELINE_RUNS * len(trials.CASES), given.quiet) as step:
-        head = trials.head(device, trials.CASES, about, step)
+    if given.quick:
+        about["margins"] = [DEFAULT_MARGIN]
+    with progress("baseline", trials.BASELINE_RUNS * len(ids), given.quiet) as step:
+        head = trials.head(device, ids, about, step)
     append(given.file, [head])
     print(f"baseline of {trials.BASELINE_RUNS} processes in {time.monotonic() - start:.0f} s", flush=True)
     return read(given.file)

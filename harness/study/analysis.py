@@ -34,7 +34,8 @@ class Cell:
     data). ``against_stored`` are the changes of the gate's measurements relative to the stored baseline,
     ``mhz`` the SM clock during the launches with the planted cycles.
     ``said`` is the gate's verdict. ``found`` is True if a method calls it slower, or the gate's verdict
-    fails; ``open`` if the paired comparison is inconclusive; ``cost`` the GPU seconds of each method.
+    fails; ``open`` if the paired comparison is inconclusive; ``cost`` the GPU seconds of each method. They
+    lack a margin that the file was not measured for.
     """
 
     case: str
@@ -54,15 +55,21 @@ class Cell:
 def cells(head: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> list[Cell]:
     """One cell for every record that did not fail."""
     major, minor = map(int, head["machine_info"]["capability"].split("."))
+    whole, margins = not head.get("summaries"), head.get("margins", MARGINS)
     return [
-        _cell(record, head["baseline"][record["case"]], (major, minor), whole=not head.get("summaries"))
+        _cell(record, head["baseline"][record["case"]], (major, minor), margins, whole=whole)
         for record in records
         if "error" not in record and record["looks"][0]["blocks"]
     ]
 
 
 def _cell(
-    record: Mapping[str, Any], stored: Mapping[str, Any], capability: tuple[int, int], *, whole: bool
+    record: Mapping[str, Any],
+    stored: Mapping[str, Any],
+    capability: tuple[int, int],
+    margins: Sequence[float],
+    *,
+    whole: bool,
 ) -> Cell:
     """``whole``: all samples are stored, which other tools' rules need."""
     case, runs, looks = case_of(record["case"], capability), record["gate"], judged(record["looks"])
@@ -79,7 +86,7 @@ def _cell(
     }
     cost = {ALONE: sum(run["gpu_seconds"] for run in runs), ALONE_FIRST: first}
     undecided = {}
-    for margin, name in PAIRED.items():
+    for margin, name in ((margin, PAIRED[margin]) for margin in margins):
         finding = pair_finding(looks, margin)
         kind = outcome_of(finding.kind).kind if finding else VerdictKind.AMBIGUOUS
         last = finding.look if finding else len(looks) - 1
@@ -153,8 +160,9 @@ def trials_to_show(limit: float, count: int = 0) -> int:
 
 
 def rate(chosen: Sequence[Cell], method: str) -> Rate | None:
-    """How often a method called these slower; None without any."""
-    return Rate(sum(cell.found[method] for cell in chosen), len(chosen)) if chosen else None
+    """How often a method called these slower; None without any that it judged."""
+    known = [cell.found[method] for cell in chosen if method in cell.found]
+    return Rate(sum(known), len(known)) if known else None
 
 
 def undecided(chosen: Sequence[Cell], method: str) -> Rate | None:

@@ -12,6 +12,12 @@ from harness.study.shortfalls import alarms, spread_text
 from harness.study.studies import LONG, Model, Study, same
 
 
+_QUICK = (
+    "Those with a margin beside their cases were measured with `--quick`: other cases, of short trials, on CUDA "
+    "cores, whose interim analyses end when the gate's margin is decided; of the other margin they say nothing. "
+)
+
+
 def section(model: Model) -> list[str]:
     """The page's section on boards other than those of the full studies; empty if there are none."""
     boards = model.boards
@@ -25,6 +31,7 @@ def section(model: Model) -> list[str]:
         "Nothing was planted here, and no other tool was evaluated. Each file is judged against its own five "
         "processes. "
         + ("A file that does not name its board counts as a board of its own. " if unnamed else "")
+        + (_QUICK if any("margins" in s.head for s in boards) else "")
         + "; ".join(dict.fromkeys(map(machine, boards)))
         + f". {len(same(boards))} A/A trials:",
         _files(boards),
@@ -32,7 +39,10 @@ def section(model: Model) -> list[str]:
         *alarms(boards),
     ]
     first = {s.board: s for s in reversed(model.files)}  # of each board
-    return parts + list(_differences([s for s in model.files if s in first.values()]))
+    alike: dict[frozenset[str], list[Study]] = {}  # by their cases
+    for study in (s for s in model.files if s in first.values()):
+        alike.setdefault(frozenset(study.head["baseline"]), []).append(study)
+    return parts + [text for studies in alike.values() for text in _differences(studies)]
 
 
 def machine(study: Study) -> str:
@@ -49,13 +59,23 @@ def _files(boards: Sequence[Study]) -> str:
             f"`{s.name}`",
             "–" if s.board == s.name else s.board,
             s.date,
+            _cases(s),
             str(len(s.cells)),
             str(s.failed),
             f"`{s.digest[:16]}`",
         ]
         for s in boards
     ]
-    return table_text(["file", "board", "date", "trials", "failed", "SHA-256"], "lllrrl", rows)
+    return table_text(["file", "board", "date", "cases", "trials", "failed", "SHA-256"], "llllrrl", rows)
+
+
+def _cases(study: Study) -> str:
+    """``8, 10 to 15975 µs``; with its margin, if the paired comparison had one alone."""
+    found = {case: [c.seconds for c in study.cells if c.case == case] for case in study.cases}
+    times = [1e6 * statistics.median(seconds) for seconds in found.values()]
+    text = f"{len(study.cases)}, {spread_text(times, 0)} µs"
+    margins = study.head.get("margins")
+    return text + (f", ±{100 * margins[0]:g} % alone" if margins else "")
 
 
 def _rates(boards: Sequence[Study]) -> str:
@@ -76,7 +96,9 @@ def _rates(boards: Sequence[Study]) -> str:
                 f"{found.count} of {found.trials}: {found.text(2)}" if found else "–",
                 str(left or "–"),
             ]
-        spent = [cell.cost[method] for cell in same(boards)]
+        spent = [cell.cost[method] for cell in same(boards) if method in cell.cost]
+        if not spent:
+            continue
         rows.append([*row, f"{statistics.fmean(spent):.2f} ({max(spent):.2f})"])
     return table_text(heads, "l" + "r" * (len(heads) - 1), rows)
 

@@ -171,7 +171,7 @@ def _targets(study: Study, files: Sequence[Study]) -> Iterator[str]:
                 f"{found.trials}, {found.text(2)}: {outcome(found)}"
             )
     for method in (GATE, fine, usual):
-        if spent := [cell.cost[method] for cell in everything]:
+        if spent := [cell.cost[method] for cell in everything if method in cell.cost]:
             share = sum(s <= SECONDS for s in spent) / len(spent)
             yield (
                 f"- ≤ {SECONDS:g} s of GPU per case, A/A: {method}: {statistics.fmean(spent):.2f} s on "
@@ -192,14 +192,14 @@ def outcome(alarms: Rate) -> str:
 def _costs(study: Study) -> str:
     heads = ["mean over cases, s", *map(_name, study.sizes)]
     rows = []
-    for method in (GATE, *PAIRED.values(), ALONE):
+    for method in (m for m in (GATE, *PAIRED.values(), ALONE) if m in study.methods):
         spent = [[c.cost[method] for c in study.of(size, study.cases)] for size in study.sizes]
         rows.append([method, *(f"{statistics.fmean(seconds):.3f}" for seconds in spent)])
     return table_text(heads, "l" + "r" * len(study.sizes), rows)
 
 
 def _by_case(study: Study) -> str:
-    shown = (GATE, *PAIRED.values(), ALONE)
+    shown = [method for method in (GATE, *PAIRED.values(), ALONE) if method in study.methods]
     heads = ["case", "µs", "size", "planted", "measured", *(f"{method}, %" for method in shown), "trials"]
     rows = []
     for case in study.cases:

@@ -175,14 +175,15 @@ def _trials(files: Sequence[Study]) -> str:
     if not by_rate:
         return ""
     whole = f" in all {len(files)} files of this GPU model" if len(files) > 1 else ""
+    every = len(same(files))
     said = [
         f"{' and '.join(names)}: {found.count or 'no'} false {'alarm' if found.count == 1 else 'alarms'} "
-        "among "
-        f"them, so the rate is at most {100 * found.limits[1]:.2f} %; showing at most "
-        f"{100 * FALSE_ALARMS:g} % takes {needed(found.count)}"
+        f"among {'them' if found.trials == every else f'the {found.trials} judged by it'}, so the rate is at "
+        f"most {100 * found.limits[1]:.2f} %; showing at most {100 * FALSE_ALARMS:g} % takes "
+        f"{needed(found.count)}"
         for found, names in by_rate.items()
     ]
-    return f"**Too few A/A trials.** There are {len(same(files))}{whole}: {'; '.join(said)}."
+    return f"**Too few A/A trials.** There are {every}{whole}: {'; '.join(said)}."
 
 
 def _seconds(files: Sequence[Study]) -> str:
@@ -190,7 +191,8 @@ def _seconds(files: Sequence[Study]) -> str:
     pairs = same(files)
     said = []
     for case in dict.fromkeys(cell.case for cell in sorted(pairs, key=lambda cell: cell.seconds)):
-        spent = {name: [c.cost[name] for c in pairs if c.case == case] for name in (GATE, _FINE, _USUAL)}
+        mine = [c.cost for c in pairs if c.case == case]
+        spent = {name: [cost[name] for cost in mine if name in cost] for name in (GATE, _FINE, _USUAL)}
         over = {name: sum(s > SECONDS for s in costs) for name, costs in spent.items()}
         if any(over.values()):
             counts = ", ".join(f"{count} ({name})" for name, count in over.items() if count)

@@ -145,6 +145,7 @@ def head(
         runs.append([])
         for case in found:
             runs[-1].append(device.time(case, Plan(spin=0)))
+            device.ahead()
             step(case.id)
     baseline = {case.id: _stored([run[i] for run in runs]) for i, case in enumerate(found)}
     return {"study": SCHEMA, **about, "baseline": baseline}
@@ -169,9 +170,14 @@ def _run(m: Measurement) -> Record:
 
 
 def trial(
-    device: Gpu, baseline: Mapping[str, Mapping[str, Any]], number: int, cells: Sequence[tuple[str, float]]
+    device: Gpu,
+    baseline: Mapping[str, Mapping[str, Any]],
+    number: int,
+    cells: Sequence[tuple[str, float]],
+    margins: Sequence[float] = MARGINS,
+    late: Callable[[], bool] = lambda: False,
 ) -> list[Record]:
-    """One trial of each (case id, size), in randomised order.
+    """One trial of each (case id, size), in randomised order; no other is begun once it is ``late``.
 
     All in the current worker; suspected regressions again in a new one, which is kept for the next trial. So
     no two measurements of the same case and size share a worker.
@@ -185,7 +191,10 @@ def trial(
         sizes = [size for of, size in cells if of == text]
         lot.shuffle(sizes)
         for size in sizes:
-            record = _cell(device, case, baseline[text], size, number)
+            if late():
+                break
+            record = _cell(device, case, baseline[text], size, number, margins)
+            device.ahead()
             records.append(record)
             if (
                 "error" not in record
@@ -201,7 +210,14 @@ def trial(
     return records
 
 
-def _cell(device: Gpu, case: Case, stored: Mapping[str, Any], size: float, number: int) -> Record:
+def _cell(
+    device: Gpu,
+    case: Case,
+    stored: Mapping[str, Any],
+    size: float,
+    number: int,
+    margins: Sequence[float],
+) -> Record:
     cycles = round(size * statistics.median_low(stored["medians"]) * stored["mhz"] * 1e6)
     record: Record = {"trial": number, "case": case.id, "size": size, "cycles": cycles}
     try:
@@ -210,14 +226,16 @@ def _cell(device: Gpu, case: Case, stored: Mapping[str, Any], size: float, numbe
             raise StudyError(
                 f"{case.id} compiles to another binary than at the start of the study; start a new file"
             )
-        looks = list(_looks(device, case, cycles, size, number))
+        looks = list(_looks(device, case, cycles, size, number, margins))
     except DeviceError as error:
         return record | {"error": f"{error.code}: {error}"}
     return record | {"true": _true(looks[0], stored), "gate": [_run(m)], "looks": _records(looks)}
 
 
-def _looks(device: Gpu, case: Case, cycles: int, size: float, number: int) -> Iterator[PairedSamples]:
-    """Interim analyses until every margin is decided, at most as many as the rule has.
+def _looks(
+    device: Gpu, case: Case, cycles: int, size: float, number: int, margins: Sequence[float]
+) -> Iterator[PairedSamples]:
+    """Interim analyses until each of the margins is decided, at most as many as the rule has.
 
     A size equal to a margin is neither outside nor inside it, so that margin need not be decided.
     """
@@ -227,7 +245,7 @@ def _looks(device: Gpu, case: Case, cycles: int, size: float, number: int) -> It
         orders = stretch(number, f"{case.id}/{size}", *most.blocks_of(look)).orders
         seen.append(device.pair(case, case, PairPlan(orders, spin=(0, cycles))))
         yield seen[-1]
-        if all(_decided(judged(_records(seen)), margin) for margin in MARGINS if margin != size):
+        if all(_decided(judged(_records(seen)), margin) for margin in margins if margin != size):
             return
 
 

@@ -56,6 +56,9 @@ class SimulatedDevice:
         self.restarts += 1
         self._layout: dict[str, float] = {}
 
+    def ahead(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

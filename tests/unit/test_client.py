@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import sys
@@ -189,6 +190,21 @@ def test_variant_that_did_not_compile_is_not_asked_for(device: CudaDevice) -> No
             call()
         assert refused.value.code == "COMPILE_ERROR"
     worker_of(device)
+
+
+def test_worker_begun_ahead_is_the_next_one_and_ends_with_the_device(device: CudaDevice) -> None:
+    first = worker_of(device)
+    device.ahead()
+    device.ahead()  # still one
+    (waiting,) = {p.pid for p in multiprocessing.active_children()} - {first}
+    assert worker_of(device) == first
+    device.restart()
+    assert worker_of(device) == waiting
+    device.ahead()
+    (unused,) = {p.pid for p in multiprocessing.active_children()} - {waiting}
+    device.close()
+    assert unused is not None
+    assert not is_alive(unused)
 
 
 def test_crash_while_compiling_blames_no_kernel(device: CudaDevice) -> None:

@@ -15,8 +15,10 @@ from harness.devices import DeviceError
 from harness.model import Case, Resources
 from harness.study import analysis, methods, plot, shortfalls, trials
 from harness.study.__main__ import main
+from harness.study.ladder import quick
 from harness.study.raw import StudyError, append, five_numbers, read, resume
 from harness.study.studies import Study
+from harness.timing.interval import PairedKind
 from harness.timing.measurement import Measurement
 from harness.timing.plan import Plan
 from tests.unit.simulated import SimulatedDevice
@@ -133,6 +135,58 @@ def test_the_budget_ends_it_before_a_trial_that_would_last_longer(measure: Any, 
     assert status == 1
     assert "the budget of 0 s is used up: 3 trials are missing" in said
     assert read(file)[1] == []  # but the baseline is there
+
+
+def test_the_budget_ends_a_trial_between_two_cases_and_the_rest_follows(
+    measure: Any, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(SimulatedDevice):
+        def time(self, case: Case, plan: Plan) -> Measurement:
+            now[0] += 1.0
+            return super().time(case, plan)
+
+    now = [0.0]
+    monkeypatch.setattr("harness.study.__main__.time.monotonic", lambda: now[0])
+
+    def slow() -> SimulatedDevice:
+        return Slow(seconds=lambda case: SECONDS[case.id])
+
+    baseline = trials.BASELINE_RUNS * len(trials.CASES)
+    wanted = ("--trials", "1", "--sizes", "0")
+    status, said = measure(*wanted, "--budget", str(baseline + 4 + 3), on=slow())
+    assert status == 1
+    assert "1 trials are missing" in said
+    assert len(begun := read(file)[1]) == 4  # the last one began in time
+    assert measure(*wanted, on=slow())[0] == 0
+    assert read(file)[1][:4] == begun
+    assert len({r["case"] for r in read(file)[1]}) == len(read(file)[1]) == len(trials.CASES)
+
+
+def test_quick_trials_are_of_the_margin_of_the_gate_alone(measure: Any, file: Path) -> None:
+    def run(*more: str) -> tuple[int, str]:
+        status, said = measure(*more, on=SimulatedDevice(seconds=lambda case: 1e-4, spread=0.004))
+        return status, said
+
+    assert run("--quick", "--trials", "2")[0] == 0
+    head, records = read(file)
+    cases = quick((9, 0))
+    assert len(cases) >= 30
+    assert list(head["baseline"]) == cases
+    assert sorted((r["trial"], r["case"]) for r in records) == sorted((n, c) for n in (0, 1) for c in cases)
+    assert {r["size"] for r in records} == {0.0}
+    assert head["summaries"]
+    assert all(len(run["samples"]) == 5 for r in records for run in r["gate"])
+    cells = analysis.cells(head, records)
+    # As many interim analyses as ±0.5 % needs: one, where ±0.25 % would have had more.
+    assert {len(r["looks"]) for r in records} == {1}
+    assert not any(trials.pair_finding(trials.judged(r["looks"]), 0.005) is None for r in records)
+    undecided = [trials.pair_finding(trials.judged(r["looks"]), 0.0025) for r in records]
+    assert any(found and found.kind is PairedKind.AMBIGUOUS for found in undecided)
+    assert analysis.rate(cells, analysis.PAIRED[0.005]) == analysis.Rate(0, len(records))
+    assert analysis.rate(cells, analysis.PAIRED[0.0025]) is None
+    assert run("--quick", "--trials", "3", "-k", "prefetch")[0] == 0  # goes on with the file
+    assert run("--trials", "3")[1].count("was begun with --quick, or of other cases; give another file") == 1
+    assert run("--quick", "--sizes", "0,1")[0] == 2
 
 
 def test_each_trial_is_timed_in_a_worker_of_its_own(measure: Any) -> None:

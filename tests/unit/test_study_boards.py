@@ -14,6 +14,7 @@ import pytest
 from harness.study import boards, document, methods, plot, trials
 from harness.study.__main__ import main
 from harness.study.analysis import GATE, PAIRED, Rate, trials_to_show
+from harness.study.ladder import quick
 from harness.study.raw import append, read
 from harness.study.studies import Study
 from tests.unit.simulated import SimulatedDevice
@@ -29,6 +30,13 @@ def measured(folder: Path, name: str, seed: int, *more: str, gpu: str = "NVIDIA 
     device = SimulatedDevice(seconds=lambda case: SECONDS[case.id], process=0.0005, seed=seed)
     device.info = dataclasses.replace(device.info, name=gpu)
     assert main(["measure", str(folder / f"{name}.jsonl.gz"), "--trials", "1", *more], lambda _: device) == 0
+
+
+def measured_quickly(docs: Path, name: str, seed: int) -> None:
+    """One trial of each of the short cases."""
+    device = SimulatedDevice(seconds=lambda case: 1e-4, process=0.0005, seed=seed)
+    file = str(docs / "detection" / f"{name}.jsonl.gz")
+    assert main(["measure", file, "--quick", "--trials", "1"], lambda _: device) == 0
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +166,8 @@ def test_what_failed_on_a_board_is_told(docs: Path) -> None:
 
     alter(docs, BOARDS[0], fail)
     text = page(docs)
-    assert f"| `{BOARDS[0]}.jsonl.gz` | – | {text.split('H200, ')[1][:10]} | 7 | 1 |" in text
+    row = rf"`{BOARDS[0]}\.jsonl\.gz` \| – \| [\d-]+ \| 7, \d+ to \d+ µs \| 7 \| 1 \|"
+    assert re.search(row, text)
     assert ": 0 of 23, " in target(text, GATE)[0]
 
 
@@ -190,6 +199,27 @@ def test_a_file_with_more_than_summaries_of_pairs_gets_its_section(more: list[st
     assert text.count("### Case by case") == 2
     assert "on 2 other boards" in text
     assert all(": 0 of 32, " in line for line in target(text, GATE))
+
+
+def test_quick_trials_count_for_what_they_judged_alone(docs: Path) -> None:
+    before = page(docs)
+    for name, seed in (("nvidia-h200-board3", 7), ("nvidia-h200-board4", 8)):
+        measured_quickly(docs, name, seed)
+    text = page(docs)
+    cases = len(quick((9, 0)))
+    many = int(re.findall(r"gate, red: \d+ of (\d+)", before)[0])
+    assert re.findall(r"gate, red: \d+ of (\d+)", text)[0] == str(many + 2 * cases)
+    assert re.findall(r"comparison, ±0.25 %: \d+ of (\d+)", text)[0] == str(many)
+    assert re.search(rf"`nvidia-h200-board3.jsonl.gz` \| – \| \S+ \| {cases}, 100 µs, ±0.5 % alone", text)
+    assert "### The same binaries on 3 boards" in text
+    assert "### The same binaries on 2 boards" in text
+
+
+def test_quick_trials_alone_make_a_page(docs: Path) -> None:
+    for file in (docs / "detection").iterdir():
+        file.unlink()
+    measured_quickly(docs, "nvidia-h100", 0)
+    assert f"gate, red: 0 of {len(quick((9, 0)))}" in page(docs)
 
 
 def test_one_measurement_does_not_count_twice(docs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,6 +80,7 @@ class CudaDevice:
         self._asking = threading.RLock()  # its worker may be started ahead of the first question
         self._process: Any = None
         self._pipe: Any = None
+        self._next: tuple[Any, Any] | None = None  # process and pipe of the worker after this one
         self._failed_builds: dict[str, str] = {}
         self._signatures: dict[Any, str | None] = {}
         self._roofs: dict[str, Any] = {}
@@ -92,18 +93,29 @@ class CudaDevice:
 
     def _start(self, name: str) -> None:
         """A worker that has reported ready. Raises DeviceError, which names ``name``, if none starts."""
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        given = (theirs,) if self._visible_as is None else (theirs, self._visible_as)
-        self._process = context.Process(target=_serve, args=given, daemon=True)
-        self._process.start()
-        theirs.close()
+        self._process, self._pipe = self._next or self._begun()
+        self._next = None
         late = f"the worker process was not ready within {_START_SECONDS:g} s"
         try:
             self._exchange(Request("hello"), name, _START_SECONDS, "NO_START", late)
         except DeviceError:
             self._kill()
             raise
+
+    def _begun(self) -> tuple[Any, Any]:
+        """A worker's process and pipe. It imports what it needs, and waits; the first request makes its
+        context."""
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        given = (theirs,) if self._visible_as is None else (theirs, self._visible_as)
+        process = context.Process(target=_serve, args=given, daemon=True)
+        process.start()
+        theirs.close()
+        return process, ours
+
+    def ahead(self) -> None:
+        """Starts the process of the worker after this one, which takes a second: it imports, and waits."""
+        self._next = self._next or self._begun()
 
     def _kill(self) -> None:
         if self._process is not None:
@@ -114,7 +126,7 @@ class CudaDevice:
 
     def restart(self) -> None:
         """Starts a new worker: a new process, context and memory layout."""
-        self.close()
+        self._end()
 
     def abandon(self) -> None:
         """From another thread: kills the worker; what it does now and all that is asked later fails."""
@@ -127,6 +139,15 @@ class CudaDevice:
         self._failed_builds, self._signatures = other._failed_builds, other._signatures
 
     def close(self) -> None:
+        self._end()
+        if self._next is not None:
+            process, pipe = self._next
+            self._next = None
+            pipe.close()
+            process.kill()
+            process.join(10)
+
+    def _end(self) -> None:
         with self._asking:
             if self._process is not None:
                 try:
