@@ -11,10 +11,10 @@ from harness.study.analysis import ALONE, ALONE_FIRST, GATE, GATE_SLOWER, PAIRED
 from harness.study.shortfalls import alarms, spread_text
 from harness.study.studies import LONG, Model, Study, same
 
-
 _QUICK = (
-    "Those with a margin beside their cases were measured with `--quick`: other cases, of short trials, on CUDA "
-    "cores, whose interim analyses end when the gate's margin is decided; of the other margin they say nothing. "
+    "Those with a margin beside their cases were measured with `--quick`: other cases, of short trials, on "
+    "CUDA cores, whose interim analyses end when the gate's margin is decided; of the other margin they say "
+    "nothing. "
 )
 
 
