@@ -240,7 +240,9 @@ def reason(row: Comparison, copies: bool) -> str:
         return _DUMMIES if copies else _VECTORS
     if row.quantity.name == "shared store instructions":
         return _PREDICATED
-    return _BUSY_BANKS if copies and "store" in row.quantity.name else ""
+    if row.quantity.group == OTHER and row.emulated > row.ncu:
+        return _TENSOR
+    return _BUSY_BANKS if copies and row.quantity.name.startswith("shared store") else ""
 
 
 _VECTORS = "ptxas merges adjacent narrow loads into one wide load"
@@ -248,6 +250,7 @@ _DUMMIES = (
     "ptxas inserts three LDS without active lanes before an LDGSTS that may follow a store: no wavefronts"
 )
 _PREDICATED = "ptxas replaced a branch by a predicate: warps without an active lane execute the store as well"
+_TENSOR = "products of tensor cores, which ncu has no FP32 count of"
 _BUSY_BANKS = "stores waiting for banks that LDGSTS writes are counted as conflicts: varies from run to run"
 
 
