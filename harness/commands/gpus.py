@@ -15,6 +15,7 @@ import pytest
 from harness import baselines
 from harness.baselines import BaselineError
 from harness.baselines import boards as of_boards
+from harness.commands.common import KERNELS
 from harness.commands.session import Session
 from harness.devices import Gpu, NoDevice, count_gpus, open_cuda
 from harness.devices.cuda.guards import EXACT
@@ -137,18 +138,55 @@ def start(session: Session) -> None:
         session.warming[-1].start()
 
 
+def ahead(config: pytest.Config, session: Session) -> None:
+    """Starts the processes that check before it is known what there is to check, where nobody chose: they
+    take as long as selecting and collecting. Not where something else uses a GPU: their own would hide it."""
+    o, project = config.option, session.project
+    chosen = o.kernel or o.config or o.shape or o.keyword or o.verify_timed or o.collectonly
+    everything = any(Path(given).name in (KERNELS, project.tests.name) for given in config.args)
+    variants = sum(len(kernel.dtypes) * len(kernel.declared) for kernel in project.kernels)
+    chosen = chosen or getattr(o, "lf", False)  # without pytest's cache there is no such option
+    if everything and not chosen and variants > _FEW and not any(b.gpu.busy() for b in session.boards):
+        warm_up(session, variants)
+        session.free = bool(session.checkers)
+
+
 def warm_up(session: Session, to_verify: int) -> None:
-    """Starts the processes that check, unless there are few cases. Under a sanitizer, whose report is one
-    process's, this process checks."""
+    """Starts the processes that check, unless there are few cases or they were started. Under a sanitizer,
+    whose report is one process's, this process checks."""
+    if session.checkers:
+        if to_verify <= _FEW:
+            _end(session.checkers)
+            session.checkers = []
+        return
     numbered = all(hasattr(board.gpu, "index") for board in session.boards)
     if to_verify > _FEW and numbered and not os.environ.get(EXACT):
         root, infos = session.project.root, [board.gpu.info for board in session.boards]
         count = _processes([info.memory_mib for info in infos])
         each = [(b, Setup(root, (b.gpu.time_limit, b.gpu.index))) for b in session.boards]  # type: ignore[attr-defined]
         session.checkers = [Checker(board, setup) for _ in range(count) for board, setup in each]
-        atexit.register(close_all, session.checkers)  # Python waits for them at its end.
+        atexit.register(_end, session.checkers)  # Python waits for them at its end.
         for checker in session.checkers:
             checker.start()
+        session.warming.append(
+            threading.Thread(target=_go_on, args=(session.warming[:], session.checkers), daemon=True)
+        )
+        session.warming[-1].start()
+
+
+def _go_on(warming: Sequence[threading.Thread], checkers: Sequence[Checker]) -> None:
+    """What is to be timed is allocated first, so that it lies where it always does."""
+    for thread in warming:
+        thread.join()
+    for checker in checkers:
+        checker.go_on()
+
+
+def _end(checkers: Sequence[Checker]) -> None:
+    """At once, also those that have not begun yet."""
+    for checker in checkers:
+        checker.abandon()
+    close_all(checkers)
 
 
 def _processes(mib: Sequence[int]) -> int:

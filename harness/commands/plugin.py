@@ -114,6 +114,8 @@ def open_session(config: pytest.Config) -> Session:
             gpus.start(session)
         emulated = session.gpu is None and session.device is not None
     _check_numbers(config)
+    if session.warming:
+        gpus.ahead(config, session)
     try:
         choice = cases.Choice.of(config.option)
         if config.option.list_cases:  # Nothing is collected, so pytest does not apply it.
@@ -321,7 +323,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     chosen = [c for item in session.items if (c := _case_of(item))]
     timed = any(_has(item, "timed_case") for item in session.items)
     timed = timed and not config.option.benchmark_skip
-    for board in state.boards if timed and not config.option.allow_busy else ():
+    for board in state.boards if timed and not config.option.allow_busy and not state.free else ():
         if others := board.gpu.busy():
             name = board.gpu.info.name + (f", GPU {board.label}," if len(state.boards) > 1 else "")
             raise pytest.UsageError(busy_text(name, others))

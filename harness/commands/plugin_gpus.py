@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
 
+from harness.baselines import history
 from harness.commands.session import KEY, Session
 from harness.devices import Device, DeviceError
 from harness.gate.boards import Board
@@ -35,8 +39,7 @@ def checked(
 
 
 def _checks(session: Session, names: Sequence[str]) -> Spread[Checks, Checked]:
-    if not session.checkers:
-        _end_warming(session)
+    _end_warming(session)
     places: list[Checks] = [*session.checkers] or [InThisProcess(board) for board in session.boards]
 
     def work(place: Checks, names: Iterator[str], done: Done[Checked]) -> None:
@@ -59,7 +62,6 @@ def judged(session: Session, case: Case, items: Sequence[pytest.Item]) -> tuple[
     if not any(case.id in board.timed for board in session.boards):
         session.boards[0].timed[case.id] = case  # of a project's own test
     if session.timed is None:
-        _end_checks(session)
         session.timed = _timing(session, _names(items, "timed_case"))
     board, result = session.timed.result(case.id)
     session.judged_on[case.id] = board
@@ -76,22 +78,47 @@ def _timing(session: Session, names: Sequence[str]) -> Spread[Board, Result]:
                 spread.retire(board)
             done(name, result)
 
+        if board is boards[0] and len(boards) > 1:  # The others do more cases for it; at the end, all wait.
+            _look_up_roofs(board)
         board.judge(names, told, session.policy, session.plan, session.says, session.judging)
         if board is boards[0] and not spread.closing:
-            with contextlib.suppress(
-                DeviceError
-            ):  # asked for at the end; meanwhile the others are still busy
-                board.gpu.roofs()
+            _look_up_roofs(board)
 
-    spread: Spread[Board, Result] = Spread(boards, judge, _takes(session))
-    if len(boards) > 1:
-        few = len(names) < _EACH * len(boards)
+    if len(boards) < 2:
+        _end_checks(session)
+        spread: Spread[Board, Result] = Spread(boards, judge, _takes(session))
+    else:
+        spread = Spread(boards, judge, _takes(session), partial(_kin, session))
         session.says("control cases, with the other GPUs idle and with all of them")
-        session.together = (
-            Together(False, "there are few cases") if few else verified(boards, names, session.plan)
-        )
+        if len(names) < _EACH * len(boards):
+            _end_checks(session)
+            session.together = Together(False, "there are few cases")
+        else:
+            session.together = verified(boards, names, session.plan, lambda: _end_checks(session))
     spread.begin(names, in_turn=session.together is not None and not session.together.sound)
+    with_time = ThreadPoolExecutor(1)  # the GPUs are busy, and this process waits
+    session.histories = with_time.submit(_histories, session)
+    with_time.shutdown(wait=False)
     return spread
+
+
+def _histories(session: Session) -> dict[int, str]:
+    """What the stored files say of the history of each board that judges, by its number."""
+    root = session.project.baselines
+    judging = [board for board in session.boards if session.judging and board.baseline]
+    return {board.number: history.note(root, board.slug, board.gpu.info.board) for board in judging}
+
+
+def _look_up_roofs(board: Board) -> None:
+    """What is asked for at the end; the GPU measures it once."""
+    with contextlib.suppress(DeviceError):
+        board.gpu.roofs()
+
+
+def _kin(session: Session, name: str) -> object:
+    """Cases of one problem and element type are timed on the same data."""
+    case = next(board.timed[name] for board in session.boards if name in board.timed)
+    return case.problem, case.dtype
 
 
 def _takes(session: Session) -> Any:
@@ -168,4 +195,9 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, Any, Any]:
         if spread is not None:
             spread.close(stop)
     close_all(state.checkers)
+    # What is asked at the end is asked of the first of each model. It takes a while to give memory back.
+    first = {board.slug: board for board in reversed(state.boards)}
+    for board in state.boards:
+        if board is not first[board.slug]:
+            threading.Thread(target=board.gpu.close).start()
     return (yield)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harness.baselines import Baseline, history, provenance
+from harness.baselines import Baseline, provenance
 from harness.baselines.boards import is_strange
 from harness.commands.session import KEY, Session
 from harness.compiler.static.files import StoreError
@@ -136,10 +136,8 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
             terminalreporter.write_line(line)
     rows = _rows(session)
     notes = _notes(session)
-    for board in session.boards if rows and session.judging else ():
-        if board.baseline:
-            of = session.project.baselines, board.slug, board.gpu.info.board
-            notes += [_of(session, board) + note for note in filter(None, [history.note(*of)])]
+    told = session.histories.result() if rows and session.histories else {}
+    notes += [_of(session, b) + told[b.number] for b in session.boards if told.get(b.number)]
     if rows:
         terminalreporter.section("ladder")
         ladder = ladder_table(

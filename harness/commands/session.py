@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,9 +56,11 @@ class Session:
         plan: how a case is timed.
         judging: False for a run that measures a new baseline.
         checkers: the processes that check on the GPUs.
+        free: whether it is known that nothing else used the GPUs when these were started.
         warming: the threads that start those that time.
         checked, timed: what the GPUs check and time, ahead of the tests that wait for it; None before that.
         together: whether several GPUs time at once; None before it is known.
+        histories: what the stored files say of each board's history, by its number; None before it is asked.
         results: of the timed cases.
         judged_on: the GPU that timed a case, by its id.
         compile_errors: the compiler's messages, by variant.
@@ -79,10 +82,12 @@ class Session:
     plan: Plan = field(default_factory=Plan)
     judging: bool = True
     checkers: list[Checker] = field(default_factory=list)
+    free: bool = False
     warming: list[threading.Thread] = field(default_factory=list)
     checked: Spread[Checks, Checked] | None = None
     timed: Spread[Board, Result] | None = None
     together: Together | None = None
+    histories: Future[dict[int, str]] | None = None
     results: list[Result] = field(default_factory=list)
     judged_on: dict[str, Board] = field(default_factory=dict)
     compile_errors: dict[str, str] = field(default_factory=dict)
@@ -119,11 +124,14 @@ class Session:
     def orphans(self) -> list[str]:
         """Cases of the baselines that the suite no longer has."""
         gone: set[str] = set()
+        live: dict[tuple[int, int], set[str]] = {}
         for board in self.boards if self.judging else ():
             if board.baseline is not None:
-                choice, capability = cases.Choice(), board.gpu.info.capability
-                live = {case.id for case in cases.select(self.project, choice, capability).timed}
-                gone |= set(board.baseline.case_ids) - live
+                capability = board.gpu.info.capability
+                if capability not in live:
+                    timed = cases.select(self.project, cases.Choice(), capability).timed
+                    live[capability] = {case.id for case in timed}
+                gone |= set(board.baseline.case_ids) - live[capability]
         return sorted(gone)
 
 

@@ -101,6 +101,10 @@ class TimingDevice(Protocol):
     def restart(self) -> None:
         """The next timing runs in a new process."""
 
+    def ahead(self) -> None:
+        """Before a `restart` that is likely: begins with the new process, as far as the GPU does not notice.
+        Again: nothing more."""
+
 
 @runtime_checkable
 class PairingDevice(Protocol):
@@ -117,10 +121,6 @@ class Gpu(TimingDevice, PairingDevice, Protocol):
     """An open GPU: ``info`` is from NVML."""
 
     info: GpuInfo
-
-    def ahead(self) -> None:
-        """Before a `restart` that is sure to come: begins with the new process, as far as the GPU does not
-        notice."""
 
     def prepare(self, cases: Iterable[Case], step: Step = ...) -> dict[str, str]:
         """Compiles; the errors by variant. ``step`` is called with the name of each variant, twice."""

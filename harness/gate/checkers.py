@@ -25,6 +25,7 @@ from harness.model import Case, Config, Problem
 from harness.project.loader import load
 
 _STOP_SECONDS = 20.0
+_GO_ON = "go on"
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Checker:
         self._ended = False
 
     def start(self) -> None:
-        """Begins; does not wait until it is ready."""
+        """Begins, with all but what allocates memory of the GPU; does not wait until it is ready."""
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, self._setup))
@@ -86,6 +87,11 @@ class Checker:
             self._process.start()
         theirs.close()
         self.works = False
+
+    def go_on(self) -> None:
+        """After `start`: with that, too, before there is a case."""
+        with contextlib.suppress(OSError):
+            self._pipe.send(_GO_ON)
 
     def check(self, case: Case) -> Checked:
         """As `checked.check`. Raises RuntimeError for what the oracle raises."""
@@ -172,11 +178,14 @@ def _serve(connection: Connection, setup: Setup) -> None:
         raise SystemExit(128 + number)
 
     signal.signal(signal.SIGTERM, end)
-    if warm := getattr(device, "facts", None):  # its first process starts while others compile
-        with contextlib.suppress(DeviceError):
-            warm()
+    ahead, facts = (getattr(device, name, lambda: None) for name in ("ahead", "facts"))
+    ahead()
     try:
         while (named := connection.recv()) is not None:
+            if named == _GO_ON:
+                with contextlib.suppress(DeviceError):  # its first process starts while others compile
+                    facts()
+                continue
             kernel = kernels[named.kernel]
             dtype = next(each for each in kernel.dtypes if each.name == named.dtype)
             connection.send(_checked(device, Case(kernel, dtype, Config(**named.config), named.problem)))

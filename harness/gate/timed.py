@@ -100,6 +100,8 @@ def run_all(
         judging.see(busy)
         if judging.needs_more(against is not None):
             left.append(judging)
+            if judging.to_confirm:
+                device.ahead()
         else:
             done(judging.result)
     measured_seconds = clock() - began

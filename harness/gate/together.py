@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -106,15 +106,25 @@ def _noise(board: Board, case: Case) -> float:
     return entry.noise_floor if entry else _seconds(board, case)
 
 
-def verified(boards: Sequence[Board], names: Sequence[str], plan: Plan) -> Together:
-    """Times the controls. A control that fails to run is its own test's finding, and is left out here."""
+def verified(
+    boards: Sequence[Board], names: Sequence[str], plan: Plan, quiet: Callable[[], None] = lambda: None
+) -> Together:
+    """Times the controls. A control that fails to run is its own test's finding, and is left out here.
+
+    ``quiet`` ends whatever else uses the GPUs; meanwhile the controls are made ready.
+    """
     chosen = controls_of(boards, names)
     if not all(chosen):
+        quiet()
         return Together(False, "no case is fit for a control")
     plan = replace(plan, reference=False, sustained=0.0)
     every = [control for mine in chosen for control in mine]
     with ThreadPoolExecutor(len(boards)) as threads:
-        list(threads.map(_started, boards))  # No process starts while another GPU is timed alone.
+        # Of one GPU after another this takes long, and no process starts while another GPU is timed alone.
+        ready = [threads.submit(_made_ready, mine, plan) for mine in chosen]
+        quiet()
+        for each in ready:
+            each.result()
         for _ in range(_LOOKS):
             apart = [control for control in every if not control.agrees]
             for control in apart:
@@ -127,9 +137,10 @@ def verified(boards: Sequence[Board], names: Sequence[str], plan: Plan) -> Toget
     return _concluded(every, {id(c.board) for c in every} == {id(b) for b in boards})
 
 
-def _started(board: Board) -> None:
-    with contextlib.suppress(DeviceError):
-        board.gpu.facts()
+def _made_ready(mine: Sequence[Control], plan: Plan) -> None:
+    """Process, clock, data and checks: one round of each control, whose time counts for nothing."""
+    for control in mine:
+        _time(control, [], replace(plan, target_seconds=0.0, min_rounds=1, max_rounds=1, retries=0))
 
 
 def _time(control: Control, into: list[float], plan: Plan) -> None:

@@ -92,6 +92,9 @@ class Planted:
             extra={"temperatures_c": [55.0 + n // 10 for n in range(ROUNDS)]},
         )
 
+    def ahead(self) -> None:
+        pass
+
     def restart(self) -> None:
         pass
 

@@ -61,6 +61,9 @@ class ReplayDevice:
     def busy(self) -> list[str]:
         return self._busy
 
+    def ahead(self) -> None:
+        pass
+
     def restart(self) -> None:
         self.restarts += 1
 

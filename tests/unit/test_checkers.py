@@ -78,6 +78,21 @@ def open_counted(faults: dict[str, str]) -> NumpyDevice:
     return Faulty({}) if os.environ.get("OPENBLAS_NUM_THREADS") == "1" else open_wrong(60.0, 0)
 
 
+class Warm(NumpyDevice):
+    """Right only once it was asked for facts, for which a GPU's process allocates memory."""
+
+    def __init__(self) -> None:
+        super().__init__(multiply=lambda a, b, p: a @ b if self.ready else a @ b + 1)
+        self.ready = False
+
+    def facts(self) -> None:
+        self.ready = True
+
+
+def open_warm(faults: dict[str, str]) -> Warm:
+    return Warm()
+
+
 def checker(opens: str = "open_faulty", **faults: str) -> Checker:
     setup = Setup(REPOSITORY / "tests/unit/sample", (faults,), f"tests.unit.test_checkers:{opens}")
     return Checker(Board(0, SimulatedDevice()), setup)
@@ -105,6 +120,16 @@ def test_a_process_multiplies_in_one_thread(checkers: list[Checker], monkeypatch
     checkers.append(one)
     assert str(one.check(CASES[0]).outcome.kind) == "PASS"
     assert "OPENBLAS_NUM_THREADS" not in os.environ
+
+
+def test_a_process_allocates_when_it_is_told_to(checkers: list[Checker]) -> None:
+    told, early = checker("open_warm"), checker("open_warm")
+    checkers += [told, early]
+    for one in checkers:
+        one.start()
+    told.go_on()
+    assert not told.check(CASES[0]).findings
+    assert early.check(CASES[0]).findings  # it would have to have been told
 
 
 def test_a_process_that_dies_costs_one_case(checkers: list[Checker]) -> None:

@@ -41,6 +41,9 @@ class Answers:
             raise answer
         return answer
 
+    def ahead(self) -> None:
+        self.asked.append("ahead")
+
     def restart(self) -> None:
         self.asked.append("restart")
 
@@ -69,7 +72,7 @@ def test_fine_case_is_timed_once() -> None:
 
 def test_suspicion_is_settled_by_a_fresh_worker() -> None:
     result, asked = judged(SLOW, synthetic.measurement(0.0104))
-    assert asked == ["time", "restart", "time"]
+    assert asked == ["time", "ahead", "restart", "time"]
     assert result.verdict.kind is VerdictKind.REGRESSED
     assert result.measurement.median == 0.0104
     assert result.first_median == SLOW.median

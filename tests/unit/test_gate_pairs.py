@@ -111,6 +111,9 @@ class Host(SimulatedDevice):
     elapsed = 0.0
     alive = False
 
+    def ahead(self) -> None:
+        pass
+
     def restart(self) -> None:
         super().restart()
         self.alive = False

@@ -18,12 +18,16 @@ from harness import baselines
 from harness.commands import gpus, measuring
 from harness.commands.gpus import chosen
 from harness.devices import DeviceError
-from harness.gate.checkers import Setup
+from harness.gate.boards import Board
+from harness.gate.checkers import Checker, Setup
+from harness.gate.together import verified
 from harness.model import Case
 from harness.timing.measurement import Measurement
+from harness.timing.plan import Plan
 from tests.ladder import PROJECT
 from tests.unit.replay import ReplayDevice, VerifiedDevice, slowed
 from tests.unit.rig import KERNELS_FILE, RECORDED, SLOW, Outcome, Rig, named
+from tests.unit.samples import select
 from tests.unit.simulated import SimulatedDevice
 
 EVERY = [case for cases in RECORDED.values() for case in cases]
@@ -150,13 +154,13 @@ def test_two_models_have_a_baseline_each_and_cases_go_where_there_is_one(rig: Ri
 
 
 def _dies(devices: list[Any], number: int, forever: bool, code: str) -> threading.Event:
-    """A case fails on GPU ``number``, and if ``forever`` no process starts on it again."""
+    """A case that is no control fails on GPU ``number``, and if ``forever`` no process starts on it again."""
     dead, device = threading.Event(), devices[number]
     timing, facts, counted = device.time, device.facts, [0]
 
     def timed(case: Case, plan: Any) -> Measurement:
         counted[0] += 1
-        if counted[0] == 6 or (forever and dead.is_set()):
+        if counted[0] == 8 or (forever and dead.is_set()):
             dead.set()
             raise DeviceError(code, f"{case.variant}: {code}")
         m: Measurement = timing(case, plan)
@@ -210,6 +214,35 @@ def test_a_gpu_taken_by_another_process_fails_its_cases_alone(rig: Rig) -> None:
     assert {by[case] for case in red} == {1}
     assert all("pid 4711" in failure for failure in outcome.failures.values())
     assert len(red) + len(outcome.passed) == len(EVERY) + 1
+
+
+def test_controls_are_made_ready_on_all_gpus_at_once_while_the_rest_comes_to_its_end(rig: Rig) -> None:
+    """None is timed alone before: the GPU would not be quiet."""
+    devices, plans, both = several(2), list[Any](), threading.Barrier(2, timeout=10)
+    quiet: list[int] = []
+
+    def noted(time: Callable[..., Measurement]) -> Callable[..., Measurement]:
+        first = [True]
+
+        def timed(case: Case, plan: Any) -> Measurement:
+            if first[0]:
+                first[0] = False
+                both.wait()  # fails unless the other GPU's is made ready meanwhile
+            plans.append(plan.max_rounds)
+            return time(case, plan)
+
+        return timed
+
+    boards = [Board(number, device) for number, device in enumerate(devices)]
+    cases = {case.id: case for case in select("smoke").timed if case.id in EVERY}
+    for board in boards:
+        board.timed, board.gpu.time = cases, noted(board.gpu.time)  # type: ignore[method-assign]
+    found = verified(boards, list(cases), Plan(), lambda: quiet.append(len([p for p in plans if p > 1])))
+    assert found.sound, found.why
+    assert quiet == [0]
+    assert plans[:4] == [1, 1, 1, 1]
+    assert len(plans) == 4 + 2 * 4
+    assert 1 not in plans[4:]
 
 
 def test_gpus_that_disturb_each_other_are_timed_one_at_a_time(rig: Rig) -> None:
@@ -305,6 +338,45 @@ def test_correctness_is_checked_by_processes_of_each_gpu(
     assert len(crashed) == lost
     assert checked - crashed <= outcome.passed
     assert outcome.status == bool(lost)
+
+
+def _all_of(rig: Rig, monkeypatch: pytest.MonkeyPatch, *more: str, busy: tuple[str, ...] = ()) -> list[Any]:
+    """Runs all correctness tests, none of which is collected in the end; how many processes had been started
+    ahead, and what they were."""
+    started: list[Any] = []
+
+    class Noted(Checker):
+        def start(self) -> None:
+            super().start()
+            started.append((self, self._process))
+
+    monkeypatch.setattr(gpus, "Checker", Noted)
+    monkeypatch.setattr(gpus, "_FEW", 20)
+    monkeypatch.setattr(gpus, "_processes", lambda mib: 2)
+    monkeypatch.setattr(gpus, "Setup", partial(Setup, opens="tests.unit.test_checkers:open_numbered"))
+    devices = several(2)
+    for number, device in enumerate(devices):
+        device.index, device.time_limit, device._busy = number, 60.0, list(busy)
+    rig.run(KERNELS_FILE, "-m", "gpu and not gpu", *more, device=devices)
+    return started
+
+
+def test_processes_that_check_are_started_ahead_and_end_where_there_is_nothing_to_check(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = _all_of(rig, monkeypatch)
+    assert len(started) == 4
+    assert {checker.board.number for checker, _ in started} == {0, 1}
+    assert all(checker._process is None for checker, _ in started)
+
+
+@pytest.mark.parametrize(
+    ("more", "busy"), [(("--kernel", "naive"), ()), (("-k", "naive"), ()), ((), ("pid 4711 (train, 5 MiB)",))]
+)
+def test_nothing_is_started_ahead_for_a_choice_or_beside_another_process(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], busy: tuple[str, ...]
+) -> None:
+    assert not _all_of(rig, monkeypatch, *more, busy=busy)
 
 
 def test_what_a_process_on_the_only_gpu_finds_fails(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,41 @@ def test_a_place_takes_only_what_it_can() -> None:
         spread.result("case1")
 
 
+def test_what_is_of_one_kin_goes_to_one_place_until_nothing_else_is_left() -> None:
+    both, by = threading.Barrier(2, timeout=10), dict[str, list[str]](a=[], b=[])
+
+    def work(place: str, names: Iterator[str], done: Done[str]) -> None:
+        for name in names:
+            if len(by[place]) < 15:
+                both.wait()  # in step, so that neither is ahead of the other
+            by[place].append(name)
+            done(name, place)
+
+    names = [f"{kin}{number}" for kin in "pqrs" for number in range(10)]
+    spread = Spread(["a", "b"], work, kin=lambda name: name[0])
+    spread.begin(names)
+    for name in names:
+        spread.result(name)
+    first, second = sorted(by.values(), key=lambda done: done[0])
+    assert (first[:10], second[:10]) == (names[:10], names[10:20])
+    assert {name[0] for name in first[10:15]}.isdisjoint(name[0] for name in second[10:15])
+    assert sorted(first + second) == sorted(names)
+
+
+def test_the_last_kin_is_shared() -> None:
+    both = threading.Barrier(2, timeout=10)
+
+    def work(place: str, names: Iterator[str], done: Done[str]) -> None:
+        for number, name in enumerate(names):
+            if not number:
+                both.wait()
+            done(name, place)
+
+    spread = Spread(["a", "b"], work, kin=lambda name: "one")
+    spread.begin(NAMES)
+    assert {spread.result(name)[0] for name in NAMES} == {"a", "b"}
+
+
 def test_an_exception_fails_the_name_at_hand_and_no_other() -> None:
     def work(place: str, names: Iterator[str], done: Done[str]) -> None:
         for name in names:

@@ -114,6 +114,9 @@ class FakeGpu:
     def busy(self) -> list[str]:
         return self.others
 
+    def ahead(self) -> None:
+        pass
+
     def restart(self) -> None:
         pass
 
