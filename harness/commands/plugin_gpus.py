@@ -33,13 +33,14 @@ def checked(
     if len(session.boards) < 2 and not session.checkers:
         return None, check(device, case)
     if session.checked is None:
-        session.checked = _checks(session, _names(items, "verify_case"))
+        session.checked = _checks(session, items)
     place, found = session.checked.result(case.id)
     return place.board if len(session.boards) > 1 else None, found
 
 
-def _checks(session: Session, names: Sequence[str]) -> Spread[Checks, Checked]:
+def _checks(session: Session, items: Sequence[pytest.Item]) -> Spread[Checks, Checked]:
     _end_warming(session)
+    _draw(session, items)
     places: list[Checks] = [*session.checkers] or [InThisProcess(board) for board in session.boards]
 
     def work(place: Checks, names: Iterator[str], done: Done[Checked]) -> None:
@@ -53,8 +54,21 @@ def _checks(session: Session, names: Sequence[str]) -> Spread[Checks, Checked]:
                 spread.retire(place)
 
     spread: Spread[Checks, Checked] = Spread(places, work, lambda place, name: name in place.board.verified)
-    spread.begin(names)
+    spread.begin(_names(items, "verify_case"))
     return spread
+
+
+def _draw(session: Session, items: Sequence[pytest.Item]) -> None:
+    """While others check, the processes that time make the numbers that cases are timed on."""
+    names = _names(items, "timed_case")
+
+    def drawn(board: Board) -> None:
+        with contextlib.suppress(DeviceError):
+            board.gpu.draw([board.timed[name] for name in names if name in board.timed])
+
+    for board in session.boards if session.checkers and names else ():
+        session.warming.append(threading.Thread(target=drawn, args=(board,), daemon=True))
+        session.warming[-1].start()
 
 
 def judged(session: Session, case: Case, items: Sequence[pytest.Item]) -> tuple[Board, Result]:
@@ -152,6 +166,7 @@ def _end_checks(session: Session) -> None:
     if session.checked:
         session.checked.settle()
     close_all(session.checkers)
+    session.checkers = []  # What is checked later is checked by those that time.
 
 
 @pytest.fixture

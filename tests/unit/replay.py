@@ -64,6 +64,9 @@ class ReplayDevice:
     def ahead(self) -> None:
         pass
 
+    def draw(self, cases: Iterable[Case]) -> None:
+        pass
+
     def restart(self) -> None:
         self.restarts += 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -57,6 +57,9 @@ class SimulatedDevice:
         self._layout: dict[str, float] = {}
 
     def ahead(self) -> None:
+        pass
+
+    def draw(self, cases: Iterable[Case]) -> None:
         pass
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from harness.devices import DeviceError
 from harness.devices.cuda import client
 from harness.devices.cuda.client import CudaDevice
 from harness.devices.cuda.protocol import Build
+from harness.model import Problem
 from harness.oracle import make_inputs
 from harness.timing.plan import PairPlan
 from tests.unit import synthetic
@@ -223,6 +224,17 @@ def test_case_is_timed_at_the_duty_cycle_of_its_kernel(device: CudaDevice) -> No
         assert device.time(case, replace(plan("echo"), sustained=2.0)) == replace(seen, sustained=2.0)
         paired: Any = device.pair(OTHER, case, PairPlan((), l2="echo"))
         assert paired.duty == duty
+
+
+def test_numbers_are_drawn_once_for_each_type_and_depth(device: CudaDevice) -> None:
+    problems = [Problem(64, 64, 64), Problem(128, 32, 64), Problem(64, 64, 128)]
+    asked: list[Any] = []
+    device._ask = lambda request, limit=None: asked.append(request)  # type: ignore[method-assign]
+    device.draw([replace(case, problem=p) for case in (CASE, OTHER) for p in problems])
+    (request,) = asked
+    assert request.what == "draw"
+    assert sorted(work.depth for work in request.works) == [64, 128]
+    assert pickle.loads(pickle.dumps(request)) == request
 
 
 # Pairs

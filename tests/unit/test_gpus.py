@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from harness import baselines
-from harness.commands import gpus, measuring
+from harness.commands import gpus, measuring, plugin_gpus
 from harness.commands.gpus import chosen
 from harness.devices import DeviceError
 from harness.gate.boards import Board
@@ -338,6 +338,44 @@ def test_correctness_is_checked_by_processes_of_each_gpu(
     assert len(crashed) == lost
     assert checked - crashed <= outcome.passed
     assert outcome.status == bool(lost)
+
+
+def test_cases_are_timed_before_they_are_checked_where_the_files_are_in_that_order(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The processes that check have ended then; it was they who failed."""
+    monkeypatch.setattr(gpus, "_FEW", 0)
+    monkeypatch.setattr(gpus, "_processes", lambda mib: 1)
+    monkeypatch.setattr(gpus, "Setup", partial(Setup, opens="tests.unit.test_checkers:open_numbered"))
+    device = on_board(VerifiedDevice("no"), "00000000")
+    device.index, device.time_limit = 0, 60.0
+    outcome = rig.run(KERNELS_FILE, "--kernel", SLOW, device=[device])
+    assert outcome.status == 0, outcome.text
+    assert len(outcome.passed) > len(RECORDED[SLOW]) + 1
+
+
+def test_numbers_are_drawn_while_others_check() -> None:
+    cases = {case.id: case for case in select("smoke").timed if case.id in EVERY}
+    first, *rest = cases
+    drawn: dict[int, list[str]] = {}
+
+    def board(number: int, timed: dict[str, Case]) -> Any:
+        def draw(given: list[Case]) -> None:
+            drawn[number] = [case.id for case in given]
+            raise DeviceError("WORKER_DIED", "found again when something is timed")
+
+        return SimpleNamespace(timed=timed, gpu=SimpleNamespace(draw=draw))
+
+    boards = [board(0, cases), board(1, {name: cases[name] for name in rest})]
+    items: list[Any] = [
+        SimpleNamespace(callspec=SimpleNamespace(params={"timed_case": c})) for c in cases.values()
+    ]
+    for checkers in ([], ["one"]):
+        session: Any = SimpleNamespace(checkers=checkers, boards=boards, warming=[])
+        plugin_gpus._draw(session, items)
+        for thread in session.warming:
+            thread.join()
+        assert drawn == ({0: [first, *rest], 1: rest} if checkers else {})
 
 
 def _all_of(rig: Rig, monkeypatch: pytest.MonkeyPatch, *more: str, busy: tuple[str, ...] = ()) -> list[Any]:

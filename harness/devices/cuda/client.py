@@ -61,6 +61,11 @@ def _serve(connection: Any, visible_as: str | None = None) -> None:
     main(connection)
 
 
+def _depth(case: Case) -> int:
+    """How many products each result sums."""
+    return int(getattr(case.problem, case.kernel.operation.depth))
+
+
 class CudaDevice:
     """Runs and times cases on a visible GPU: number ``index``, or the first. Raises NoGpu if there is none.
 
@@ -258,6 +263,12 @@ class CudaDevice:
         )
         outputs: list[Outputs] = self._ask(request)
         return outputs
+
+    def draw(self, cases: Iterable[Case]) -> None:
+        """Makes the random numbers that these cases are timed on, ahead of the first: two seconds for all of
+        a suite, in which the GPU does nothing."""
+        of_kinds = {(c.dtype.name, c.kernel.operation, _depth(c)): c for c in cases}
+        self._ask(Request("draw", works=tuple(map(Work.of, of_kinds.values()))))
 
     def time(self, case: Case, plan: Plan) -> Measurement:
         """Checks the case at its problem on integers, times it, checks the output of a timed launch.

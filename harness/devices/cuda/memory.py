@@ -157,6 +157,13 @@ def _pool(kind: str, dtype: DType, share: float, rng: np.random.Generator) -> Ar
     return values.astype(dtype.storage)
 
 
+def _integers(work: Work) -> dict[str, str]:
+    """The kind of integers that each operand but the result holds in the exact check, by name."""
+    multiplied = iter(("odd", "sparse", "sparse", "sparse"))
+    roles = {name: role for name, role in work.roles.items() if role != "result"}
+    return {name: "added" if role == "added" else next(multiplied) for name, role in roles.items()}
+
+
 def _fill(address: int, pool: Array, elements: int) -> None:
     """Repeats the pool over that many elements of device memory."""
     size = elements * pool.itemsize
@@ -205,6 +212,11 @@ class TimedDataArena:
             self._pools[key] = _pool(kind, dtype, share, np.random.default_rng(seed))
         return self._pools[key]
 
+    def draw(self, work: Work) -> None:
+        """The random numbers that a problem needs, ahead; on the host alone."""
+        for kind in ("normal", *_integers(work).values()):
+            self._get_pool(kind, work.dtype, work.depth)
+
     def _cut(self, sizes: list[int]) -> list[int]:
         """The address of each part of that many bytes."""
         ends = np.cumsum([-(-size // _PAGE) * _PAGE for size in sizes])
@@ -241,10 +253,9 @@ class TimedDataArena:
         )
         places = [place + offsets[name] for place, name in zip(places, inputs * 2, strict=True)]
         normal, integers = places[: len(inputs)], places[len(inputs) :]
-        whole = iter(("odd", "sparse", "sparse", "sparse"))
+        whole = _integers(work)
         for number, (name, real, integer) in enumerate(zip(inputs, normal, integers, strict=True)):
-            added = work.roles[name] == "added"
-            for address, kind in ((real, "normal"), (integer, "added" if added else next(whole))):
+            for address, kind in ((real, "normal"), (integer, whole[name])):
                 pool = self._get_pool(kind, work.dtype, work.depth)
                 if work.problem.layout != "NN":
                     # Else a row of A and a column of B would hold the same numbers: sums of squares.

@@ -112,9 +112,9 @@ class Work:
 
 @dataclass(frozen=True)
 class Request:
-    """One thing to do (hello, prepare, run, time, pair, once, resources, facts, stop), with the fields that
-    it needs; of ``pair``, builds and works of A and of B; of ``run`` the works and ``inputs`` of each launch,
-    and the ``workspace`` before every one of them. The answer to hello, a worker's first, says that
+    """One thing to do (hello, prepare, draw, run, time, pair, once, resources, facts, stop), with the fields
+    that it needs; of ``pair``, builds and works of A and of B; of ``run`` the works and ``inputs`` of each
+    launch, and the ``workspace`` before every one of them. The answer to hello, a worker's first, says that
     it is ready."""
 
     what: str

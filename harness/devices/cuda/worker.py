@@ -81,6 +81,10 @@ class Worker:
             return {"cublas": library.version()}
         if request.what == "roofs":
             return roofs.measure(self._watch, load_probe(self._arch, "roofs.cu", "fma_f32"))
+        if request.what == "draw":
+            for work in request.works:
+                self._data.draw(work)
+            return None
         if request.what == "pair":
             return self._pair(request)
         (build,) = request.builds
