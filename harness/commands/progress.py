@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TextIO
@@ -18,6 +19,7 @@ from rich.table import Column
 
 EVERY = 10.0  # seconds between the first two lines, unless there are few steps; later more, up to LONGEST
 LONGEST = 60.0
+RECENT = 20.0  # seconds whose pace says what is left: cases that are timed take longer than checked ones
 FEW, SOON = 20, 1.0  # where there are few, a line a step, but none within so many seconds of the last one
 
 
@@ -29,10 +31,14 @@ class Steps:
         self.done, self.what = 0, ""
         self.changed: Callable[[], None] = lambda: None
         self._start = time.monotonic()
+        self._ended: deque[float] = deque([self._start])  # when the latest steps ended, the oldest one first
 
     def __call__(self, what: str) -> None:
         """Another step is done: ``what`` it was."""
         self.done += 1
+        self._ended.append(time.monotonic())
+        while len(self._ended) > 2 and self._ended[1] < self._ended[-1] - RECENT:
+            self._ended.popleft()
         self.now(what)
 
     def now(self, what: str) -> None:
@@ -40,8 +46,9 @@ class Steps:
         self.changed()
 
     def __str__(self) -> str:
-        took = time.monotonic() - self._start
-        rest = took / self.done * self.left if self.done else 0.0
+        now = time.monotonic()
+        took, recent = now - self._start, len(self._ended) - 1
+        rest = (now - self._ended[0]) / recent * self.left if recent else 0.0
         left = f", {self.most}{rest:.0f} s left" if rest else ""
         of = f" of {self.most}{self.total}" if self.total else ""
         return f"{self.title}: {self.done}{of}: {self.what}, {took:.0f} s{left}"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.commands import progress as module
-from harness.commands.progress import progress, quiet
+from harness.commands.progress import Steps, progress, quiet
 from harness.devices import DeviceError
 from harness.timing.measurement import Measurement
 from tests.unit.replay import ReplayDevice
@@ -94,3 +94,14 @@ def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
         step("memcheck")
     assert capsys.readouterr() == ("", "")
     assert not quiet(["-k", "q"])
+
+
+def test_what_is_left_is_told_by_the_pace_of_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred checks in ten seconds, then cases that take two each: 45 of those are 90 s, not 14."""
+    now = 0.0
+    monkeypatch.setattr("harness.commands.progress.time.monotonic", lambda: now)
+    steps = Steps("gpu", 160)
+    for seconds in [0.1] * 100 + [2.0] * 15:
+        now += seconds
+        steps("a case")
+    assert str(steps) == "gpu: 115 of 160: a case, 40 s, 90 s left"
