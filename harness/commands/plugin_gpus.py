@@ -22,6 +22,7 @@ from harness.gate.timed import Result
 from harness.gate.together import Together, verified
 from harness.model import Case
 
+_ONE_LOADS = 4  # one of so many processes that check loads the library
 _EACH = 4  # cases to time on each GPU, or timing at once is not worth its controls
 
 
@@ -53,8 +54,16 @@ def _checks(session: Session, items: Sequence[pytest.Item]) -> Spread[Checks, Ch
             if not place.works:
                 spread.retire(place)
 
-    spread: Spread[Checks, Checked] = Spread(places, work, lambda place, name: name in place.board.verified)
-    spread.begin(_names(items, "verify_case"))
+    # To load the library takes a process as long as to start: some do, and its cases come first.
+    loads = places[: max(2 * len(session.boards), len(places) // _ONE_LOADS)]  # of each GPU as many
+
+    def takes(place: Checks, name: str) -> bool:
+        case = place.board.verified.get(name)
+        return case is not None and (not case.kernel.library or place in loads)
+
+    library = {n for board in session.boards for n, case in board.verified.items() if case.kernel.library}
+    spread: Spread[Checks, Checked] = Spread(places, work, takes)
+    spread.begin(sorted(_names(items, "verify_case"), key=lambda name: name not in library))
     return spread
 
 

@@ -179,9 +179,15 @@ def count_gpus() -> int:
         raise NoDevice(str(error)) from None
 
 
-def open_cuda(time_limit: float, index: int | None = None) -> CudaDevice:
+def open_to_check(time_limit: float, index: int | None = None) -> CudaDevice:
+    """As `open_cuda`, to run cases on and not to time them: its worker allocates less when it starts."""
+    return open_cuda(time_limit, index, times=False)
+
+
+def open_cuda(time_limit: float, index: int | None = None, times: bool = True) -> CudaDevice:
     """The cuda device: the first visible GPU, or number ``index`` of them, which its worker then sees alone.
-    Raises NoDevice without a GPU, PyCUDA, a compiler or a suitable driver."""
+    ``times``: whether anything is to be timed. Raises NoDevice without a GPU, PyCUDA, a compiler or a
+    suitable driver."""
     from importlib.util import find_spec
 
     if find_spec("pynvml") is None:
@@ -193,7 +199,7 @@ def open_cuda(time_limit: float, index: int | None = None) -> CudaDevice:
     try:
         from harness.devices.cuda.client import CudaDevice
 
-        device = CudaDevice(time_limit, index)
+        device = CudaDevice(time_limit, index, times)
         for module, package in (("pycuda", "PyCUDA"), ("nvmath", "nvmath-python")):
             if find_spec(module) is None:
                 raise NoDevice(

@@ -35,7 +35,7 @@ class Setup:
 
     root: Path
     arguments: tuple[Any, ...]
-    opens: str = "harness.devices:open_cuda"
+    opens: str = "harness.devices:open_to_check"
 
 
 @dataclass(frozen=True)
@@ -178,13 +178,13 @@ def _serve(connection: Connection, setup: Setup) -> None:
         raise SystemExit(128 + number)
 
     signal.signal(signal.SIGTERM, end)
-    ahead, facts = (getattr(device, name, lambda: None) for name in ("ahead", "facts"))
+    ahead, start = (getattr(device, name, lambda: None) for name in ("ahead", "start"))
     ahead()
     try:
         while (named := connection.recv()) is not None:
             if named == _GO_ON:
                 with contextlib.suppress(DeviceError):  # its first process starts while others compile
-                    facts()
+                    start()
                 continue
             kernel = kernels[named.kernel]
             dtype = next(each for each in kernel.dtypes if each.name == named.dtype)

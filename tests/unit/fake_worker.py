@@ -20,6 +20,11 @@ def serve_late(connection: Connection) -> None:
     serve(connection)
 
 
+def serve_if_it_does_not_time(connection: Connection, visible_as: str | None, times: bool) -> None:
+    assert not times
+    serve(connection)
+
+
 def die(connection: Connection) -> None:
     """Where PyCUDA cannot even be imported."""
     os._exit(7)

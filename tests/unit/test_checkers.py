@@ -79,13 +79,13 @@ def open_counted(faults: dict[str, str]) -> NumpyDevice:
 
 
 class Warm(NumpyDevice):
-    """Right only once it was asked for facts, for which a GPU's process allocates memory."""
+    """Right only once it was started, for which a GPU's process allocates memory."""
 
     def __init__(self) -> None:
         super().__init__(multiply=lambda a, b, p: a @ b if self.ready else a @ b + 1)
         self.ready = False
 
-    def facts(self) -> None:
+    def start(self) -> None:
         self.ready = True
 
 

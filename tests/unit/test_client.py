@@ -24,7 +24,15 @@ from harness.model import Problem
 from harness.oracle import make_inputs
 from harness.timing.plan import PairPlan
 from tests.unit import synthetic
-from tests.unit.fake_worker import LATE, die, plan, refuse, serve, serve_late
+from tests.unit.fake_worker import (
+    LATE,
+    die,
+    plan,
+    refuse,
+    serve,
+    serve_if_it_does_not_time,
+    serve_late,
+)
 
 CASE = synthetic.case()
 OTHER = synthetic.case("naive")
@@ -284,14 +292,28 @@ def test_pairs_are_prepared_together(device: CudaDevice) -> None:
 
 
 def test_the_worker_of_a_numbered_gpu_sees_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str | None] = []
-    worker = SimpleNamespace(main=lambda connection: seen.append(os.environ.get("CUDA_VISIBLE_DEVICES")))
+    seen: list[tuple[str | None, bool]] = []
+
+    def main(connection: Any, times: bool) -> None:
+        seen.append((os.environ.get("CUDA_VISIBLE_DEVICES"), times))
+
+    worker = SimpleNamespace(main=main)
     monkeypatch.setitem(sys.modules, "harness.devices.cuda.worker", worker)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     client._serve(None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     client._serve(None, "5")
-    assert seen == [None, "5"]
+    client._serve(None, "5", False)
+    assert seen == [(None, True), ("5", True), ("5", False)]
+
+
+def test_a_device_that_is_to_check_says_so_to_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "Gpu", NoGpuAtAll)
+    monkeypatch.setattr(client, "_serve", serve_if_it_does_not_time)
+    made = CudaDevice(time_limit=20.0, times=False)
+    made.start()
+    assert made.pids
+    made.close()
 
 
 def test_an_abandoned_device_fails_at_once_whatever_it_does(device: CudaDevice) -> None:

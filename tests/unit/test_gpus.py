@@ -26,7 +26,7 @@ from harness.timing.measurement import Measurement
 from harness.timing.plan import Plan
 from tests.ladder import PROJECT
 from tests.unit.replay import ReplayDevice, VerifiedDevice, slowed
-from tests.unit.rig import KERNELS_FILE, RECORDED, SLOW, Outcome, Rig, named
+from tests.unit.rig import KERNELS_FILE, LIBRARY, RECORDED, SLOW, Outcome, Rig, named
 from tests.unit.samples import select
 from tests.unit.simulated import SimulatedDevice
 
@@ -415,6 +415,36 @@ def test_nothing_is_started_ahead_for_a_choice_or_beside_another_process(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], busy: tuple[str, ...]
 ) -> None:
     assert not _all_of(rig, monkeypatch, *more, busy=busy)
+
+
+def test_some_processes_load_the_library_and_begin_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = {c.id: c for c in select("smoke").verify if c.kernel.name in (SLOW, LIBRARY)}
+    board: Any = SimpleNamespace(verified=cases, gpu=None)
+    by: dict[int, list[Case]] = {number: [] for number in range(6)}
+    ready = threading.Barrier(6, timeout=10)
+
+    class Place:
+        works = True
+
+        def __init__(self, number: int) -> None:
+            self.number, self.board = number, board
+
+        def check(self, case: Case) -> Any:
+            if not by[self.number]:
+                ready.wait()
+            by[self.number].append(case)
+            return case.id
+
+    places: list[Any] = [Place(number) for number in range(6)]
+    session: Any = SimpleNamespace(checkers=places, boards=[board], warming=[], compile_errors={})
+    spec = SimpleNamespace
+    items: list[Any] = [spec(callspec=spec(params={"verify_case": case})) for case in cases.values()]
+    spread = plugin_gpus._checks(session, items)
+    found: list[Any] = [spread.result(name)[1] for name in cases]
+    assert found == list(cases)
+    loaded = {number for number, done in by.items() if any(case.kernel.library for case in done)}
+    assert loaded <= {0, 1}
+    assert all(by[number][0].kernel.library for number in loaded)
 
 
 def test_what_a_process_on_the_only_gpu_finds_fails(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,13 +52,13 @@ def _compile_all(builds: Sequence[Build]) -> None:
     compile_all(builds)
 
 
-def _serve(connection: Any, visible_as: str | None = None) -> None:
+def _serve(connection: Any, visible_as: str | None = None, times: bool = True) -> None:
     """The worker's first step; keeps PyCUDA out of the parent process. It sees this GPU alone."""
     if visible_as is not None:
         os.environ.update(CUDA_VISIBLE_DEVICES=visible_as)
     from harness.devices.cuda.worker import main
 
-    main(connection)
+    main(connection, times)
 
 
 def _depth(case: Case) -> int:
@@ -70,16 +70,17 @@ class CudaDevice:
     """Runs and times cases on a visible GPU: number ``index``, or the first. Raises NoGpu if there is none.
 
     ``time_limit``: seconds a request may take before its kernel counts as hung; starting a worker has a limit
-    of its own.
+    of its own. ``times``: whether anything is to be timed on it.
     """
 
     name = "cuda"
 
-    def __init__(self, time_limit: float = 60.0, index: int | None = None) -> None:
+    def __init__(self, time_limit: float = 60.0, index: int | None = None, times: bool = True) -> None:
         self.gpu = Gpu() if index is None else Gpu(index)
         self.info: GpuInfo = self.gpu.info()
         self.time_limit = time_limit
         self.index = index
+        self._times = times
         self._visible_as = None if index is None else self.gpu.visible_as
         self._abandoned = False
         self._asking = threading.RLock()  # its worker may be started ahead of the first question
@@ -112,11 +113,17 @@ class CudaDevice:
         context."""
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        given = (theirs,) if self._visible_as is None else (theirs, self._visible_as)
+        given: list[Any] = [theirs]
+        if self._visible_as is not None or not self._times:
+            given += [self._visible_as, self._times]
         process = context.Process(target=_serve, args=given, daemon=True)
         process.start()
         theirs.close()
         return process, ours
+
+    def start(self) -> None:
+        """The worker, ahead of the first request. Raises DeviceError if none starts."""
+        self._ask(Request("hello"))
 
     def ahead(self) -> None:
         """Starts the process of the worker after this one, which takes a second: it imports, and waits."""

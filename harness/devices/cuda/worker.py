@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -45,25 +46,33 @@ _CODES = (
 
 
 class Worker:
-    """One CUDA context and its loaded modules."""
+    """One CUDA context and its loaded modules. One that is not to time starts without what timing needs."""
 
-    def __init__(self) -> None:
+    def __init__(self, times: bool = True) -> None:
         cuda.init()
         device = cuda.Device(0)
         self._context = device.retain_primary_context()
         self._context.push()
         self._arch = arch(device.compute_capability())
         self._probe = load_probe(self._arch)
-        # What timing needs is allocated first and in one order, so that it lies where it always does.
-        self._watch = Stopwatch(Gpu(), self._probe)
-        self._data = TimedDataArena()
-        library.version()
+        if times:
+            # What timing needs is allocated first and in one order, so that it lies where it always does.
+            _ = self._watch, self._data
+            library.version()
         self._arena = ExactBuffers() if os.environ.get(EXACT) else GuardedArena()
         self._loaded: dict[tuple[Build, str], Loaded] = {}
         self._libraries: dict[DType, Library] = {}
         self._checks = Checks(self._probe)
         self._spent = cuda.mem_alloc(16)
         self._checked: set[tuple[Build, Work]] = set()
+
+    @cached_property
+    def _watch(self) -> Stopwatch:
+        return Stopwatch(Gpu(), self._probe)
+
+    @cached_property
+    def _data(self) -> TimedDataArena:
+        return TimedDataArena()
 
     def close(self) -> None:
         """Gives all back while the context can still take it."""
@@ -257,9 +266,10 @@ def _reply(error: Exception) -> Reply:
     return Reply(code=code, message=text, fatal=fatal)
 
 
-def main(connection: Connection) -> None:
-    """Serves requests until asked to stop. Returns only then: after an error CUDA's own teardown may hang or
-    abort, and under compute-sanitizer an orderly exit is what ends its report."""
+def main(connection: Connection, times: bool = True) -> None:
+    """Serves requests until asked to stop; ``times``: timings among them. Returns only then: after an error
+    CUDA's own teardown may hang or abort, and under compute-sanitizer an orderly exit is what ends its
+    report."""
     worker: Worker | None = None
     while True:
         try:
@@ -271,7 +281,7 @@ def main(connection: Connection) -> None:
                 worker.close()
             return
         try:
-            worker = worker or Worker()
+            worker = worker or Worker(times)
             reply = Reply(value=worker.do(request))
         except DeviceError as error:
             reply = Reply(code=error.code, message=str(error))
