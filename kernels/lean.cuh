@@ -89,6 +89,7 @@ __device__ __forceinline__ int2 tile_at(int index, int M, int N)
 // the last one, whose sums are not stored: no guard. VECTORS: rows of B are 16-byte aligned, N a multiple of 4.
 template <bool VECTORS>
 struct Copies {
+    static constexpr int PIECES = A_ROWS + (VECTORS ? B_VECTORS : B_FLOATS);
     const float *a[A_ROWS], *b[VECTORS ? 1 : B_COLUMNS];
     size_t b_step, b_tile;
     int a_to, b_to;
@@ -113,29 +114,40 @@ struct Copies {
         b_to = TILE_K * A_STRIDE + thread * width;
     }
 
-    // A tile into `to`, if `wanted`, and on to the next one.
-    __device__ __forceinline__ void tile(float* to, bool wanted)
+    // The i-th of PIECES of a tile into `to`, if `wanted`; after the last one on to the next tile.
+    __device__ __forceinline__ void piece(int i, float* to, bool wanted)
     {
-#pragma unroll
-        for (int i = 0; i < A_ROWS; ++i) {
+        const int j = i - A_ROWS;
+        if (i < A_ROWS) {
 #pragma unroll
             for (int k = 0; k < TILE_K; k += 8)
                 cp_async_4_if(wanted, to + a_to + k * A_STRIDE + i * (THREADS / 8), a[i] + k);
             a[i] += TILE_K;
-        }
-        if (VECTORS) {
-#pragma unroll
-            for (int i = 0; i < B_VECTORS; ++i)
-                cp_async_16_if(wanted, to + b_to + i * THREADS * 4, b[0] + i * b_step);
-            b[0] += b_tile;
+        } else if (VECTORS) {
+            cp_async_16_if(wanted, to + b_to + j * THREADS * 4, b[0] + j * b_step);
         } else {
-#pragma unroll
-            for (int i = 0; i < B_FLOATS; ++i)
-                cp_async_4_if(wanted, to + b_to + i * THREADS, b[i % B_COLUMNS] + i / B_COLUMNS * b_step);
-#pragma unroll
-            for (int c = 0; c < B_COLUMNS; ++c)
-                b[c] += b_tile;
+            cp_async_4_if(wanted, to + b_to + j * THREADS, b[j % B_COLUMNS] + j / B_COLUMNS * b_step);
         }
+        if (i + 1 < PIECES) return;
+#pragma unroll
+        for (int c = 0; c < (VECTORS ? 1 : B_COLUMNS); ++c)
+            b[c] += b_tile;
+    }
+
+    __device__ __forceinline__ void tile(float* to, bool wanted)
+    {
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i)
+            piece(i, to, wanted);
+    }
+
+    // Says that B's rows may be another step apart now: else the compiler keeps multiples of it for the whole loop,
+    // in registers that wide tiles do not have.
+    __device__ __forceinline__ void step_anew()
+    {
+        int step = (int)b_step;
+        asm volatile("" : "+r"(step));
+        b_step = (ptrdiff_t)step;
     }
 };
 
@@ -162,8 +174,10 @@ __device__ __forceinline__ void copy_first(float* to, int thread, const Place& a
 }
 
 // sum += A · B over the tiles first … last - 1 of K. The first of all has what is left of K by whole tiles, so
-// that every other one is whole and the loop needs no guard.
-template <bool VECTORS>
+// that every other one is whole and the loop needs no guard. COPY_STEP: the step of each tile in which copies begin,
+// of a later tile to the place of the one before. In the last step that is after the barrier, all at once; in an
+// earlier one a copy comes before each product.
+template <bool VECTORS, int COPY_STEP = STEPS - 1>
 __device__ __forceinline__ void multiply(float (&sum)[THREAD_TILE_M][THREAD_TILE_N], float* tiles, int thread,
                                          const Place& at, const float* A, int lda, const float* B, int ldb, int M,
                                          int N, int K, int first, int last)
@@ -174,31 +188,40 @@ __device__ __forceinline__ void multiply(float (&sum)[THREAD_TILE_M][THREAD_TILE
     if (partial) copy_first(tiles, thread, at, A, lda, B, ldb, M, N, left);
     Copies<VECTORS> copies(thread, at, A, lda, B, ldb, M, N,
                            partial ? left : first == 0 ? 0 : left + (first - 1) * TILE_K);
+    constexpr bool EARLY = COPY_STEP < STEPS - 1;
+    constexpr int AHEAD = EARLY ? STAGES - 1 : STAGES;  // tiles on their way before the loop
 #pragma unroll
-    for (int stage = 0; stage < STAGES; ++stage) {
+    for (int stage = 0; stage < AHEAD; ++stage) {
         if (stage > 0 || !partial) copies.tile(tiles + stage * STAGE_FLOATS, stage < count);
         cp_async_commit();  // also where there is nothing to copy: the waits count groups
     }
-    cp_async_wait<STAGES - 1>();
+    cp_async_wait<AHEAD - 1>();
     __syncthreads();
 
     const float* const As = tiles + at.slice * STEPS * A_STRIDE + at.row;
     const float* const Bs = tiles + TILE_K * A_STRIDE + at.slice * STEPS * TILE_N + at.col;
-    int read = 0;
+    int read = 0, free = (STAGES - 1) * STAGE_FLOATS;  // the tile to multiply, and one that all have read
     float a[2][THREAD_TILE_M], b[2][THREAD_TILE_N];
+    // One sum, grouped in the way in which ptxas chooses the faster registers for each loop (measured).
+    auto at_read = [&](int row, int column) { return EARLY ? read + (row + column) : read + row + column; };
     auto load_a = [&](int k, int m) {
         *reinterpret_cast<float4*>(&a[k % 2][m]) =
-            *reinterpret_cast<const float4*>(&As[read + k * A_STRIDE + m * LANES_M]);
+            *reinterpret_cast<const float4*>(&As[at_read(k * A_STRIDE, m * LANES_M)]);
     };
     auto load_fragments = [&](int k) {
         if (A_BEFORE_B) load_a(k, 0);
 #pragma unroll
         for (int n = 0; n < THREAD_TILE_N; n += 4)
             *reinterpret_cast<float4*>(&b[k % 2][n]) =
-                *reinterpret_cast<const float4*>(&Bs[read + k * TILE_N + n * LANES_N]);
+                *reinterpret_cast<const float4*>(&Bs[at_read(k * TILE_N, n * LANES_N)]);
 #pragma unroll
         for (int m = A_BEFORE_B ? 4 : 0; m < THREAD_TILE_M; m += 4)
             load_a(k, m);
+    };
+
+    auto copy = [&](int tile, int i) {
+        copies.piece(i, tiles + free, tile + AHEAD < count);
+        if (i + 1 == copies.PIECES) cp_async_commit();
     };
 
     load_fragments(0);
@@ -209,11 +232,16 @@ __device__ __forceinline__ void multiply(float (&sum)[THREAD_TILE_M][THREAD_TILE
             if (k + 1 == STEPS) {
                 cp_async_wait<STAGES - 2>();  // this thread's part of the next tile has come,
                 __syncthreads();              // every thread's has; and all have read the last of this one
-                copies.tile(tiles + read, tile + STAGES < count);
-                cp_async_commit();
+                free = read;
+#pragma unroll
+                for (int i = 0; i < (EARLY ? 0 : copies.PIECES); ++i)
+                    copy(tile, i);
                 // After the last tile this one is read again, to no effect.
                 if (tile + 1 < count) read = read == (STAGES - 1) * STAGE_FLOATS ? 0 : read + STAGE_FLOATS;
             }
+            const bool copying = EARLY && k == COPY_STEP;
+            if (copying && !VECTORS) copies.step_anew();
+            if (copying) copy(tile, 0);
             load_fragments((k + 1) % STEPS);
             // To and fro along the rows: each product shares an operand with the one before, which is then not
             // read from the registers again; two reads a cycle is all that their banks give.
@@ -221,7 +249,8 @@ __device__ __forceinline__ void multiply(float (&sum)[THREAD_TILE_M][THREAD_TILE
             for (int m = 0; m < THREAD_TILE_M; ++m)
 #pragma unroll
                 for (int i = 0; i < THREAD_TILE_N; ++i) {
-                    const int n = m % 2 == 0 ? i : THREAD_TILE_N - 1 - i;
+                    const int n = m % 2 == 0 ? i : THREAD_TILE_N - 1 - i, product = m * THREAD_TILE_N + i;
+                    if (copying && product > 0 && product < copies.PIECES) copy(tile, product);
                     sum[m][n] += a[k % 2][m] * b[k % 2][n];
                 }
         }

@@ -29,6 +29,9 @@ static_assert(BLOCKS >= 1 && GROUP >= 2, "BLOCKS: 1 or more; GROUP: 2 or more");
 #define SLAB (TILE_M * TILE_N)
 constexpr int SLABS_AT_ONCE = SLAB / THREADS > 32 ? 1 : 4;  // that are loaded before the first is added
 
+// ptxas makes a faster loop of early copies: 4 % with wide tiles (measured: docs/attempts.md).
+constexpr int COPY_STEP = TILE_N > TILE_M && SLICES == 1 ? 2 : STEPS - 1;
+
 typedef float Sums[THREAD_TILE_M][THREAD_TILE_N];
 
 // A thread's sums to and from a slab, by element and thread: no edge to guard.
@@ -124,9 +127,9 @@ gemm_stream_k(int M, int N, int K, float alpha, const float* __restrict__ A, int
         clear(sum);
         if (K > 0) {
             if (vectors)
-                multiply<true>(sum, tiles, thread, at, A, lda, B, ldb, M, N, K, first, last);
+                multiply<true, COPY_STEP>(sum, tiles, thread, at, A, lda, B, ldb, M, N, K, first, last);
             else
-                multiply<false>(sum, tiles, thread, at, A, lda, B, ldb, M, N, K, first, last);
+                multiply<false, COPY_STEP>(sum, tiles, thread, at, A, lda, B, ldb, M, N, K, first, last);
         }
         add_slices(sum, tiles, thread, at.slice);
         if (first > 0 || last < steps) {

@@ -48,8 +48,8 @@ LOOPS = (
         "wrong buffer parity",
         (
             (
-                "copies.tile(tiles + read, tile",
-                "copies.tile(tiles + (read + STAGE_FLOATS) % (STAGES * STAGE_FLOATS), tile",
+                "copies.piece(i, tiles + free, tile",
+                "copies.piece(i, tiles + (free + STAGE_FLOATS) % (STAGES * STAGE_FLOATS), tile",
             ),
         ),
         "the next tile is overwritten, not the last",
@@ -60,7 +60,7 @@ LOOPS = (
         "one_tile_too_many",
         "lean_loop",
         "load guard dropped",
-        (("tile + STAGES < count)", "tile + STAGES <= count)"),),
+        (("tile + AHEAD < count)", "tile + AHEAD <= count)"),),
         "a tile past the end of K is copied",
         by_luck="what is copied is not multiplied",
         config=SMALL_LOOP,
@@ -158,6 +158,23 @@ LOOPS = (
 )
 
 SHARES = (
+    Mutant(
+        "early_copies_to_the_tile_multiplied",
+        "stream_k",
+        "wrong buffer parity",
+        (("copies.piece(i, tiles + free, tile", "copies.piece(i, tiles + read, tile"),),
+        "what other warps have yet to read is overwritten",
+        problems=(Problem(66, 70, 145, alpha=2, beta=1),),
+    ),
+    Mutant(
+        "early_copies_waited_for_as_late_ones",
+        "stream_k",
+        "cp.async wait one group short",
+        (("cp_async_wait<AHEAD - 1>();", "cp_async_wait<STAGES - 1>();"),),
+        "the first tile may be in flight",
+        by_luck=EARLY,
+        problems=(Problem(66, 70, 145, alpha=2, beta=1),),
+    ),
     Mutant(
         "parts_not_fenced",
         "stream_k",
