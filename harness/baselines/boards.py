@@ -5,13 +5,12 @@ A board without figures of its own is judged by another board's, and its thresho
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import median
 
 from harness.baselines.agree import alike, kind_of, what_ran
-from harness.baselines.store import Baseline, BaselineEntry, history
+from harness.baselines.store import Baseline, BaselineEntry
 
 
 @dataclass(frozen=True)
@@ -63,13 +62,13 @@ def is_strange(entry: BaselineEntry, board: str | None) -> bool:
     return None not in (entry.board, board) and entry.board != board
 
 
-def judging(baseline: Baseline, board: str | None, root: Path) -> Baseline:
+def judging(baseline: Baseline, board: str | None, files: Callable[[str], Sequence[Baseline]]) -> Baseline:
     """The baseline as it judges a run on ``board``: cases that another board has measured have the
-    ``board_spread`` that the files in ``root`` show; a board's own cases are as they are. Raises
-    BaselineError for a file that cannot be trusted."""
+    ``board_spread`` that all ``files`` of its GPU model show (given its name: `store.history`); a board's own
+    cases are as they are. Raises what reading them raises."""
     if not any(is_strange(entry, board) for entry in baseline.entries.values()):
         return baseline
-    known = spreads(baseline, history(root, baseline.slug))
+    known = spreads(baseline, files(baseline.slug))
     entries = {
         case: replace(entry, board_spread=expected(case, known)) if is_strange(entry, board) else entry
         for case, entry in baseline.entries.items()

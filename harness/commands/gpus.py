@@ -7,13 +7,14 @@ import os
 import re
 import threading
 from collections.abc import Collection, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness import baselines
-from harness.baselines import BaselineError
+from harness.baselines import BaselineError, store
 from harness.baselines import boards as of_boards
 from harness.commands.common import KERNELS
 from harness.commands.session import Session
@@ -203,6 +204,7 @@ def choose_baselines(config: pytest.Config, session: Session) -> None:
         raise pytest.UsageError(
             f"--benchmark-compare: nothing can be compared without a GPU ({session.no_gpu})"
         )
+    files = cache(partial(store.history, session.project.baselines))  # read once for all boards of a model
     for board in session.boards:
         path = _path(board, session.project.baselines, wanted)
         if path is None:
@@ -212,8 +214,7 @@ def choose_baselines(config: pytest.Config, session: Session) -> None:
             board.baseline.require_gpu(board.slug, board.gpu.info.name)
             board.baseline.require_mig(board.gpu.info.mig)
             if session.judging:
-                info, root = board.gpu.info, session.project.baselines
-                board.baseline = of_boards.judging(board.baseline, info.board, root)
+                board.baseline = of_boards.judging(board.baseline, board.gpu.info.board, files)
         except BaselineError as error:
             if session.judging:
                 raise pytest.UsageError(str(error)) from None

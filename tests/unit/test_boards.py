@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from harness.baselines import Baseline, BaselineEntry, BaselineError, boards, current, load, write
 from harness.baselines.history import moves, note, of_boards
+from harness.baselines.store import history
 from harness.commands import evidence as evidence_command
 from harness.commands.baseline import main
 from harness.model import Case
@@ -195,7 +197,7 @@ def test_a_run_tells_whose_figures_it_is_judged_by(
 def judged_on(root: Path, board: str) -> Baseline:
     path = current(root, SLUG, board)
     assert path is not None
-    return boards.judging(load(path), board, root)
+    return boards.judging(load(path), board, partial(history, root))
 
 
 def test_a_board_s_own_figures_are_judged_as_strictly_as_ever(root: Path) -> None:
