@@ -25,10 +25,8 @@ EQUIVALENT: Mapping[str, str] = {
     "warp_tiled-way_out_dropped-1": _TWICE,
     "batched_small-fill_wrong_or_missing-1": _A,
     "split_k-guard_relaxed-1": "a block with no part of K fetches zeros, into registers that nothing reads",
-    "stream_k-guard_relaxed-1": "a whole first tile is copied as one that is not, to the same effect",
     "batched_vectors-condition_reversed-1": _ORDER,
     "batched_vectors-stage_off_by_one-1": _ORDER,
-    "lean_loop-way_out_dropped-1": "of one slice the sums are added to zero, and stay",
     "tf32x3-way_out_dropped-1": "only sums that are NaN are added up again, and there is none",
 }
 
@@ -37,5 +35,4 @@ SURVIVORS: Mapping[str, str] = {
     "split_k-index_in_32_bits-1": "a workspace of 8 GiB, of a C with 23 000 rows and columns",
     "batched_vectors-index_in_32_bits-1": "a whole tile of 64 with rows of B far apart",
     "stream_k-barrier_commit_or_wait_dropped-1": "a fence on the reading side, which is not asked for",
-    "lean_loop-index_in_32_bits-1": "rows of B aligned and far apart, N % 4 == 0; smaller tiles show it",
 }

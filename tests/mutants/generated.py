@@ -1,10 +1,11 @@
 """``python -m tests.mutants.generated [--all] [--check]``: examines the mutants that the operators make,
 without a GPU, and stores what catches each in generated.json.
 
-Each runs on the problems of the check, the cheapest first, until values or hazards show it; one of the same
-code as the kernel itself, in every variant, is no mutant. Without ``--all`` only those are examined that the
-file lacks. Exit status: 0; 1 for one that nothing catches and nobody argued to be right, or, with
-``--check``, for a file of other mutants or problems; 2 without the pinned compiler.
+Each runs on the problems of the check, the cheapest first, in each variant whose code it changes, until
+values or hazards show it; one of the same code as the kernel itself, in every variant, is no mutant. Without
+``--all`` only those are examined that the file lacks. Exit status: 0; 1 for one that nothing catches and
+nobody argued to be right, or, with ``--check``, for a file of other mutants or problems; 2 without the pinned
+compiler.
 """
 
 from __future__ import annotations
@@ -79,25 +80,24 @@ def examine(mutant: Mutant) -> Outcome:
     """What comes of a mutant."""
     with tempfile.TemporaryDirectory() as folder:
         kernel, original = build(mutant, Path(folder)), real(mutant)
+        outcome = Outcome(SAME)
         try:
-            differs = next(
-                (v for v in variants(original) if _code(kernel, *v) != _code(original, *v)),
-                None,
-            )
+            for config, dtype in variants(original):
+                if _code(kernel, config, dtype) == _code(original, config, dtype):
+                    continue
+                here = problems(original, config, dtype)
+                found = run(
+                    replace(mutant, config=config.label, dtype=dtype.name, problems=here),
+                    open_device(),
+                    kernel,
+                )
+                if found.what != MISSED:
+                    return found
+                # nvcc does not always make the same PTX of one source
+                if _cubin(kernel, config, dtype) != _cubin(original, config, dtype):
+                    outcome = found
         except CompileError:
             return Outcome(BROKEN)
-        if differs is None:
-            return Outcome(SAME)
-        config, dtype = differs
-        mutant = replace(
-            mutant,
-            config=config.label,
-            dtype=dtype.name,
-            problems=problems(original, config, dtype),
-        )
-        outcome = run(mutant, open_device(), kernel)
-        if outcome.what == MISSED and _cubin(kernel, *differs) == _cubin(original, *differs):
-            return Outcome(SAME)  # nvcc does not always make the same PTX of one source
         return outcome
 
 
