@@ -20,17 +20,6 @@
 
 #define WORDS (PAIRS * 2 + QUADS * 4)  // registers of fragments
 
-// TF32 takes the upper 19 bits of a float: rounded to nearest here, else the rest would be cut off. One instruction
-// from sm_90 on, for ties to even, as in cuBLAS; before, three for ties away from zero.
-__device__ __forceinline__ void round_operand(unsigned& x)
-{
-#if defined(DTYPE_TF32) && __CUDA_ARCH__ >= 900
-    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(x) : "f"(__uint_as_float(x)));
-#elif defined(DTYPE_TF32)
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(x) : "f"(__uint_as_float(x)));
-#endif
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS)
 gemm_mma_sync(int M, int N, int K, float alpha, const Element* __restrict__ A, int lda,
               const Element* __restrict__ B, int ldb, float beta, float* __restrict__ C, int ldc)
@@ -40,17 +29,22 @@ gemm_mma_sync(int M, int N, int K, float alpha, const Element* __restrict__ A, i
     const Place at = find_place();
 
     Sums sum = {};
-    auto round_word = [](Fragments& f, int i) {
-        round_operand(i < PAIRS * 2 ? f.pairs[i / 2][i % 2] : f.quads[(i - PAIRS * 2) / 4][i % 4]);
+    auto round_word = [](Fragments& f, const Words& words, int i) {
+        if (sizeof(Element) == 2) return;
+        const int word = i - PAIRS * 2;
+        if (word < 0)
+            f.pairs[i / 2][i % 2] = rounded(f.pairs[i / 2][i % 2]);
+        else
+            f.quads[word / 4][word % 4] = rounded(words[word / 4][word % 4]);
     };
-    auto round_words = [&](Fragments& f) {
+    auto round_words = [&](Fragments& f, const Words& words) {
 #pragma unroll
-        for (int i = 0; i < WORDS; ++i) round_word(f, i);
+        for (int i = 0; i < WORDS; ++i) round_word(f, words, i);
     };
-    // The words of the next step are rounded between the products of this one, but for the first half of these: they
-    // have not come yet. Of TF32 to and fro along the quads, so that neighbouring products share a pair: 2 % faster.
-    auto multiply = [&](Fragments& f, Fragments& next, int) {
-        const int products = QUADS * PAIRS, late = products / 2;
+    // The words of the next step are rounded between the products of this one, but for the first quarter of these: they
+    // have not come yet. Of TF32 to and fro along the quads, so that neighbouring products share a pair.
+    auto multiply = [&](Fragments& f, Fragments& next, const Words& words, int) {
+        const int products = QUADS * PAIRS, late = products / 4;
 #pragma unroll
         for (int p = 0; p < products; ++p) {
             const int quad = p / PAIRS, back = sizeof(Element) == 4 && quad % 2 == 1;
@@ -58,12 +52,12 @@ gemm_mma_sync(int M, int N, int K, float alpha, const Element* __restrict__ A, i
             mma(sum[quad][pair], f.quads[quad], f.pairs[pair]);
 #pragma unroll
             for (int i = 0; i < WORDS; ++i)
-                if (late + i * (products - late) / WORDS == p) round_word(next, i);
+                if (late + i * (products - late) / WORDS == p) round_word(next, words, i);
         }
     };
     if (whole_tiles(M, N, K, A, lda, B, ldb, at))
-        main_loop<true>(M, N, K, A, lda, B, ldb, shared, at, round_words, multiply);
+        main_loop<true, 1>(M, N, K, A, lda, B, ldb, shared, at, round_words, multiply);
     else
-        main_loop<false>(M, N, K, A, lda, B, ldb, shared, at, round_words, multiply);
+        main_loop<false, 1>(M, N, K, A, lda, B, ldb, shared, at, round_words, multiply);
     store_sums(sum, M, N, alpha, beta, C, ldc, tiles, at, [](int, float*) {});
 }
