@@ -4,10 +4,6 @@
 
 #include "vectors.cuh"
 
-#ifndef BAND_ROWS
-#define BAND_ROWS 8
-#endif
-
 #if defined(DTYPE_F16) || defined(DTYPE_BF16)
 using Element = unsigned short;  // moved as bits: only mma knows what they mean
 #else
@@ -39,11 +35,6 @@ using Element = float;
 #define SUM_STRIDE (WARP_TILE_N + VECTOR)
 #define ROWS_AT_ONCE (128 / WARP_TILE_N)  // whose sums a warp stores in vectors
 
-static_assert(BAND_ROWS >= 1, "BAND_ROWS: 1 or more");
-static_assert(STAGES >= 2, "STAGES: one tile to multiply, at least one in flight");
-static_assert(TILE_M % WARP_TILE_M == 0 && WARP_TILE_M % 16 == 0, "TILE_M, WARP_TILE_M: whole fragments");
-static_assert(TILE_N % WARP_TILE_N == 0 && WARP_TILE_N % 32 == 0, "TILE_N, WARP_TILE_N: whole fragments, in fours");
-static_assert(TILE_K % 16 == 0, "TILE_K: a multiple of 16, of FP16 and BF16 of 32");
 static_assert(128 % WARP_TILE_N == 0, "WARP_TILE_N: 32, 64 or 128");
 static_assert(TILE_K % (2 * STEP) == 0, "TILE_K: an even number of steps, for two sets of registers");
 static_assert(THREADS <= 1024, "warp tile: a block has at most 1024 threads");
@@ -54,11 +45,10 @@ static_assert(A_ROW_STEP % 8 == 0, "TILE_K: at most half as many as threads");
 static_assert(B_ROW_STEP * B_TWIST % 8 == 0, "TILE_N: at most as many as threads");
 static_assert(WARPS * 16 * SUM_STRIDE * 4 <= STAGES * STAGE_BYTES, "STAGES: room for the sums");
 
-// What a warp multiplies in one step, and its sums. Of FP32, B's part is loaded as Words, of which `multiply` makes quads.
+// What a warp multiplies in one step, and its sums.
 struct Fragments {
     unsigned quads[QUADS][4], pairs[PAIRS][2];
 };
-using Words = unsigned[QUADS][4];
 using Sums = float[QUADS][PAIRS][4];
 
 // Where this block and this warp are in C. Blocks start in the order of their index: take them down columns of
@@ -125,16 +115,14 @@ __device__ __forceinline__ void copy_whole(unsigned to, const Element* from)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-// Four matrices of 8 rows of 16 bytes, which start at the addresses of eight lanes each; none unless `wanted`.
-#define LDMATRIX(form, to, from, wanted)                                                          \
-    asm volatile("{ .reg .pred p; setp.ne.s32 p, %5, 0;\n"                                        \
-                 "@p ldmatrix.sync.aligned.m8n8.x4" form ".shared.b16 {%0, %1, %2, %3}, [%4]; }"  \
-                 : "=r"((to)[0]), "=r"((to)[1]), "=r"((to)[2]), "=r"((to)[3])                     \
-                 : "r"(from), "r"((int)(wanted))                                                  \
+// Four matrices of 8 rows of 16 bytes, which start at the addresses of eight lanes each.
+#define LDMATRIX(form, to, from)                                                            \
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4" form ".shared.b16 {%0, %1, %2, %3}, [%4];" \
+                 : "=r"((to)[0]), "=r"((to)[1]), "=r"((to)[2]), "=r"((to)[3])               \
+                 : "r"(from)                                                                \
                  : "memory")
 
-// Where in a tile a lane begins to read; all else is a constant apart, for the XOR repeats every eight rows or chunks,
-// of FP32's B every four rows.
+// Where in a tile a lane begins to read; all else is a constant apart, for the XOR repeats every eight rows or chunks.
 struct Starts {
     unsigned a[STEPS], b[4];
 };
@@ -150,29 +138,24 @@ __device__ __forceinline__ Starts find_starts(const Place& at)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const unsigned chunk = at.warp_col / VECTOR + i * 2;
-        starts.b[i] = halves ? in_b(lane % 16, chunk + lane / 16) : in_b(lane % 4, at.warp_col / VECTOR + lane / 4);
+        starts.b[i] = halves ? in_b(lane % 16, chunk + lane / 16)
+                             : in_b(lane % 4, chunk + i * 2 + lane / 8) + lane / 4 % 2 * 8;
     }
-#pragma unroll
-    for (int i = 0; i < STEPS; ++i)
-        if (!halves) asm volatile("" : "+r"(starts.a[i]), "+r"(starts.b[0]));  // else worked out anew in every step
     return starts;
 }
 
-// `wanted` is only asked of FP32. `yes`: not 0, which the compiler must not know. It takes the words for kept until then,
-// and so lets mma's operands, made of them, have registers of their own, where they need no move to be neighbours.
-__device__ __forceinline__ void load_fragments(Fragments& f, Words& words, unsigned tile, int step,
-                                               const Starts& starts, bool wanted, int yes)
+__device__ __forceinline__ void load_fragments(Fragments& f, unsigned tile, int step, const Starts& starts)
 {
     const unsigned row = tile + step * STEP * B_CHUNKS * 16;
 #pragma unroll
     for (int m = 0; m < WARP_TILE_M / 16; ++m) {
         const unsigned from = tile + starts.a[step] + m * 16 * A_CHUNKS * 16;
         if (sizeof(Element) == 2) {
-            LDMATRIX("", f.quads[m], from, true);
+            LDMATRIX("", f.quads[m], from);
             continue;
         }
         unsigned two[4];  // of FP32: eight rows, four k in each; another four; and eight rows more
-        LDMATRIX("", two, from, wanted);
+        LDMATRIX("", two, from);
         f.pairs[m * 2][0] = two[0], f.pairs[m * 2][1] = two[1];
         f.pairs[m * 2 + 1][0] = two[2], f.pairs[m * 2 + 1][1] = two[3];
     }
@@ -180,32 +163,19 @@ __device__ __forceinline__ void load_fragments(Fragments& f, Words& words, unsig
     for (int n = 0; n < WARP_TILE_N / 16; ++n) {
         if (sizeof(Element) == 2) {
             unsigned two[4];  // a row of B has neighbouring columns, a register neighbouring k: transposed
-            LDMATRIX(".trans", two, row + starts.b[n % 4] + n / 4 * 128, true);
+            LDMATRIX(".trans", two, row + starts.b[n % 4] + n / 4 * 128);
             f.pairs[n * 2][0] = two[0], f.pairs[n * 2][1] = two[1];
             f.pairs[n * 2 + 1][0] = two[2], f.pairs[n * 2 + 1][1] = two[3];
             continue;
         }
-        // ldmatrix transposes 16 bits only. A lane takes columns 4i … 4i + 3, for rows i and i + 8 of two quads; here
-        // of one of its two k.
-        const int quad = n / 2 * 2, k = n % 2;
-        asm volatile("{ .reg .pred p; setp.ne.s32 p, %5, 0; @p ld.shared.v4.b32 {%0, %1, %2, %3}, [%4]; }"
-                     : "+r"(words[quad][k * 2]), "+r"(words[quad][k * 2 + 1]), "+r"(words[quad + 1][k * 2]),
-                       "+r"(words[quad + 1][k * 2 + 1])
-                     : "r"(row + k * 4 * B_CHUNKS * 16 + starts.b[0] + n / 2 * 128), "r"(yes)
-                     : "memory");
+        // ldmatrix transposes 16 bits only. A lane takes columns 2i and 2i + 1 for rows i and i + 8.
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+            asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+                         : "=r"(f.quads[n][i * 2]), "=r"(f.quads[n][i * 2 + 1])
+                         : "r"(row + i * 4 * B_CHUNKS * 16 + starts.b[n % 2] + n / 2 * 128)
+                         : "memory");
     }
-}
-
-// TF32 takes the upper 19 bits of a float: rounded to nearest here, else the rest would be cut off. One instruction
-// from sm_90 on, for ties to even, as in cuBLAS; before, three for ties away from zero.
-__device__ __forceinline__ unsigned rounded(unsigned x)
-{
-#if __CUDA_ARCH__ >= 900
-    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(x) : "f"(__uint_as_float(x)));
-#else
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(x) : "f"(__uint_as_float(x)));
-#endif
-    return x;
 }
 
 // sum (16 × 8) += quad (16 × STEP) · pair (STEP × 8)
@@ -223,11 +193,10 @@ __device__ __forceinline__ void mma(float (&sum)[4], const unsigned (&quad)[4], 
         : "r"(quad[0]), "r"(quad[1]), "r"(quad[2]), "r"(quad[3]), "r"(pair[0]), "r"(pair[1]));
 }
 
-// Calls multiply(fragments, next, words, step) for every step along K, `step` counted from 0 within a tile; `next` are
-// those of the step after it, which it may prepare, as prepare(fragments, words) does for the first. WHOLE: the block's
-// tiles are whole, and their rows aligned, so that every chunk is copied as it is. SETS of words: with 2 multiply is given
-// those of its step, with 1 those of the next.
-template <bool WHOLE, int SETS, typename Prepare, typename Multiply>
+// Calls multiply(fragments, next, step) for every step along K, `step` counted from 0 within a tile; `next` are those of
+// the step after it, which it may prepare, as prepare(fragments) does for the first. WHOLE: the block's tiles are whole,
+// and their rows aligned, so that every chunk is copied as it is.
+template <bool WHOLE, typename Prepare, typename Multiply>
 __device__ __forceinline__ void main_loop(int M, int N, int K, const Element* A, int lda, const Element* B, int ldb,
                                           unsigned tiles, const Place& at, Prepare prepare, Multiply multiply)
 {
@@ -290,10 +259,9 @@ __device__ __forceinline__ void main_loop(int M, int N, int K, const Element* A,
     __syncthreads();
     const Starts starts = find_starts(at);
     Fragments fragments[2];
-    Words words[SETS] = {};
     unsigned tile = tiles;
-    load_fragments(fragments[0], words[0], tile, 0, starts, true, M);
-    prepare(fragments[0], words[0]);
+    load_fragments(fragments[0], tile, 0, starts);
+    prepare(fragments[0]);
 
     for (int k0 = 0; k0 < K; k0 += TILE_K) {
 #pragma unroll
@@ -303,15 +271,13 @@ __device__ __forceinline__ void main_loop(int M, int N, int K, const Element* A,
                 __syncthreads();              // every thread's has; and all have read the last of these
                 tile += advance(read);
             }
-            const bool more = step < STEPS - 1 || k0 + TILE_K < K;
-            if (sizeof(Element) == 4 || more)
-                load_fragments(fragments[(step + 1) % 2], words[(step + 1) % SETS], tile, (step + 1) % STEPS, starts,
-                               more, step < STEPS - 1 ? M : more);
+            if (step < STEPS - 1 || k0 + TILE_K < K)
+                load_fragments(fragments[(step + 1) % 2], tile, (step + 1) % STEPS, starts);
             // Into the tiles before these: all threads have passed the barrier after reading them. Spread over the
             // steps before the one that waits, so that loads of fragments do not queue behind them.
             if (step < STEPS - 1) copy_tiles(k0 + (STAGES - 1) * TILE_K, step, STEPS - 1);
             if (step == STEPS - 2) cp_async_commit();
-            multiply(fragments[step % 2], fragments[(step + 1) % 2], words[step % SETS], step);
+            multiply(fragments[step % 2], fragments[(step + 1) % 2], step);
         }
     }
 }
@@ -335,8 +301,7 @@ __device__ __forceinline__ void store_sums(const Sums& sum, int M, int N, float 
     const bool whole = aligned && row0 + WARP_TILE_M <= M && col0 + WARP_TILE_N <= N;
 #pragma unroll
     for (int m = 0; m < WARP_TILE_M / 16; ++m) {
-        // A lane has columns 2i and 2i + 1 of rows lane / 4 and lane / 4 + 8 of a fragment. Of FP32, transposed, and the
-        // columns of two fragments are neighbours.
+        // A lane has columns 2i and 2i + 1 of rows lane / 4 and lane / 4 + 8 of a fragment. Of FP32, transposed.
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             if (sizeof(Element) == 2) {
@@ -345,16 +310,14 @@ __device__ __forceinline__ void store_sums(const Sums& sum, int M, int N, float 
                 for (int n = 0; n < PAIRS; ++n)
                     *reinterpret_cast<float2*>(row + n * 8) = scaled(alpha, sum[m][n][half * 2], sum[m][n][half * 2 + 1]);
             } else {
-                float4* const row = reinterpret_cast<float4*>(own) + (lane % 4 * 2 + half) * (SUM_STRIDE / 4) + lane / 4;
+                float* const row = own + (lane % 4 * 2 + half) * SUM_STRIDE + lane / 4 * 2;
 #pragma unroll
-                for (int n = 0; n < QUADS; n += 2)
-#pragma unroll
-                    for (int eight = 0; eight < 2; ++eight) {
-                        const float(&left)[4] = sum[n][m * 2 + eight], (&right)[4] = sum[n + 1][m * 2 + eight];
-                        row[n * 4 + eight * 2 * SUM_STRIDE] =
-                            make_float4(alpha * left[half], alpha * left[half + 2], alpha * right[half],
-                                        alpha * right[half + 2]);
-                    }
+                for (int n = 0; n < QUADS; ++n) {
+                    *reinterpret_cast<float2*>(row + n * 16) =
+                        scaled(alpha, sum[n][m * 2][half], sum[n][m * 2][half + 2]);
+                    *reinterpret_cast<float2*>(row + n * 16 + 8 * SUM_STRIDE) =
+                        scaled(alpha, sum[n][m * 2 + 1][half], sum[n][m * 2 + 1][half + 2]);
+                }
             }
         }
         __syncwarp();

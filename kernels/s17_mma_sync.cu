@@ -15,10 +15,29 @@
 #if defined(DTYPE_F16) + defined(DTYPE_BF16) + defined(DTYPE_TF32) != 1
 #error "mma_sync needs one of -D DTYPE_F16, DTYPE_BF16 and DTYPE_TF32"
 #endif
+#ifndef BAND_ROWS
+#define BAND_ROWS 8
+#endif
+static_assert(BAND_ROWS >= 1, "BAND_ROWS: 1 or more");
+static_assert(STAGES >= 2, "STAGES: one tile to multiply, at least one in flight");
+static_assert(TILE_M % WARP_TILE_M == 0 && WARP_TILE_M % 16 == 0, "TILE_M, WARP_TILE_M: whole fragments");
+static_assert(TILE_N % WARP_TILE_N == 0 && WARP_TILE_N % 32 == 0, "TILE_N, WARP_TILE_N: whole fragments, in fours");
+static_assert(TILE_K % 16 == 0, "TILE_K: a multiple of 16, of FP16 and BF16 of 32");
 
 #include "mma.cuh"
 
 #define WORDS (PAIRS * 2 + QUADS * 4)  // registers of fragments
+
+// TF32 takes the upper 19 bits of a float: rounded to nearest here, else the rest would be cut off. One instruction
+// from sm_90 on, for ties to even, as in cuBLAS; before, three for ties away from zero.
+__device__ __forceinline__ void round_operand(unsigned& x)
+{
+#if defined(DTYPE_TF32) && __CUDA_ARCH__ >= 900
+    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(x) : "f"(__uint_as_float(x)));
+#elif defined(DTYPE_TF32)
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(x) : "f"(__uint_as_float(x)));
+#endif
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 gemm_mma_sync(int M, int N, int K, float alpha, const Element* __restrict__ A, int lda,
@@ -29,35 +48,28 @@ gemm_mma_sync(int M, int N, int K, float alpha, const Element* __restrict__ A, i
     const Place at = find_place();
 
     Sums sum = {};
-    auto round_word = [](Fragments& f, const Words& words, int i) {
-        if (sizeof(Element) == 2) return;
-        const int word = i - PAIRS * 2;
-        if (word < 0)
-            f.pairs[i / 2][i % 2] = rounded(f.pairs[i / 2][i % 2]);
-        else
-            f.quads[word / 4][word % 4] = rounded(words[word / 4][word % 4]);
+    auto round_word = [](Fragments& f, int i) {
+        round_operand(i < PAIRS * 2 ? f.pairs[i / 2][i % 2] : f.quads[(i - PAIRS * 2) / 4][i % 4]);
     };
-    auto round_words = [&](Fragments& f, const Words& words) {
+    auto round_words = [&](Fragments& f) {
 #pragma unroll
-        for (int i = 0; i < WORDS; ++i) round_word(f, words, i);
+        for (int i = 0; i < WORDS; ++i) round_word(f, i);
     };
     // The words of the next step are rounded between the products of this one, but for the first quarter of these: they
-    // have not come yet. Of TF32 to and fro along the quads, so that neighbouring products share a pair.
-    auto multiply = [&](Fragments& f, Fragments& next, const Words& words, int) {
+    // have not come yet.
+    auto multiply = [&](Fragments& f, Fragments& next, int) {
         const int products = QUADS * PAIRS, late = products / 4;
 #pragma unroll
         for (int p = 0; p < products; ++p) {
-            const int quad = p / PAIRS, back = sizeof(Element) == 4 && quad % 2 == 1;
-            const int pair = back ? PAIRS - 1 - p % PAIRS : p % PAIRS;
-            mma(sum[quad][pair], f.quads[quad], f.pairs[pair]);
+            mma(sum[p / PAIRS][p % PAIRS], f.quads[p / PAIRS], f.pairs[p % PAIRS]);
 #pragma unroll
             for (int i = 0; i < WORDS; ++i)
-                if (late + i * (products - late) / WORDS == p) round_word(next, words, i);
+                if (late + i * (products - late) / WORDS == p) round_word(next, i);
         }
     };
     if (whole_tiles(M, N, K, A, lda, B, ldb, at))
-        main_loop<true, 1>(M, N, K, A, lda, B, ldb, shared, at, round_words, multiply);
+        main_loop<true>(M, N, K, A, lda, B, ldb, shared, at, round_words, multiply);
     else
-        main_loop<false, 1>(M, N, K, A, lda, B, ldb, shared, at, round_words, multiply);
+        main_loop<false>(M, N, K, A, lda, B, ldb, shared, at, round_words, multiply);
     store_sums(sum, M, N, alpha, beta, C, ldc, tiles, at, [](int, float*) {});
 }

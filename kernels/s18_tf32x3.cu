@@ -17,6 +17,14 @@
 #if !defined(WARP_TILE_M) || !defined(WARP_TILE_N) || !defined(PROMOTE)
 #error "tf32x3 needs -D WARP_TILE_M, WARP_TILE_N and PROMOTE"
 #endif
+#ifndef BAND_ROWS
+#define BAND_ROWS 8
+#endif
+static_assert(BAND_ROWS >= 1, "BAND_ROWS: 1 or more");
+static_assert(STAGES >= 2, "STAGES: one tile to multiply, at least one in flight");
+static_assert(TILE_M % WARP_TILE_M == 0 && WARP_TILE_M % 16 == 0, "TILE_M, WARP_TILE_M: whole fragments");
+static_assert(TILE_N % WARP_TILE_N == 0 && WARP_TILE_N % 32 == 0, "TILE_N, WARP_TILE_N: whole fragments, in fours");
+static_assert(TILE_K % 16 == 0, "TILE_K: a multiple of 16");
 static_assert(PROMOTE >= 1, "PROMOTE: 1 tile or more");
 static_assert(WARP_TILE_M * WARP_TILE_N <= 2048, "warp tile: registers for two sets of sums");
 
@@ -25,10 +33,15 @@ static_assert(WARP_TILE_M * WARP_TILE_N <= 2048, "warp tile: registers for two s
 #define FEW 16  // terms
 
 // x = big + small, both as mma takes them, by their upper 19 bits.
-__device__ __forceinline__ void split(unsigned x, unsigned& big, unsigned& small)
+__device__ __forceinline__ void split(unsigned& x, unsigned& small)
 {
-    big = rounded(x);
-    small = __float_as_uint(__uint_as_float(x) - __uint_as_float(big));  // exact
+    const float whole = __uint_as_float(x);
+#if __CUDA_ARCH__ >= 900
+    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(x) : "f"(whole));
+#else
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(x) : "f"(whole));
+#endif
+    small = __float_as_uint(whole - __uint_as_float(x));  // exact
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -49,18 +62,18 @@ gemm_tf32x3(int M, int N, int K, float alpha, const float* __restrict__ A, int l
         }
     };
     int tiles_since = 0;
-    auto as_they_are = [](Fragments&, const Words&) {};
-    auto multiply = [&](Fragments& f, Fragments&, const Words& words, int step) {
+    auto as_they_are = [](Fragments&) {};
+    auto multiply = [&](Fragments& f, Fragments&, int step) {
         unsigned small_pairs[PAIRS][2];
 #pragma unroll
         for (int n = 0; n < PAIRS; ++n)
 #pragma unroll
-            for (int i = 0; i < 2; ++i) split(f.pairs[n][i], f.pairs[n][i], small_pairs[n][i]);
+            for (int i = 0; i < 2; ++i) split(f.pairs[n][i], small_pairs[n][i]);
 #pragma unroll
         for (int m = 0; m < QUADS; ++m) {
             unsigned small_quad[4];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) split(words[m][i], f.quads[m][i], small_quad[i]);
+            for (int i = 0; i < 4; ++i) split(f.quads[m][i], small_quad[i]);
             // A sum waits for its last product, so each product of all of them in turn.
 #pragma unroll
             for (int n = 0; n < PAIRS; ++n) mma(part[m][n], small_quad, f.pairs[n]);
@@ -76,9 +89,9 @@ gemm_tf32x3(int M, int N, int K, float alpha, const float* __restrict__ A, int l
     };
     if (K >= FEW) {
         if (whole_tiles(M, N, K, A, lda, B, ldb, at))
-            main_loop<true, 2>(M, N, K, A, lda, B, ldb, shared, at, as_they_are, multiply);
+            main_loop<true>(M, N, K, A, lda, B, ldb, shared, at, as_they_are, multiply);
         else
-            main_loop<false, 2>(M, N, K, A, lda, B, ldb, shared, at, as_they_are, multiply);
+            main_loop<false>(M, N, K, A, lda, B, ldb, shared, at, as_they_are, multiply);
     }
     promote();
 

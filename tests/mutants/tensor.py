@@ -30,8 +30,8 @@ LAYOUTS = (
         kind=_SWIZZLE,
         edits=(
             (
-                "in_b(lane % 4, at.warp_col / VECTOR + lane / 4)",
-                "in_b(0, at.warp_col / VECTOR + lane / 4) + lane % 4 * B_CHUNKS * 16",
+                "in_b(lane % 4, chunk + i * 2 + lane / 8)",
+                "in_b(0, chunk + i * 2 + lane / 8) + lane % 4 * B_CHUNKS * 16",
             ),
         ),
         about="B is stored with an XOR and read without",
@@ -58,7 +58,7 @@ LAYOUTS = (
     _Tf32(
         name="column_of_another_lane",
         kind=_FRAGMENT,
-        edits=(("at.warp_col / VECTOR + lane / 4)", "at.warp_col / VECTOR + (lane / 4 ^ 1))"),),
+        edits=(("+ lane / 4 % 2 * 8;", "+ lane % 2 * 8;"),),
         about="a lane loads the columns of B of its neighbour",
     ),
     _Mma(
@@ -181,7 +181,7 @@ SUMS = (
     _Tf32(
         name="operand_not_rounded",
         kind=_PRECISION,
-        edits=(("= rounded(words[word / 4][word % 4]);", "= words[word / 4][word % 4];"),),
+        edits=(("#define WORDS (PAIRS * 2 + QUADS * 4)", "#define WORDS (PAIRS * 2)"),),
         about="B is cut to TF32 instead of rounded",
     ),
     _X3(
@@ -193,7 +193,7 @@ SUMS = (
     _X3(
         name="small_of_another_row",
         kind=_PRECISION,
-        edits=(("f.quads[m][i], small_quad[i]);", "f.quads[m][i], small_quad[i ^ 1]);"),),
+        edits=(("split(f.quads[m][i], small_quad[i]);", "split(f.quads[m][i], small_quad[i ^ 1]);"),),
         about="the small parts of a register are those of its neighbour",
     ),
     _X3(
