@@ -240,7 +240,7 @@ def _compile(
 
 def _entry(unit: Unit, mode: tuple[str, ...], nvcc: Nvcc | None) -> Path:
     """Where the cache has what nvcc makes of a unit."""
-    return cache_entry(unit.identity(nvcc or tools.find_nvcc(), mode))
+    return cache_entry([*unit.identity(nvcc or tools.find_nvcc(), mode), "fixed addresses"])
 
 
 def _run_nvcc(nvcc: Nvcc, unit: Unit, mode: tuple[str, ...]) -> tuple[bytes, str, bytes]:
@@ -250,6 +250,7 @@ def _run_nvcc(nvcc: Nvcc, unit: Unit, mode: tuple[str, ...]) -> tuple[bytes, str
     with tempfile.TemporaryDirectory(prefix="gemm-") as folder:
         Path(folder, UNIT).write_text(unit.text, encoding="utf-8")
         command = [str(nvcc.path), *mode, *unit.all_options, *include, "-o", "out", UNIT]
+        tools.fixed_addresses()
         try:
             said = subprocess.run(
                 command,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import re
@@ -17,6 +18,7 @@ from harness.compiler.errors import ToolchainError
 # Those of the dependency group `compiler`, with which the stored metrics were made.
 PINS = ("13.0.88", "13.5.37")  # nvcc, nvdisasm
 _INSTALL = f"{sys.executable} -m pip install --group compiler"
+_ADDR_NO_RANDOMIZE = 0x0040000
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,16 @@ class Disassembler:
 
     path: Path
     version: str
+
+
+def fixed_addresses() -> None:
+    """What this thread starts from now on finds its memory at the same addresses in every run: by random ones
+    nvcc (13.0.88) orders its tables, and makes PTX of a large kernel that has a dead load more or less. Where
+    it is not allowed, as in some containers, nothing changes.
+
+    Source: personality(2), ADDR_NO_RANDOMIZE."""
+    if personality := getattr(ctypes.CDLL(None), "personality", None):
+        personality(_ADDR_NO_RANDOMIZE)
 
 
 def find_nvcc() -> Nvcc:
