@@ -18,7 +18,7 @@ from harness.compiler.errors import ToolchainError
 # Those of the dependency group `compiler`, with which the stored metrics were made.
 PINS = ("13.0.88", "13.5.37")  # nvcc, nvdisasm
 _INSTALL = f"{sys.executable} -m pip install --group compiler"
-_ADDR_NO_RANDOMIZE = 0x0040000
+_ADDR_NO_RANDOMIZE, _UNCHANGED = 0x0040000, 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def fixed_addresses() -> None:
 
     Source: personality(2), ADDR_NO_RANDOMIZE."""
     if personality := getattr(ctypes.CDLL(None), "personality", None):
-        personality(_ADDR_NO_RANDOMIZE)
+        personality(personality(_UNCHANGED) | _ADDR_NO_RANDOMIZE)
 
 
 def find_nvcc() -> Nvcc:

@@ -93,7 +93,7 @@ def examine(mutant: Mutant) -> Outcome:
                 )
                 if found.what != MISSED:
                     return found
-                # nvcc does not always make the same PTX of one source
+                # at random addresses nvcc does not always make the same PTX of one source
                 if _cubin(kernel, config, dtype) != _cubin(original, config, dtype):
                     outcome = found
         except CompileError:

@@ -9,6 +9,8 @@ from tests.mutants.order import EARLY, FEW_TILES, IN_STEP
 SMALL_LOOP = "tile32x32x32-warp32x32-thread8x4-stages3-slices4"
 SMALL_STREAM = "tile32x64x32-warp32x32-thread8x4-stages3-slices4-blocks264"
 LARGE_BATCHED = "tile64-matrices1-thread8x8"
+# Many tiles along K and a rest.
+MANY_TILES = (Problem(66, 70, 145, alpha=2, beta=1),)
 # Several tiles of 32 × 64 with several steps along K and a rest, shared by more blocks than a group has.
 SHARED = (Problem(37, 61, 1190, alpha=2, beta=1), Problem(37, 29, 1190))
 STRIPS = (
@@ -54,7 +56,7 @@ LOOPS = (
         ),
         "the next tile is overwritten, not the last",
         config=SMALL_LOOP,
-        problems=(Problem(66, 70, 145, alpha=2, beta=1),),
+        problems=MANY_TILES,
     ),
     Mutant(
         "one_tile_too_many",
@@ -164,7 +166,7 @@ SHARES = (
         "wrong buffer parity",
         (("copies.piece(i, tiles + free, tile", "copies.piece(i, tiles + read, tile"),),
         "what other warps have yet to read is overwritten",
-        problems=(Problem(66, 70, 145, alpha=2, beta=1),),
+        problems=MANY_TILES,
     ),
     Mutant(
         "early_copies_waited_for_as_late_ones",
@@ -173,7 +175,7 @@ SHARES = (
         (("cp_async_wait<AHEAD - 1>();", "cp_async_wait<STAGES - 1>();"),),
         "the first tile may be in flight",
         by_luck=EARLY,
-        problems=(Problem(66, 70, 145, alpha=2, beta=1),),
+        problems=MANY_TILES,
     ),
     Mutant(
         "parts_not_fenced",
