@@ -65,7 +65,7 @@ class Case:
     @property
     def arguments(self) -> tuple[Argument, ...]:
         """The arguments of a launch, in the order of the kernel's own parameters."""
-        maps = self.kernel.maps(self.config) if self.kernel.maps else {}
+        maps = self.kernel.maps_of(self.config, self.dtype)
         return arguments(self.kernel.signature, self.kernel.operation, self.problem, self.dtype, maps)
 
     @property

@@ -102,8 +102,8 @@ class Kernel:
     is timed at every shape; ``advised`` configs that others recommend or warn of, in ``configs`` or not,
     which suites of advice run; ``grid`` the blocks of a launch if they are not one per tile with x along the
     columns of C. ``min_capability`` and ``max_capability`` bound the GPUs it is made for. ``flags`` are
-    further options for nvcc. ``maps`` are the tensor maps of a config, by operand, for parameters of type
-    ``CUtensorMap``. ``features`` are hardware features that cannot be emulated, such as ``wgmma`` and
+    further options for nvcc. ``maps`` are the tensor maps of a config and dtype, by operand, for parameters
+    of type ``CUtensorMap``. ``features`` are hardware features that cannot be emulated, such as ``wgmma`` and
     ``tma``. ``threshold`` overrides the smallest slowdown that counts as a regression; ``largest_timed``
     skips timing of problems with more FLOP; ``duty`` is the duty cycle of the timing, below 1 for kernels
     that would otherwise reach the power cap. ``waived`` are findings of the emulated device that are
@@ -127,7 +127,7 @@ class Kernel:
     flags: tuple[str, ...] = ()
     include: tuple[Path | str, ...] = ()
     features: tuple[str, ...] = ()
-    maps: Callable[[Config], Mapping[str, TensorMap]] | None = None
+    maps: Callable[[Config, DType], Mapping[str, TensorMap]] | None = None
     threshold: float | None = None
     largest_timed: float = float("inf")
     duty: float = 1.0
@@ -182,6 +182,10 @@ class Kernel:
     def shape_of(self, config: Config, dtype: DType) -> BlockShape:
         """What a block computes."""
         return self.shape if isinstance(self.shape, BlockShape) else self.shape(config, dtype)
+
+    def maps_of(self, config: Config, dtype: DType) -> Mapping[str, TensorMap]:
+        """Its tensor maps, by operand."""
+        return self.maps(config, dtype) if self.maps else {}
 
     def launch(self, config: Config, dtype: DType, problem: Problem) -> Launch:
         """Grid and block for a problem: by default one block per tile (or as many as share it), x along the

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from harness.model.dtype import DType
 from harness.model.operation import Operation, Storage
 from harness.model.problem import Problem
@@ -64,11 +66,13 @@ class Parameter:
 class TensorMap:
     """How the tensor memory accelerator accesses a matrix: ``box`` of (rows, columns) elements of storage;
     ``swizzle`` in shared memory in bytes (0, 32, 64 or 128). Elements past the edges are zero. With
-    ``panel``, the columns are in panels of so many, which are a third dimension of the map and of the box."""
+    ``panel``, the columns are in panels of so many, which are a third dimension of the map and of the box.
+    ``tf32``: FP32 elements are rounded to TF32, to nearest even, on the way to shared memory."""
 
     box: tuple[int, int]
     swizzle: int = 0
     panel: int = 0
+    tf32: bool = False
 
     def dimensions(self, storage: Storage) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """Extents, strides in bytes (of all but the first) and box of the map of a matrix, as
@@ -205,7 +209,7 @@ def arguments(
     maps: Mapping[str, TensorMap],
 ) -> tuple[Argument, ...]:
     """The arguments of a launch for a problem, in the order of the parameters; ``maps`` by operand. Raises
-    ValueError if a tensor map is missing."""
+    ValueError if a tensor map is missing, or is to round to TF32 what is not FP32."""
     storages = operation.storages(problem, dtype)
     scalar: Kind = "i32" if dtype.scalar.kind == "i" else "f32"
     return tuple(_argument(parameter, scalar, problem, storages, maps) for parameter in parameters)
@@ -223,6 +227,11 @@ def _argument(
         operand = means.removeprefix("map")
         if operand not in maps:
             raise ValueError(f"parameter {parameter.name}: no tensor map is declared for {operand}")
+        if maps[operand].tf32 and (held := storages[operand].dtype) != np.float32:
+            raise ValueError(
+                f"parameter {parameter.name}: a tensor map with tf32=True rounds FP32 elements, and those of "
+                f"{operand} are {held}: write tf32=(dtype == TF32)"
+            )
         return Argument(parameter.name, kind, buffer=operand, map=maps[operand])
     if kind == "p64":
         return Argument(parameter.name, kind, buffer=means)

@@ -13,12 +13,14 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from harness.model import BlockShape, Config, DType, Kernel
+from harness.model import BlockShape, Config, DType, Kernel, Problem, TensorMap
+from harness.model.parameters import arguments
 from harness.project.suites import SUITES, Suite
 from harness.project.table import ProjectError, Table, find, read
 
@@ -175,6 +177,8 @@ def _faults(kernel: Kernel) -> Iterator[str]:
         kernel.signature  # noqa: B018
     except ValueError as error:
         yield f"parameters: {error}"
+    for name, example in (("shape", "BlockShape(...)"), ("maps", '{"A": TensorMap(...)}')):
+        yield _two_parameters(getattr(kernel, name), name, example)
     for dtype in kernel.dtypes:
         for config in kernel.declared:
             try:
@@ -183,6 +187,34 @@ def _faults(kernel: Kernel) -> Iterator[str]:
                 kernel.entry_of(config, dtype)
             except Exception as error:
                 yield f"shape of config {config.label!r}: {type(error).__name__}: {_line(error)}"
+            yield _map_fault(kernel, config, dtype)
+
+
+def _two_parameters(declared: object, name: str, example: str) -> str:
+    """What is wrong with how a function of a config and a dtype is called; empty for what is none."""
+    if not callable(declared):
+        return ""
+    try:
+        signature(declared).bind(None, None)
+    except ValueError:
+        return ""  # of a builtin that does not tell
+    except TypeError:
+        takes = str(signature(declared))
+        return f"{name} takes {takes}, not (config, dtype): write {name}=lambda config, dtype: {example}"
+    return ""
+
+
+def _map_fault(kernel: Kernel, config: Config, dtype: DType) -> str:
+    where = f"maps of config {config.label!r}, {dtype}"
+    try:
+        if not isinstance(maps := kernel.maps_of(config, dtype), Mapping):
+            return f"{where}: {type(maps).__name__}, not a dict of TensorMap by operand"
+        if wrong := next((name for name, each in maps.items() if not isinstance(each, TensorMap)), None):
+            return f"{where}: {wrong!r} is of type {type(maps[wrong]).__name__}, not TensorMap"
+        arguments(kernel.signature, kernel.operation, Problem(1, 1, 1), dtype, maps)
+    except Exception as error:
+        return f"{where}: {f'{type(error).__name__}: ' * (type(error) is not ValueError)}{_line(error)}"
+    return ""
 
 
 def _all_are(values: Any, kind: type, name: str, example: str) -> str:

@@ -36,19 +36,30 @@ class Tiled:
     """A tensor map by value, the CUtensorMap of a ``__grid_constant__`` parameter: of an array of this
     launch, or of the one that is the argument of a number. ``box``: elements of a copy, in the order of the
     array's axes; ``swizzle`` in bytes; ``nan``: what lies outside is NaN and not zero; ``steps`` between
-    elements taken."""
+    elements taken; ``tf32``: FP32 elements are rounded to TF32 on the way to shared memory."""
 
     array: Array | Empty | int
     box: tuple[int, ...]
     swizzle: int = 0
     nan: bool = False
     steps: tuple[int, ...] = ()
+    tf32: bool = False
 
     def encode(self, address: int, array: Array | Empty) -> bytes:
         """Raises PtxError for what the driver refuses."""
-        steps = tuple(reversed(self.steps))
-        made = TensorMap.of_array(address, array, self.box, swizzle=self.swizzle, nan=self.nan, steps=steps)
-        return made.encode()
+        return self.at(address, array).encode()
+
+    def at(self, address: int, array: Array | Empty) -> TensorMap:
+        """Of the array at this address. Raises PtxError for what the driver refuses."""
+        return TensorMap.of_array(
+            address,
+            array,
+            self.box,
+            self.tf32,
+            swizzle=self.swizzle,
+            nan=self.nan,
+            steps=tuple(reversed(self.steps)),
+        )
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ ELEMENTS: dict[str, tuple[int, int, int | None]] = {
     "float32": (7, 4, 0x7FF77FF7),
     "float64": (8, 8, 0x7FF77FF77FF77FF7),
     "bfloat16": (9, 2, 0x7FF7),
+    "tfloat32": (11, 4, None),  # FP32 in memory; what a fill of NaN is has not been measured
 }
 _NAMES = {number: name for name, (number, _, _) in ELEMENTS.items()}
 SWIZZLES = {0: 0, 32: 1, 64: 3, 128: 7}  # bytes: which of the bits from 2⁷ of an address move those from 2⁴
@@ -42,7 +43,7 @@ class TensorMap:
     """A tensor of ``element`` (a name such as "float16") at an address in bytes. ``extents`` of each
     dimension, the contiguous one first; ``strides`` in bytes of all but that one; ``box`` what one copy
     brings, and ``steps`` between the elements it takes; ``swizzle`` in bytes; ``nan``: fill what lies
-    outside with NaN.
+    outside with NaN. Elements of "tfloat32" are FP32, rounded to TF32 on the way to shared memory.
 
     Raises PtxError, one line, for what the driver refuses.
     """
@@ -79,7 +80,7 @@ class TensorMap:
             (row % 16, "rows of the box that are a multiple of 16 bytes"),
             (self.swizzle not in SWIZZLES, "a swizzle of 0, 32, 64 or 128 bytes"),
             (self.swizzle and row > self.swizzle, "rows of the box no longer than the swizzle"),
-            (self.nan and ELEMENTS[self.element][2] is None, "a fill of NaN for real elements alone"),
+            (self.nan and ELEMENTS[self.element][2] is None, "a fill of NaN for real elements but tfloat32"),
         ]
         for bad, takes in wrong:
             if bad:
@@ -100,16 +101,20 @@ class TensorMap:
         return int(np.prod(self.counts)) * self.item
 
     @classmethod
-    def of_array(cls, address: int, array: Any, box: Sequence[int], **more: Any) -> TensorMap:
+    def of_array(
+        cls, address: int, array: Any, box: Sequence[int], tf32: bool = False, **more: Any
+    ) -> TensorMap:
         """Of a NumPy array, or what has its shape and dtype, there; ``box`` in the order of its axes, the
-        contiguous one last."""
+        contiguous one last; ``tf32``: its FP32 elements are rounded to TF32 on the way to shared memory."""
         dtype = np.dtype(array.dtype)
         shape = array.shape if isinstance(array.shape, tuple) else (array.shape,)
         extents = tuple(reversed(shape))
         strides = tuple(
             int(np.prod(extents[:i], dtype=np.int64)) * dtype.itemsize for i in range(1, len(extents))
         )
-        name = "uint8" if dtype.name == "int8" else "uint16" if dtype.name == "int16" else dtype.name
+        if tf32 and dtype != np.float32:
+            raise PtxError(f"a tensor map rounds float32 to TF32, and not {dtype.name}")
+        name = "tfloat32" if tf32 else {"int8": "uint8", "int16": "uint16"}.get(dtype.name, dtype.name)
         return cls(
             "uint8" if dtype.itemsize == 1 else name, address, extents, strides, tuple(reversed(box)), **more
         )
@@ -162,6 +167,11 @@ class TensorMap:
         """Where the bytes (size,) of a box lie in shared memory that starts at an address, from it on."""
         address = start + np.arange(self.size, dtype=np.int64)
         return np.asarray(swizzled(address, self.swizzle) - start)
+
+    @property
+    def rounds(self) -> bool:
+        """Whether a copy to shared memory rounds to TF32."""
+        return self.element == "tfloat32"
 
     @property
     def fill(self) -> int:

@@ -28,6 +28,7 @@ _DTYPES = {
     "float32": "FLOAT32",
     "float64": "FLOAT64",
     "int32": "INT32",
+    "tfloat32": "TFLOAT32",
 }
 _DTYPES |= {"uint64": "UINT64"}
 
@@ -115,10 +116,7 @@ def _parameter(argument: Any, address: Any, array: Array | None) -> bytes:
 def _tensor_map(tiled: ptx.Tiled, address: int, array: Array) -> bytes:
     from cuda.bindings import driver
 
-    steps = tuple(reversed(tiled.steps))
-    made = ptx.TensorMap.of_array(
-        address, array, tiled.box, swizzle=tiled.swizzle, nan=tiled.nan, steps=steps
-    )
+    made = tiled.at(address, array)
     swizzles, fills = driver.CUtensorMapSwizzle, driver.CUtensorMapFloatOOBfill
     swizzle = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}[made.swizzle]
     nan = fills.CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA

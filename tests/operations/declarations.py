@@ -113,7 +113,7 @@ KERNELS: tuple[Kernel, ...] = (
         shape=BlockShape((32, 32), (32, 32), (1, 1)),
         takes=Takes(multiples={"lda": 4, "ldb": 4}, at_least={"m": 1, "n": 1, "k": 1}),
         min_capability=(9, 0),
-        maps=lambda config: {"A": TensorMap((32, 32)), "B": TensorMap((32, 32))},
+        maps=lambda config, dtype: {"A": TensorMap((32, 32)), "B": TensorMap((32, 32))},
     ),
     _Kernel(name="residual", source=Path("residual.cu"), entry="gemm_residual", operation=RESIDUAL),
 )

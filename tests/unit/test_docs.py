@@ -114,7 +114,7 @@ def test_the_declarations_of_the_documentation_are_declarations() -> None:
     config, problem = Config(TILE_M=64, TILE_N=64, TILE=32, SPLIT=2), Problem(64, 64, 8)
     assert not list(told["takes"].refusals(problem, config))
     assert told["workspace"].bytes(config, problem) == 256 + 4 * 2 * 64 * 64
-    assert set(told["maps"](config)) == {"A", "B"}
+    assert set(told["maps"](config, F32)) == {"A", "B"}
     residual = Kernel("k", None, "", BlockShape((1, 1), (1, 1)), operation=told["RESIDUAL"])
     assert (
         verify(NumpyDevice(), Case(residual, F32, Config(), Problem(5, 6, 7, alpha=2, beta=3, ldc=8))) == []

@@ -284,7 +284,7 @@ def test_a_tensor_map_of_panels(tmp_path: Path) -> None:
         dtypes=(F16,),
         operation=Operation("copy", (a, c), lambda values: values["A"], library=None),
         parameters="const CUtensorMap mapA, float* C, int M, int K",
-        maps=lambda config: {"A": TensorMap((16, 128), panel=64)},
+        maps=lambda config, dtype: {"A": TensorMap((16, 128), panel=64)},
         min_capability=(9, 0),
     )
     case = Case(kernel, F16, kernel.configs[0], Problem(13, 1, 128))

@@ -8,9 +8,17 @@ import pytest
 
 from harness.project.loader import Project, ProjectError, find, load
 
-HEAD = "from harness.model import F32, BlockShape, Config, Kernel\nfrom harness.project.suites import Suite\n"
+HEAD = (
+    "from harness.model import F16, F32, BlockShape, Config, Kernel, TensorMap\n"
+    "from harness.project.suites import Suite\n"
+)
 SHAPE = "BlockShape((32, 1), (1, 32))"
 PLAIN = f'Kernel("one", "one.cu", "one", {SHAPE})'
+
+
+def mapped(maps: str) -> str:
+    parameters = "const CUtensorMap mapA, B, C"
+    return f'Kernel("one", "one.cu", "one", {SHAPE}, "", (F32, F16), parameters="{parameters}", maps={maps})'
 
 
 @pytest.fixture
@@ -143,6 +151,32 @@ def test_a_wrong_table_is_one_line(table: str, why: str, root: Path) -> None:
             r"'one': shape of config '': KeyError: 'T'",
         ),
         ('KERNELS = (Kernel("one", "one.cu", "one", lambda c, d: 3),)', r"shape returns int, not BlockShape"),
+        (
+            'KERNELS = (Kernel("one", "one.cu", "one", lambda c: 3),)',
+            r"'one': shape takes \(c\), not \(config, dtype\): write shape=lambda config, dtype: Block",
+        ),
+        (
+            f"KERNELS = ({mapped('lambda config: {}')},)",
+            r"'one': maps takes \(config\), not \(config, dtype\): write maps=lambda config, dtype: {\"A\": ",
+        ),
+        (
+            f"KERNELS = ({mapped('lambda config, dtype: {}')},)",
+            r"'one': maps of config '', f32: parameter mapA: no tensor map is declared for A",
+        ),
+        (
+            f"KERNELS = ({mapped('lambda config, dtype: {3: dtype}')},)",
+            r"'one': maps of config '', f32: 3 is of type DType, not TensorMap",
+        ),
+        (f"KERNELS = ({mapped('lambda *of: 3')},)", r"'one': maps of config '', f32: int, not a dict of "),
+        (
+            f"KERNELS = ({mapped('lambda c, d: c[TILE]')},)",
+            r"'one': maps of config '', f32: NameError: name 'TILE' is not defined",
+        ),
+        (
+            f"KERNELS = ({mapped('lambda c, d: {chr(65): TensorMap((8, 8), tf32=True)}')},)",
+            r"'one': maps of config '', f16: parameter mapA: a tensor map with tf32=True rounds FP32 "
+            r"elements, and those of A are float16: write tf32=\(dtype == TF32\)",
+        ),
         (f'KERNELS = (Kernel("one", 3, "one", {SHAPE}),)', r"source is of type int, not a path"),
         (f'KERNELS = ({PLAIN},)\nSUITES = ("smoke",)', r"SUITES: 'smoke' is not a Suite"),
     ],

@@ -63,7 +63,7 @@ MAPPED = kernel(
     takes=Takes({"lda": 4}),
     parameters="int M, int N, int K, float alpha, const CUtensorMap A=mapA, const float* B, int ldb, "
     "float beta, float* C, int ldc",
-    maps=lambda config: {"A": TensorMap((32, 32))},
+    maps=lambda config, dtype: {"A": TensorMap((32, 32))},
 )
 BATCH = kernel("batch", 8, operation=GEMM_BATCHED)
 CUBES = {64: (1.0, 0.5), 512: (0.8, 1.0), 4096: (0.2, 1.0)}  # the share of each in the faster one's speed

@@ -80,8 +80,9 @@ def _tensor_map(argument: Argument, storage: Storage, address: int) -> bytes:
         64: swizzles.CU_TENSOR_MAP_SWIZZLE_64B,
         128: swizzles.CU_TENSOR_MAP_SWIZZLE_128B,
     }
+    element = "TFLOAT32" if argument.map.tf32 else _ELEMENTS[storage.dtype.name]
     status, made = driver.cuTensorMapEncodeTiled(
-        getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_ELEMENTS[storage.dtype.name]}"),
+        getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{element}"),
         len(extents),
         address,
         [driver.cuuint64_t(n) for n in extents],

@@ -249,7 +249,7 @@ def _parameters(case: Case, buffers: Mapping[str, Buffer], launch: int) -> list[
 def _parameter(case: Case, a: Argument, buffers: Mapping[str, Buffer], launch: int) -> Any:
     if a.map is not None:
         storage = case.storages[a.buffer]
-        element = "uint8" if storage.dtype.itemsize == 1 else storage.dtype.name
+        element = "tfloat32" if a.map.tf32 else "uint8" if storage.dtype.itemsize == 1 else storage.dtype.name
         try:
             made = TensorMap(
                 element,

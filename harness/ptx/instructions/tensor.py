@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.ptx import arithmetic as arith
 from harness.ptx.builder import Builder, Run
 from harness.ptx.hazards import Site, Trap
 from harness.ptx.instructions.mbarrier import engine, shared_address
@@ -45,6 +46,9 @@ def copy(b: Builder, i: Instruction, site: Site, words: list[str], reduces: bool
             here = engine(b)
             for lane in lanes_of(b, mask).tolist():
                 made, coordinates = tensor.of(site, lane)
+                if made.rounds:
+                    what = "a store or reduction by a tensor map that rounds to TF32 (not measured)"
+                    raise Trap("unsupported", what, site, lane)
                 if (
                     min(coordinates) < 0
                 ):  # of loads it is allowed (CUDA programming guide, TMA); an H200 agrees
@@ -78,6 +82,8 @@ def copy(b: Builder, i: Instruction, site: Site, words: list[str], reduces: bool
             _within_one(places[inside], made, site, lane)
             held = np.full(len(places), made.fill, f"u{made.item}")
             held[inside] = read_global(b, site, lane, places[inside], made.item).view(held.dtype)
+            if made.rounds:  # as an H100 does: to nearest even, subnormals too, NaN to 0x7FFFE000
+                held = arith.tf32(held.view(np.float32), "rn")
             values = np.empty(made.size, np.uint8)
             values[made.places(address)] = held.view(np.uint8)
             deliver(b, site, lane, address, values, int(full(bar(), state.lanes)[lane]), _ALIGNED, cta_mask)
