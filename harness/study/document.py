@@ -40,8 +40,8 @@ def report(files: Sequence[Path], docs: Path, check: bool) -> int:
             print(f"{docs / name} is out of date: `nox -s study -- report` regenerates it", file=sys.stderr)
         return int(bool(stale))
     write_whole(docs / _TEXT, made)
-    first = next((study for study in studies if not study.alone), studies[0])
-    panels = {title: [c for c in first.cells if c.case in cases] for title, cases in first.groups.items()}
+    drawn = pictured(studies)
+    panels = {title: [c for c in drawn.cells if c.case in cases] for title, cases in drawn.groups.items()}
     plot.draw(panels, docs / _PLOT, mark)
     print(f"wrote {docs / _TEXT} and {docs / _PLOT}")
     return 0
@@ -49,6 +49,11 @@ def report(files: Sequence[Path], docs: Path, check: bool) -> int:
 
 def _now(path: Path) -> str:
     return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def pictured(studies: Sequence[Study]) -> Study:
+    """The study that the plot is of: the one with most trials of those with something planted."""
+    return max(studies, key=lambda study: (not study.alone, len(study.cells)))
 
 
 def text(studies: Sequence[Study]) -> str:
@@ -62,6 +67,9 @@ def text(studies: Sequence[Study]) -> str:
     ]
     least, most = 1e6 * min(times), 1e3 * max(times)
     parts = [_HEAD.format(confidence=100 * CONFIDENCE, error=100 * trials.ERROR, least=least, most=most)]
+    parts += [f"![Detection rate over size]({_PLOT})", f"Drawn: `{pictured(studies).name}`."]
+    if len(found) > 1:
+        parts.append(_together(studies))
     for model in found:
         for study in model.studies:
             parts += _section(study, model.files)
@@ -100,20 +108,33 @@ times the old one.
 A size equal to the margin of the paired comparison (0.25 % with ±0.25 %, 0.5 % with ±0.5 %) is neither
 outside nor inside it. No further interim analysis was made for that margin, and detecting such a size or not
 is neither an error nor a success. The gate, whose margin is ±0.5 %, is red there: AMBIGUOUS, for the case is
-slower for certain.
+slower for certain."""
 
-![Detection rate over size](detection.svg)"""
+
+def _together(studies: Sequence[Study]) -> str:
+    """The false alarms on all GPU models."""
+    every = same(studies)
+    said = [
+        f"{method}: {found.count} of {found.trials}, at most {100 * found.limits[1]:.2f} %"
+        for method in (GATE, GATE_SLOWER, *PAIRED.values())
+        if (found := rate(every, method))
+    ]
+    return (
+        f"**False alarms on {len({s.gpu for s in studies})} GPU models together**, {len(every)} A/A trials "
+        f"of {len(studies)} files: {'; '.join(said)}."
+    )
 
 
 def _section(study: Study, files: Sequence[Study]) -> list[str]:
     """``files`` are all of its GPU model: the A/A trials of all of them count."""
     cases = study.cases
     least = min(len(study.of(size, [case])) for size in study.sizes for case in cases)
+    others = " No other tool was evaluated." if study.head.get("summaries") else ""
     parts = [
         f"## {study.gpu}, {study.date}",
         f"{boards.machine(study)}. {len(cases)} cases, {len(study.cells)} trials, at least {least} of each "
         f"case and size; {study.failed} failed. Samples: `{study.name}`, SHA-256 "
-        f"`{study.digest[:16]}`.{study.note}",
+        f"`{study.digest[:16]}`.{others}{study.note}",
     ]
     for title, group in study.groups.items():
         if group:
@@ -158,10 +179,9 @@ def _targets(study: Study, files: Sequence[Study]) -> Iterator[str]:
         (0.005, 0.95, fine, long, over),
     ):
         if found := rate(study.of(size, cases), method):
-            missed = 100 * (aim - found.share)
             yield (
-                f"- {100 * size:g} % detected in ≥ {100 * aim:g} % of trials, {which}: {method}: {found}: "
-                f"{'met' if missed <= 0 else f'missed by {missed:.1f} percentage points'}"
+                f"- {100 * size:g} % detected in ≥ {100 * aim:g} % of trials, {which}: {method}: "
+                f"{found.count} of {found.trials}, {found}: {detected(found, aim)}"
             )
     everything = same(files)
     for method in (GATE, GATE_SLOWER, fine, usual, ALONE):
@@ -177,6 +197,14 @@ def _targets(study: Study, files: Sequence[Study]) -> Iterator[str]:
                 f"- ≤ {SECONDS:g} s of GPU per case, A/A: {method}: {statistics.fmean(spent):.2f} s on "
                 f"average, {100 * share:.0f} % of trials within {SECONDS:g} s, at most {max(spent):.2f} s"
             )
+
+
+def detected(found: Rate, aim: float) -> str:
+    """Whether a target for detection is met, and whether so many trials show it."""
+    if found.share < aim:
+        return f"missed by {100 * (aim - found.share):.1f} percentage points"
+    shown = f"shown: at least {100 * found.limits[0]:.1f} %"
+    return f"met, {shown}" if found.limits[0] >= aim else f"met by these trials; {shown}"
 
 
 def outcome(alarms: Rate) -> str:

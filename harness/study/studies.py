@@ -130,10 +130,10 @@ class Model:
 
 
 def models(studies: Sequence[Study]) -> list[Model]:
-    """In the order of their first files. If all files are A/A trials, the first one is reported in full."""
+    """That with most trials first. If all files are A/A trials, the first one is reported in full."""
     found = []
     for gpu in dict.fromkeys(study.gpu for study in studies):
         files = [study for study in studies if study.gpu == gpu]
         whole = [study for study in files if not study.alone] or files[:1]
         found.append(Model(whole, [study for study in files if study not in whole]))
-    return found
+    return sorted(found, key=lambda model: -sum(len(study.cells) for study in model.files))

@@ -141,6 +141,14 @@ def test_boards_get_one_section_and_the_plot_is_of_the_full_study(
     assert {cell.size for cells in drawn[0].values() for cell in cells} == set(trials.SIZES)
 
 
+def test_the_plot_is_of_the_study_with_most_trials(docs: Path) -> None:
+    assert "Drawn: `nvidia-h200.jsonl.gz`." in page(docs)
+    measured(docs / "detection", OTHER, 7, "--sizes", "0,5", "--summaries", gpu="NVIDIA A100")
+    text = page(docs)
+    assert "Drawn: `nvidia-h200.jsonl.gz`." in text
+    assert text.count(" No other tool was evaluated.\n") == 1
+
+
 def test_a_board_that_is_named_counts_once(docs: Path) -> None:
     def name(board: str) -> Callable[[Record, list[Record]], None]:
         return lambda head, _: head["machine_info"].update(board=board)
@@ -177,18 +185,19 @@ def test_another_gpu_model_is_told_apart(docs: Path) -> None:
         measured(docs / "detection", name, seed, "--sizes", "0", "--summaries", gpu="NVIDIA A100")
         alter(docs, name, false_alarm)
     text = page(docs)
-    # Nothing was planted on an A100: the first of its files is told in whole. Its name is the first of all.
+    # Nothing was planted on an A100: the first of its files is told in whole, after what has more trials.
     heads = [line for line in text.splitlines() if line.startswith(("## ", "### The same"))]
     assert [re.sub(r"\d{4}-\d\d-\d\d", "DATE", line) for line in heads] == [
-        "## NVIDIA A100, DATE",
-        "## NVIDIA A100, A/A trials only, on 1 other board",
-        "### The same binaries on 2 boards",
         "## NVIDIA H200, DATE",
         "## NVIDIA H200, A/A trials only, on 2 other boards",
         "### The same binaries on 3 boards",
+        "## NVIDIA A100, DATE",
+        "## NVIDIA A100, A/A trials only, on 1 other board",
+        "### The same binaries on 2 boards",
     ]
-    others, own = target(text, GATE)
+    own, others = target(text, GATE)
     assert ": 2 of 16, " in others
+    assert f"on 2 GPU models together**, 40 A/A trials of 5 files: {GATE}: 2 of 40, at most 16.92 %" in text
     assert [own] == before
 
 
@@ -207,9 +216,9 @@ def test_quick_trials_count_for_what_they_judged_alone(docs: Path) -> None:
         measured_quickly(docs, name, seed)
     text = page(docs)
     cases = len(quick((9, 0)))
-    many = int(re.findall(r"gate, red: \d+ of (\d+)", before)[0])
-    assert re.findall(r"gate, red: \d+ of (\d+)", text)[0] == str(many + 2 * cases)
-    assert re.findall(r"comparison, ±0.25 %: \d+ of (\d+)", text)[0] == str(many)
+    many = int(re.findall(r"A/A trials: gate, red: \d+ of (\d+)", before)[0])
+    assert re.findall(r"A/A trials: gate, red: \d+ of (\d+)", text)[0] == str(many + 2 * cases)
+    assert re.findall(r"A/A trials: paired comparison, ±0.25 %: \d+ of (\d+)", text)[0] == str(many)
     assert re.search(rf"`nvidia-h200-board3.jsonl.gz` \| – \| \S+ \| {cases}, 100 µs, ±0.5 % alone", text)
     assert "### The same binaries on 3 boards" in text
     assert "### The same binaries on 2 boards" in text
@@ -282,6 +291,18 @@ def test_only_a_binary_that_is_known_to_be_the_same_is_compared(binary: str | No
 )
 def test_the_three_outcomes_of_the_target_for_false_alarms(count: int, trials_: int, words: str) -> None:
     assert document.outcome(Rate(count, trials_)) == words
+
+
+@pytest.mark.parametrize(
+    ("count", "trials_", "words"),
+    [
+        (38, 38, "met by these trials; shown: at least 90.7 %"),
+        (400, 400, "met, shown: at least 99.1 %"),
+        (37, 38, "missed by 1.6 percentage points"),
+    ],
+)
+def test_few_trials_do_not_show_that_a_slowdown_is_detected(count: int, trials_: int, words: str) -> None:
+    assert document.detected(Rate(count, trials_), 0.99) == words
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
