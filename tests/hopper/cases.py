@@ -192,12 +192,45 @@ BOXES: dict[str, tuple[Any, ...]] = {
 NANS = (np.float16, ml_dtypes.bfloat16, np.float64)
 
 
-def box(name: str, dtype: Any = np.float32, *defines: str) -> Launch:
+# FP32 numbers by their bits, and what a map of elements TFLOAT32 made of them on an H100. For NaN with a
+# sign, the next table, it is what the emulated device makes.
+TO_TF32 = {
+    **{0x00000000: 0x00000000, 0x80000000: 0x80000000, 0x7F800000: 0x7F800000, 0xFF800000: 0xFF800000},
+    **{0x7F800001: 0x7FFFE000, 0x7FC00000: 0x7FFFE000, 0x7FFFFFFF: 0x7FFFE000},
+    **{0x7F7FFFFF: 0x7F800000, 0x7F7FF000: 0x7F800000, 0x7F7FEFFF: 0x7F7FE000},  # overflow
+    **{0x00000001: 0x00000000, 0x00000FFF: 0x00000000, 0x00001000: 0x00000000, 0x00003000: 0x00004000},
+    **{0x007FFFFF: 0x00800000, 0x00800000: 0x00800000},  # subnormal numbers, those above too
+}
+SIGNED_NANS = {0xFF800001: 0x7FFFE000, 0xFFC00000: 0x7FFFE000, 0xFFFFFFFF: 0x7FFFE000}
+TIES = (0x3F801000, 0x3F803000, 0xBF801000, 0xBF803000, 0x3F800FFF, 0x3F801001, 0x3FFFF000, 0x807FF000)
+TF32_BOXES = ("2d", "2d-edge", "2d-128", "2d-64", "3d", "5d-128")
+
+
+def to_tf32(x: Array) -> Array:
+    """FP32 numbers rounded to TF32, to the nearest, ties to even, in float64: 11 significant bits, fewer for
+    subnormal numbers. Every NaN becomes one without a sign."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        wide = x.astype(np.float64)
+        unit = np.ldexp(1.0, np.maximum(np.frexp(wide)[1] - 1, -126) - 10)
+        near = np.where(np.isfinite(wide), np.rint(wide / unit) * unit, wide).astype(np.float32)
+    return np.where(np.isnan(wide), np.uint32(0x7FFFE000), near.view(np.uint32)).view(np.float32)
+
+
+def _any_bits(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """FP32 numbers of random bits, half of them special."""
+    special = np.array([*TO_TF32, *SIGNED_NANS, *TIES], np.uint32)
+    bits = random.integers(0, 1 << 32, shape, np.uint32)
+    return np.where(random.random(shape) < 0.5, random.choice(special, shape), bits).view(np.float32)
+
+
+def box(name: str, dtype: Any = np.float32, *defines: str, tf32: bool = False) -> Launch:
     """A box to shared memory, as it lies there to raw, and to a place one before it (16 bytes in a row), but
-    not before the first, in another tensor."""
+    not before the first, in another tensor. ``tf32``: of numbers of any bits, which are rounded."""
     shape, size, at, swizzle, nan, steps = BOXES[name]
     random = np.random.default_rng(2)
     x, y = (random.integers(0, 100, shape).astype(dtype) for _ in range(2))
+    x = _any_bits(random, shape) if tf32 else x
+    seen = to_tf32(x) if tf32 else x
     steps = steps or (1,) * len(shape)
     counts = [-(-b // s) for b, s in zip(size, steps, strict=True)]
     taken = np.full(counts, np.full(y.itemsize // 2, 0x7FF7 if nan else 0, np.uint16).view(dtype)[0], dtype)
@@ -205,7 +238,7 @@ def box(name: str, dtype: Any = np.float32, *defines: str) -> Launch:
     for index in np.ndindex(*counts):
         place = tuple(a + i * s for a, i, s in zip(at, index, steps, strict=True))
         if all(0 <= p < n for p, n in zip(place, shape, strict=True)):
-            taken[index] = x[place]
+            taken[index] = seen[place]
     for index in np.ndindex(*counts):
         place = tuple(a + i * s for a, i, s in zip(there, index, steps, strict=True))
         if all(0 <= p < n for p, n in zip(place, shape, strict=True)):
@@ -214,7 +247,7 @@ def box(name: str, dtype: Any = np.float32, *defines: str) -> Launch:
     place_of = np.arange(flat.size)
     raw = np.empty_like(flat)
     raw[place_of ^ ((place_of >> 7 & {0: 0, 32: 1, 64: 3, 128: 7}[swizzle]) << 4)] = flat
-    maps = [ptx.Tiled(z, size, swizzle, nan, steps) for z in (x, y)]
+    maps = [ptx.Tiled(x, size, swizzle, nan, steps, tf32), ptx.Tiled(y, size, swizzle, nan, steps)]
     places = [np.array([*reversed(p), 0, 0, 0, 0][:5], np.int32).tobytes() for p in (at, there)]
     arguments = maps[0], places[0], maps[1], places[1], ptx.Empty(flat.size // 4, np.uint32)
     all_defines = f"RANK={len(shape)}", f"BYTES={flat.size}", *defines
@@ -236,6 +269,7 @@ def everything() -> dict[str, Launch]:
         "ring": ring(),
         **{"wgmma-" + "-".join(map(str, f)): form(*f) for f in FORMS},
         **{f"box-{name}": box(name) for name in BOXES},
+        **{f"box-tf32-{name}": box(name, tf32=True) for name in TF32_BOXES},
         **{
             f"box-nan-{np.dtype(d).name}": box("2d-nan", d)
             for d in (np.float16, ml_dtypes.bfloat16, np.float64)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import struct
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ from harness.compiler.elf import parameter_offsets
 from harness.compiler.nvcc import compile_cubin
 from harness.devices.cuda import arguments
 from harness.devices.cuda.protocol import Work
-from harness.model import F32, Case, Config, Problem
+from harness.model import F16, F32, GEMM, TF32, BlockShape, Case, Config, DType, Kernel, Problem, TensorMap
 from harness.project.loader import load
 from tests.unit import synthetic
 
@@ -61,3 +64,31 @@ def test_a_tensor_map_lies_where_the_kernel_looks_for_it(monkeypatch: pytest.Mon
     assert struct.unpack_from("P", found, c) == (AT["C"],)
     assert struct.unpack_from("i", found, offsets[8]) == (65,)
     assert len(found) == offsets[8] + 4
+
+
+@pytest.mark.parametrize(
+    ("dtype", "element", "columns"), [(F32, "FLOAT32", 32), (TF32, "TFLOAT32", 32), (F16, "FLOAT16", 64)]
+)
+def test_a_tensor_map_is_of_its_dtype(
+    dtype: DType, element: str, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The elements, and a box of 128 bytes, that the driver is asked for."""
+    driver, bindings = MagicMock(), ModuleType("cuda.bindings")
+    driver.cuuint32_t = int
+    driver.cuTensorMapEncodeTiled.return_value = (driver.CUresult.CUDA_SUCCESS, MagicMock(opaque=[7] * 16))
+    bindings.driver = driver  # type: ignore[attr-defined]
+    for name, module in (("cuda", ModuleType("cuda")), ("cuda.bindings", bindings)):
+        monkeypatch.setitem(sys.modules, name, module)
+
+    def maps(config: Config, dtype: DType) -> dict[str, TensorMap]:
+        box = (config["ROWS"], 128 // dtype.storage.itemsize)
+        return {"A": TensorMap(box, swizzle=128, tf32=dtype == TF32)}
+
+    shape = BlockShape((32, 1), (16, 16))
+    kernel = Kernel("mapped", None, "f", shape, operation=GEMM, parameters="mapA, B, C", maps=maps)
+    work = Work.of(Case(replace(kernel, source=Path("f.cu")), dtype, Config(ROWS=16), Problem(64, 64, 64)))
+    _, values = arguments.pack(work, AT, lambda: (0, 128, 136))
+    assert values[0] == struct.pack("Q", 7) * 16
+    asked = driver.cuTensorMapEncodeTiled.call_args.args
+    assert asked[0] is getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{element}")
+    assert asked[5] == [columns, 16]

@@ -17,6 +17,8 @@ from harness.model import (
     GEMM_BATCHED,
     GEMM_BIAS_RELU,
     S8,
+    TF32,
+    Array,
     BlockShape,
     Case,
     Config,
@@ -296,3 +298,75 @@ def test_a_tensor_map_of_panels(tmp_path: Path) -> None:
     narrow = replace(case, problem=Problem(13, 1, 96))
     with pytest.raises(DeviceError, match="96 columns and a box of 128 are not whole panels of 64"):
         EmulatedDevice().run(narrow, make_inputs(kernel.operation, narrow.problem, F16, "exact"))
+
+
+ROWS = """
+#include "hopper.cuh"
+// C = A, one block: A comes in rows of 128 bytes.
+extern "C" __global__ void copy(const __grid_constant__ CUtensorMap mapA, float* C, int M, int K) {
+#ifdef DTYPE_F16
+    typedef __half Element;
+#else
+    typedef float Element;
+#endif
+    __shared__ __align__(1024) Element tile[16 * 128 / sizeof(Element)];
+    __shared__ uint64_t full;
+    if (threadIdx.x == 0) {
+        hopper::init(&full, 1);
+        hopper::fence_init();
+        hopper::expect(&full, sizeof tile);
+        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                     "[%0], [%1, {%3, %3}], [%2];" ::"r"(hopper::address(tile)), "l"(&mapA),
+                     "r"(hopper::address(&full)), "r"(0) : "memory");
+    }
+    __syncthreads();
+    hopper::wait(&full, 0);
+    for (int i = threadIdx.x; i < M * K; i += blockDim.x)
+        C[i] = float(tile[i / K * (128 / sizeof(Element)) + i % K]);
+}
+"""
+HOPPER = Path(__file__).parents[1] / "hopper"
+
+
+def copied(folder: Path, dtype: DType, tf32: bool) -> tuple[Array, Array]:
+    """A of a problem with numbers off the grid of TF32, and what a kernel sees of it by its tensor map."""
+    (folder / "copy.cu").write_text(ROWS)
+    a = Operand("A", "m", "k", "multiplied", like="A")
+    c = Operand("C", "m", "k", "result", like="A")
+    kernel = Kernel(
+        "copy",
+        folder / "copy.cu",
+        "copy",
+        BlockShape((32, 1), (16, 32)),
+        operation=Operation("copy", (a, c), lambda values: values["A"], library=None),
+        parameters="const CUtensorMap mapA, float* C, int M, int K",
+        include=(HOPPER,),
+        maps=lambda config, dtype: {"A": TensorMap((16, 128 // dtype.storage.itemsize), tf32=tf32)},
+        min_capability=(9, 0),
+    )
+    case = Case(kernel, dtype, kernel.configs[0], Problem(13, 1, 32))
+    kind = "off grid" if dtype.converts else "exact"
+    inputs = make_inputs(kernel.operation, case.problem, dtype, kind)
+    found = EmulatedDevice().run(case, inputs)
+    assert (found.complete, found.violations) == (True, ())
+    return inputs["A"], found.result.reshape(inputs["A"].shape)
+
+
+@pytest.mark.compile
+def test_a_tensor_map_rounds_to_tf32(tmp_path: Path) -> None:
+    a, seen = copied(tmp_path, TF32, True)
+    assert np.array_equal(seen, TF32.rounded(a))
+    assert not np.array_equal(seen, a)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("dtype", [F16, TF32])
+def test_a_tensor_map_is_as_wide_as_its_elements_make_it(dtype: DType, tmp_path: Path) -> None:
+    a, seen = copied(tmp_path, dtype, False)
+    assert np.array_equal(seen, a.astype(np.float32))
+
+
+def test_a_tensor_map_does_not_round_what_is_not_fp32() -> None:
+    of = replace(kernel("mapA, B, C"), maps=lambda config, dtype: {"A": TensorMap((16, 64), tf32=True)})
+    with pytest.raises(ValueError, match=r"parameter mapA: .* rounds FP32 .*those of A are float16: write"):
+        Case(of, F16, Config(), Problem(16, 16, 16)).arguments  # noqa: B018

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,21 @@ import numpy as np
 import pytest
 
 from harness import ptx
-from tests.hopper.cases import BOXES, FORMS, NANS, Launch, box, form
+from harness.ptx import arithmetic
+from tests.hopper.cases import (
+    BOXES,
+    FORMS,
+    NANS,
+    SIGNED_NANS,
+    TF32_BOXES,
+    TIES,
+    TO_TF32,
+    Array,
+    Launch,
+    box,
+    form,
+    to_tf32,
+)
 
 
 def check(launch: Launch) -> None:
@@ -42,6 +57,63 @@ def test_a_box_is_filled_with_nan(dtype: Any) -> None:
 @pytest.mark.parametrize("dtype", [np.int32, np.float16, np.uint64])
 def test_a_box_is_added(dtype: Any) -> None:
     check(box("2d-edge", dtype, "ADD"))
+
+
+@pytest.mark.turns
+@pytest.mark.parametrize("name", TF32_BOXES)
+def test_a_box_is_rounded_to_tf32(name: str) -> None:
+    launch = box(name, tf32=True)
+    check(launch)
+    assert not np.array_equal(launch.want[4], box(name).want[4])
+
+
+def test_what_is_expected_of_the_rounding_is_what_was_measured() -> None:
+    given, want = (np.array(list(each), np.uint32) for each in (TO_TF32, TO_TF32.values()))
+    assert to_tf32(given.view(np.float32)).view(np.uint32).tolist() == want.tolist()
+    ties = to_tf32(np.array(TIES, np.uint32).view(np.float32)).view(np.uint32)
+    even = [0x3F800000, 0x3F804000, 0xBF800000, 0xBF804000, 0x3F800000, 0x3F802000, 0x40000000, 0x80800000]
+    assert ties.tolist() == even
+    raw = box("2d", tf32=True).arguments[0].array[3:19, 4:36]
+    assert {*TO_TF32, *SIGNED_NANS, *TIES} <= set(np.ascontiguousarray(raw).view(np.uint32).ravel().tolist())
+
+
+TF32, LARGEST = arithmetic.tf32, np.uint32(0x7F7FE000).view(np.float32)
+WRONG_ROUNDINGS: dict[str, Callable[[Array], Array]] = {
+    "none": lambda x: x,
+    "as cvt.rna": lambda x: TF32(x, "rna"),
+    "ties away": lambda x: np.where(np.isnan(x), to_tf32(x), TF32(x, "rna")),
+    "cut": lambda x: np.where(np.isnan(x), to_tf32(x), TF32(x, "rz")),
+    "NaN kept": lambda x: np.where(np.isnan(x), x, to_tf32(x)),
+    "subnormal to zero": lambda x: np.where(np.abs(x) < 2.0**-126, np.copysign(np.float32(0), x), to_tf32(x)),
+    "finite": lambda x: np.where(np.isfinite(x), np.clip(to_tf32(x), -LARGEST, LARGEST), to_tf32(x)),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_ROUNDINGS)
+def test_a_wrong_rounding_is_seen(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = box("2d", tf32=True)
+    monkeypatch.setattr(arithmetic, "tf32", lambda x, mode: WRONG_ROUNDINGS[wrong](x))
+    assert not launch.right(launch.emulate().arrays)
+
+
+@pytest.mark.parametrize("defines", [(), ("ADD",)], ids=["store", "reduction"])
+def test_a_store_by_a_map_that_rounds_is_not_supported(defines: tuple[str, ...]) -> None:
+    launch = box("2d", np.float32, *defines)
+    arguments = list(launch.arguments)
+    arguments[2] = replace(arguments[2], tf32=True)
+    (found,) = replace(launch, arguments=tuple(arguments)).emulate().hazards
+    assert found.check == "unsupported"
+    assert "a store or reduction by a tensor map that rounds to TF32 (not measured)" in found.message
+
+
+def test_what_else_does_not_round() -> None:
+    for launch, said in (
+        (box("2d", np.float16), "a tensor map rounds float32 to TF32, and not float16"),
+        (box("2d-nan"), "a fill of NaN for real elements but tfloat32"),
+    ):
+        rounding = replace(launch.arguments[0], tf32=True)
+        with pytest.raises(ptx.PtxError, match=said):
+            replace(launch, arguments=(rounding, *launch.arguments[1:])).emulate()
 
 
 @pytest.mark.parametrize(
@@ -83,6 +155,8 @@ def test_where_a_box_may_begin(which: int, place: tuple[int, int], check: str, s
 def test_a_tensor_map_is_read_back() -> None:
     made = ptx.TensorMap("float16", 1 << 50, (100, 7, 5), (208, 1456), (8, 3, 2), (1, 2, 1), 32, True)
     assert ptx.TensorMap.decode(made.encode()) == made
+    rounding = ptx.TensorMap("tfloat32", 1 << 50, (100, 7), (400,), (8, 3))
+    assert ptx.TensorMap.decode(rounding.encode()) == rounding
     assert len(made.encode()) == 128
 
 
