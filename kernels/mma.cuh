@@ -10,6 +10,12 @@ using Element = unsigned short;  // moved as bits: only mma knows what they mean
 using Element = float;
 #endif
 
+// Neighbouring columns of FP32's B that a lane loads at once. Those of two are neighbours in mma's registers, too. Four
+// belong to two quads: half of the loads where a stage makes new words of them, a move for each word where it does not.
+#ifndef B_COLUMNS
+#define B_COLUMNS 2
+#endif
+
 #define VECTOR ((int)(16 / sizeof(Element)))  // elements of a chunk, the 16 bytes that are moved at once
 #define STEP (2 * VECTOR)                     // k of one mma: two chunks of a row of A
 #define STEPS (TILE_K / STEP)
@@ -40,6 +46,7 @@ static_assert(TILE_K % (2 * STEP) == 0, "TILE_K: an even number of steps, for tw
 static_assert(THREADS <= 1024, "warp tile: a block has at most 1024 threads");
 static_assert(THREADS % A_CHUNKS == 0 && TILE_M % A_ROW_STEP == 0, "TILE_M, TILE_K: the same number of chunks a thread");
 static_assert(THREADS % B_CHUNKS == 0 && TILE_K % B_ROW_STEP == 0, "TILE_K, TILE_N: the same number of chunks a thread");
+static_assert(B_COLUMNS == 2 || (B_COLUMNS == 4 && sizeof(Element) == 4), "B_COLUMNS: 2, of FP32 2 or 4");
 // The swizzle repeats from one row that a thread copies to its next.
 static_assert(A_ROW_STEP % 8 == 0, "TILE_K: at most half as many as threads");
 static_assert(B_ROW_STEP * B_TWIST % 8 == 0, "TILE_N: at most as many as threads");
@@ -138,15 +145,48 @@ __device__ __forceinline__ Starts find_starts(const Place& at)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const unsigned chunk = at.warp_col / VECTOR + i * 2;
-        starts.b[i] = halves ? in_b(lane % 16, chunk + lane / 16)
-                             : in_b(lane % 4, chunk + i * 2 + lane / 8) + lane / 4 % 2 * 8;
+        starts.b[i] = halves           ? in_b(lane % 16, chunk + lane / 16)
+                      : B_COLUMNS == 4 ? in_b(lane % 4, at.warp_col / VECTOR + lane / 4)
+                                       : in_b(lane % 4, chunk + i * 2 + lane / 8) + lane / 4 % 2 * 8;
     }
+    if (B_COLUMNS == 4)
+#pragma unroll
+        for (int i = 0; i < STEPS; ++i)  // kept in registers, else worked out anew in every step
+            asm volatile("" : "+r"(starts.a[i]), "+r"(starts.b[0]));
     return starts;
 }
 
-__device__ __forceinline__ void load_fragments(Fragments& f, unsigned tile, int step, const Starts& starts)
+// Four words of shared memory if they are `wanted`: a branch would part these loads from the products beside them.
+#define LOAD_IF(wanted, instruction, to0, to1, to2, to3, from)                                             \
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %5, 0; @p " instruction " {%0, %1, %2, %3}, [%4]; }"      \
+                 : "=r"(to0), "=r"(to1), "=r"(to2), "=r"(to3)                                              \
+                 : "r"(from), "r"((int)(wanted))                                                           \
+                 : "memory")
+
+// load_fragments of FP32 with B_COLUMNS of 4, from where the lane begins to read A and B.
+__device__ __forceinline__ void load_wide(Fragments& f, unsigned a, unsigned b, bool wanted)
+{
+#pragma unroll
+    for (int m = 0; m < PAIRS; m += 2)  // eight rows, four k in each; another four; and eight rows more
+        LOAD_IF(wanted, "ldmatrix.sync.aligned.m8n8.x4.shared.b16", f.pairs[m][0], f.pairs[m][1], f.pairs[m + 1][0],
+                f.pairs[m + 1][1], a + m * 8 * A_CHUNKS * 16);
+#pragma unroll
+    for (int n = 0; n < QUADS; n += 2)
+#pragma unroll
+        for (int k = 0; k < 2; ++k)  // columns 4i … 4i + 3, for rows i and i + 8 of two quads
+            LOAD_IF(wanted, "ld.shared.v4.b32", f.quads[n][k * 2], f.quads[n][k * 2 + 1], f.quads[n + 1][k * 2],
+                    f.quads[n + 1][k * 2 + 1], b + (k * 4 * B_CHUNKS + n * 4) * 16);
+}
+
+// Those of step `step`, if they are `wanted`.
+__device__ __forceinline__ void load_fragments(Fragments& f, unsigned tile, int step, const Starts& starts, bool wanted)
 {
     const unsigned row = tile + step * STEP * B_CHUNKS * 16;
+    if (B_COLUMNS == 4) {
+        load_wide(f, tile + starts.a[step], row + starts.b[0], wanted);
+        return;
+    }
+    if (!wanted) return;
 #pragma unroll
     for (int m = 0; m < WARP_TILE_M / 16; ++m) {
         const unsigned from = tile + starts.a[step] + m * 16 * A_CHUNKS * 16;
@@ -260,7 +300,7 @@ __device__ __forceinline__ void main_loop(int M, int N, int K, const Element* A,
     const Starts starts = find_starts(at);
     Fragments fragments[2];
     unsigned tile = tiles;
-    load_fragments(fragments[0], tile, 0, starts);
+    load_fragments(fragments[0], tile, 0, starts, true);
     prepare(fragments[0]);
 
     for (int k0 = 0; k0 < K; k0 += TILE_K) {
@@ -271,8 +311,8 @@ __device__ __forceinline__ void main_loop(int M, int N, int K, const Element* A,
                 __syncthreads();              // every thread's has; and all have read the last of these
                 tile += advance(read);
             }
-            if (step < STEPS - 1 || k0 + TILE_K < K)
-                load_fragments(fragments[(step + 1) % 2], tile, (step + 1) % STEPS, starts);
+            const bool more = step < STEPS - 1 || k0 + TILE_K < K;
+            load_fragments(fragments[(step + 1) % 2], tile, (step + 1) % STEPS, starts, more);
             // Into the tiles before these: all threads have passed the barrier after reading them. Spread over the
             // steps before the one that waits, so that loads of fragments do not queue behind them.
             if (step < STEPS - 1) copy_tiles(k0 + (STAGES - 1) * TILE_K, step, STEPS - 1);
@@ -301,7 +341,8 @@ __device__ __forceinline__ void store_sums(const Sums& sum, int M, int N, float 
     const bool whole = aligned && row0 + WARP_TILE_M <= M && col0 + WARP_TILE_N <= N;
 #pragma unroll
     for (int m = 0; m < WARP_TILE_M / 16; ++m) {
-        // A lane has columns 2i and 2i + 1 of rows lane / 4 and lane / 4 + 8 of a fragment. Of FP32, transposed.
+        // A lane has columns 2i and 2i + 1 of rows lane / 4 and lane / 4 + 8 of a fragment. Of FP32, transposed, and with
+        // B_COLUMNS of 4 those of two quads are neighbours.
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             if (sizeof(Element) == 2) {
@@ -309,6 +350,16 @@ __device__ __forceinline__ void store_sums(const Sums& sum, int M, int N, float 
 #pragma unroll
                 for (int n = 0; n < PAIRS; ++n)
                     *reinterpret_cast<float2*>(row + n * 8) = scaled(alpha, sum[m][n][half * 2], sum[m][n][half * 2 + 1]);
+            } else if (B_COLUMNS == 4) {
+                float4* const row = reinterpret_cast<float4*>(own) + (lane % 4 * 2 + half) * (SUM_STRIDE / 4) + lane / 4;
+#pragma unroll
+                for (int n = 0; n < QUADS; n += 2)
+#pragma unroll
+                    for (int eight = 0; eight < 2; ++eight) {
+                        const float(&left)[4] = sum[n][m * 2 + eight], (&right)[4] = sum[n + 1][m * 2 + eight];
+                        row[n * 4 + eight * 8 * (SUM_STRIDE / 4)] = make_float4(
+                            alpha * left[half], alpha * left[half + 2], alpha * right[half], alpha * right[half + 2]);
+                    }
             } else {
                 float* const row = own + (lane % 4 * 2 + half) * SUM_STRIDE + lane / 4 * 2;
 #pragma unroll

@@ -28,6 +28,7 @@ static_assert(TILE_K % 16 == 0, "TILE_K: a multiple of 16");
 static_assert(PROMOTE >= 1, "PROMOTE: 1 tile or more");
 static_assert(WARP_TILE_M * WARP_TILE_N <= 2048, "warp tile: registers for two sets of sums");
 
+#define B_COLUMNS 4  // split makes new words of them
 #include "mma.cuh"
 
 #define FEW 16  // terms

@@ -104,8 +104,8 @@ def test_compiles(build: Build, compiled: Compiled) -> None:
     assert 0 < registers <= 65536
 
 
-# Bytes per thread. Two sets of sums and of fragments leave ptxas four registers short for sm_80.
-SPILLED = {("tf32x3", "sm_80"): 16}
+# Bytes per thread. Two sets of sums and of fragments leave ptxas eleven registers short for sm_80.
+SPILLED = {("tf32x3", "sm_80"): 48}
 
 
 @pytest.mark.parametrize("build", [b for b in BUILDS if b.config == b.kernel.configs[0]], ids=str)

@@ -61,6 +61,29 @@ LAYOUTS = (
         edits=(("+ lane / 4 % 2 * 8;", "+ lane % 2 * 8;"),),
         about="a lane loads the columns of B of its neighbour",
     ),
+    _X3(
+        name="wide_swizzle_of_one_side",
+        kind=_SWIZZLE,
+        edits=(
+            (
+                "in_b(lane % 4, at.warp_col / VECTOR + lane / 4)",
+                "in_b(0, at.warp_col / VECTOR + lane / 4) + lane % 4 * B_CHUNKS * 16",
+            ),
+        ),
+        about="B is stored with an XOR and read without, by 16 bytes",
+    ),
+    _X3(
+        name="columns_of_another_quad",
+        kind=_FRAGMENT,
+        edits=(("f.quads[n][k * 2], f.quads[n][k * 2 + 1], f", "f.quads[n][k], f.quads[n][k + 2], f"),),
+        about="of four columns two are taken for the next k of the first",
+    ),
+    _X3(
+        name="sums_of_another_quad",
+        kind=_FRAGMENT,
+        edits=(("&right)[4] = sum[n + 1]", "&right)[4] = sum[n]"),),
+        about="the third and fourth column of a lane's sums are the first and second again",
+    ),
     _Mma(
         name="sums_of_another_lane",
         kind=_FRAGMENT,
@@ -86,6 +109,14 @@ ORDER = (
         edits=(("load_fragments(fragments[(step + 1) % 2]", "load_fragments(fragments[step % 2]"),),
         about="the fragments of the next step take the place of this step's",
         problems=DEEP,
+    ),
+    _X3(
+        name="fragments_past_the_last",
+        kind=_PIPELINE,
+        edits=(("const bool more = step < STEPS - 1 || k0 + TILE_K < K;", "const bool more = true;"),),
+        about="fragments of a tile that nobody copied, or that sums overwrite",
+        by_luck="nothing is multiplied by them",
+        problems=(Problem(64, 64, 32), Problem(64, 64, 96)),
     ),
     _Mma(
         name="mma_wait_short",
