@@ -300,6 +300,7 @@ LEAN_SMALL = Config(**_warp((32, 32, 32), (32, 32), (8, 4), stages=3), SLICES=4)
 STREAM_WIDE = Config(**_warp((128, 256, 8), (64, 64), (16, 8), stages=3), SLICES=1, BLOCKS=132)
 STREAM_PAIRS = Config(**_warp((128, 128, 8), (64, 64), (16, 8), stages=4), SLICES=1, BLOCKS=264)
 STREAM_NARROW = Config(**_warp((32, 64, 32), (32, 32), (8, 4), stages=3), SLICES=4, BLOCKS=264)
+MMA_WIDE = _mma((128, 256, 32), (64, 64), stages=4)
 X3_WIDE = Config(**_mma((128, 128, 32), (64, 32), stages=4), PROMOTE=8)
 
 LADDER: tuple[Kernel, ...] = (
@@ -553,7 +554,7 @@ LADDER: tuple[Kernel, ...] = (
         dtypes=(F16, BF16, TF32),
         configs=(
             _mma((256, 128, 32), (64, 64), stages=4),
-            _mma((128, 256, 32), (64, 64), stages=4),
+            MMA_WIDE,
             _mma((64, 64, 32), (32, 32), stages=3),
         ),
         shape=_swizzled_tiles,
@@ -634,25 +635,26 @@ def _square(*sizes: int) -> tuple[Problem, ...]:
 
 
 # What a config that is not the default of its stage is for: elsewhere it is not timed.
-_AT: tuple[tuple[str, Config, tuple[Problem, ...]], ...] = (
-    ("cublas", Config(), (*FULL.timed, *UNEVEN, *LONG)),
-    ("select", Config(), (*FULL.timed, *UNEVEN, *LONG, *TIMED_BATCHED, *TIMED_GIBIBYTE)),
-    ("split_k", SPLIT_TALL, (_SQUARE, SKINNY[0])),
-    ("split_k", SPLIT_FLAT, (_SMALL, SKINNY[1])),
-    ("lean_loop", LEAN_THOUSAND, _square(1000, 1024)),
-    ("lean_loop", LEAN_NARROW, (*_square(512), *SKINNY)),
-    ("lean_loop", LEAN_SMALL, _square(256)),
-    ("stream_k", STREAM_WIDE, (*FULL.timed, *UNEVEN, LONG[1])),
-    ("stream_k", STREAM_PAIRS, (*_square(4095, 4097), Problem(8205, 5921, 2949), UNEVEN[1])),
-    ("stream_k", STREAM_NARROW, LONG[:1]),
-    ("tf32x3", X3_WIDE, _square(4096)),
+_AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
+    ("cublas", F32, Config(), (*FULL.timed, *UNEVEN, *LONG)),
+    ("select", F32, Config(), (*FULL.timed, *UNEVEN, *LONG, *TIMED_BATCHED, *TIMED_GIBIBYTE)),
+    ("split_k", F32, SPLIT_TALL, (_SQUARE, SKINNY[0])),
+    ("split_k", F32, SPLIT_FLAT, (_SMALL, SKINNY[1])),
+    ("lean_loop", F32, LEAN_THOUSAND, _square(1000, 1024)),
+    ("lean_loop", F32, LEAN_NARROW, (*_square(512), *SKINNY)),
+    ("lean_loop", F32, LEAN_SMALL, _square(256)),
+    ("stream_k", F32, STREAM_WIDE, (*FULL.timed, *UNEVEN, LONG[1])),
+    ("stream_k", F32, STREAM_PAIRS, (*_square(4095, 4097), Problem(8205, 5921, 2949), UNEVEN[1])),
+    ("stream_k", F32, STREAM_NARROW, LONG[:1]),
+    ("mma_sync", TF32, MMA_WIDE, _square(1024, 4096, 8192)),
+    ("tf32x3", F32, X3_WIDE, _square(4096)),
 )
 
 
 def _timed_at() -> dict[str, tuple[Problem, ...]]:
     """By the variants' names."""
     of = {kernel.name: kernel for kernel in KERNELS}
-    return {variant_name(of[name], config, F32): problems for name, config, problems in _AT}
+    return {variant_name(of[name], config, dtype): problems for name, dtype, config, problems in _AT}
 
 
 # The uncoalesced stage would take most of the time of a smoke run.

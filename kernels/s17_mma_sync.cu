@@ -56,12 +56,15 @@ gemm_mma_sync(int M, int N, int K, float alpha, const Element* __restrict__ A, i
         for (int i = 0; i < WORDS; ++i) round_word(f, i);
     };
     // The words of the next step are rounded between the products of this one, but for the first quarter of these: they
-    // have not come yet.
+    // have not come yet. Measured best for wide tiles of TF32: after half of them, and these to and fro along the quads.
+    const bool wide = sizeof(Element) == 4 && TILE_N > TILE_M;
     auto multiply = [&](Fragments& f, Fragments& next, int) {
-        const int products = QUADS * PAIRS, late = products / 4;
+        const int products = QUADS * PAIRS, late = products / (wide ? 2 : 4);
 #pragma unroll
         for (int p = 0; p < products; ++p) {
-            mma(sum[p / PAIRS][p % PAIRS], f.quads[p / PAIRS], f.pairs[p % PAIRS]);
+            const int quad = p / PAIRS, along = p % PAIRS;
+            const int pair = wide && quad % 2 == 1 ? PAIRS - 1 - along : along;
+            mma(sum[quad][pair], f.quads[quad], f.pairs[pair]);
 #pragma unroll
             for (int i = 0; i < WORDS; ++i)
                 if (late + i * (products - late) / WORDS == p) round_word(next, i);
