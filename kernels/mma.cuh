@@ -4,6 +4,10 @@
 
 #include "vectors.cuh"
 
+#ifndef BAND_ROWS
+#define BAND_ROWS 8
+#endif
+
 #if defined(DTYPE_F16) || defined(DTYPE_BF16)
 using Element = unsigned short;  // moved as bits: only mma knows what they mean
 #else
@@ -41,6 +45,11 @@ using Element = float;
 #define SUM_STRIDE (WARP_TILE_N + VECTOR)
 #define ROWS_AT_ONCE (128 / WARP_TILE_N)  // whose sums a warp stores in vectors
 
+static_assert(BAND_ROWS >= 1, "BAND_ROWS: 1 or more");
+static_assert(STAGES >= 2, "STAGES: one tile to multiply, at least one in flight");
+static_assert(TILE_M % WARP_TILE_M == 0 && WARP_TILE_M % 16 == 0, "TILE_M, WARP_TILE_M: whole fragments");
+static_assert(TILE_N % WARP_TILE_N == 0 && WARP_TILE_N % 32 == 0, "TILE_N, WARP_TILE_N: whole fragments, in fours");
+static_assert(TILE_K % 16 == 0, "TILE_K: a multiple of 16, of FP16 and BF16 of 32");
 static_assert(128 % WARP_TILE_N == 0, "WARP_TILE_N: 32, 64 or 128");
 static_assert(TILE_K % (2 * STEP) == 0, "TILE_K: an even number of steps, for two sets of registers");
 static_assert(THREADS <= 1024, "warp tile: a block has at most 1024 threads");

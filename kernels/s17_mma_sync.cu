@@ -15,14 +15,6 @@
 #if defined(DTYPE_F16) + defined(DTYPE_BF16) + defined(DTYPE_TF32) != 1
 #error "mma_sync needs one of -D DTYPE_F16, DTYPE_BF16 and DTYPE_TF32"
 #endif
-#ifndef BAND_ROWS
-#define BAND_ROWS 8
-#endif
-static_assert(BAND_ROWS >= 1, "BAND_ROWS: 1 or more");
-static_assert(STAGES >= 2, "STAGES: one tile to multiply, at least one in flight");
-static_assert(TILE_M % WARP_TILE_M == 0 && WARP_TILE_M % 16 == 0, "TILE_M, WARP_TILE_M: whole fragments");
-static_assert(TILE_N % WARP_TILE_N == 0 && WARP_TILE_N % 32 == 0, "TILE_N, WARP_TILE_N: whole fragments, in fours");
-static_assert(TILE_K % 16 == 0, "TILE_K: a multiple of 16, of FP16 and BF16 of 32");
 
 #include "mma.cuh"
 

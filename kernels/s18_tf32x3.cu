@@ -17,14 +17,6 @@
 #if !defined(WARP_TILE_M) || !defined(WARP_TILE_N) || !defined(PROMOTE)
 #error "tf32x3 needs -D WARP_TILE_M, WARP_TILE_N and PROMOTE"
 #endif
-#ifndef BAND_ROWS
-#define BAND_ROWS 8
-#endif
-static_assert(BAND_ROWS >= 1, "BAND_ROWS: 1 or more");
-static_assert(STAGES >= 2, "STAGES: one tile to multiply, at least one in flight");
-static_assert(TILE_M % WARP_TILE_M == 0 && WARP_TILE_M % 16 == 0, "TILE_M, WARP_TILE_M: whole fragments");
-static_assert(TILE_N % WARP_TILE_N == 0 && WARP_TILE_N % 32 == 0, "TILE_N, WARP_TILE_N: whole fragments, in fours");
-static_assert(TILE_K % 16 == 0, "TILE_K: a multiple of 16");
 static_assert(PROMOTE >= 1, "PROMOTE: 1 tile or more");
 static_assert(WARP_TILE_M * WARP_TILE_N <= 2048, "warp tile: registers for two sets of sums");
 
