@@ -96,6 +96,10 @@ class Clocks:
         one shape, or such as broadcast to one."""
         return np.asarray(self.known[lanes, others % self.group] >= when)
 
+    def least(self, warp: int) -> Array:
+        """Up to which time each lane knows the accesses of all lanes of this warp of its cluster."""
+        return np.asarray(self.known[:, warp * WARP : (warp + 1) * WARP].min(axis=1))
+
     def sees(self, lanes: Array, others: Array, when: Array) -> Array:
         """The same of writes of the generic proxy, to the async proxy."""
         return np.asarray(self.fenced[lanes, others % self.group] >= when)
