@@ -16,6 +16,8 @@ from harness.model import (
     DType,
     Kernel,
     Problem,
+    Takes,
+    TensorMap,
     Workspace,
 )
 from harness.model.kernel import variant_name
@@ -189,6 +191,27 @@ def _swizzled_tiles(config: Config, dtype: DType) -> BlockShape:
     )
 
 
+def _boxes(config: Config, dtype: DType) -> BlockShape:
+    """The same with rows of 128 bytes of As (m, k), and of Bs in panels (k, k); two mbarriers per stage."""
+    m, n, size = config["TILE_M"], config["TILE_N"], dtype.storage.itemsize
+    warps = (m // config["WARP_TILE_M"]) * (n // config["WARP_TILE_N"])
+    return BlockShape(
+        threads=(32 * warps, 1),
+        tile=(m, n),
+        shared_bytes=(128 * (m + n) + 16) * config["STAGES"],
+        dynamic=True,
+        vectors=(("As", 128 // size, 16 // size), ("Bs", 128 // size, 16 // size)),
+    )
+
+
+def _swizzled_boxes(config: Config, dtype: DType) -> dict[str, TensorMap]:
+    row, tf32 = 128 // dtype.storage.itemsize, dtype is TF32
+    return {
+        "A": TensorMap((config["TILE_M"], row), 128, tf32=tf32),
+        "B": TensorMap((row, row), 128, tf32=tf32),
+    }
+
+
 def _small_matrices(config: Config, dtype: DType) -> BlockShape:
     """MATRICES matrices per block, one element of C per thread; a tile of A and of B for each matrix."""
     tile, matrices = config["TILE"], config["MATRICES"]
@@ -291,6 +314,10 @@ def _mma(tile: tuple[int, int, int], warp: tuple[int, int], stages: int) -> Conf
     )
 
 
+def _boxed(tile: tuple[int, int], warp: tuple[int, int], stages: int) -> Config:
+    return Config(TILE_M=tile[0], TILE_N=tile[1], WARP_TILE_M=warp[0], WARP_TILE_N=warp[1], STAGES=stages)
+
+
 # Measured best at the shapes of _AT, on an H200.
 SPLIT_TALL = Config(TILE_M=128, TILE_N=64, TILE_K=16, THREAD_TILE_M=8, THREAD_TILE_N=4, SPLIT=8)
 SPLIT_FLAT = Config(TILE_M=16, TILE_N=64, TILE_K=16, THREAD_TILE_M=4, THREAD_TILE_N=4, SPLIT=8)
@@ -300,7 +327,12 @@ LEAN_SMALL = Config(**_warp((32, 32, 32), (32, 32), (8, 4), stages=3), SLICES=4)
 STREAM_WIDE = Config(**_warp((128, 256, 8), (64, 64), (16, 8), stages=3), SLICES=1, BLOCKS=132)
 STREAM_PAIRS = Config(**_warp((128, 128, 8), (64, 64), (16, 8), stages=4), SLICES=1, BLOCKS=264)
 STREAM_NARROW = Config(**_warp((32, 64, 32), (32, 32), (8, 4), stages=3), SLICES=4, BLOCKS=264)
+WMMA = Config(TILE_M=128, TILE_N=128, TILE_K=32, WARP_TILE_M=64, WARP_TILE_N=32)
+MMA_TALL = _mma((256, 128, 32), (64, 64), stages=4)
+MMA_SMALL = _mma((64, 64, 32), (32, 32), stages=3)
 MMA_WIDE = _mma((128, 256, 32), (64, 64), stages=4)
+TMA_WIDE = _boxed((128, 256), (64, 64), stages=4)
+TMA_SMALL = _boxed((128, 64), (32, 32), stages=4)
 X3_WIDE = Config(**_mma((128, 128, 32), (64, 32), stages=4), PROMOTE=8)
 
 LADDER: tuple[Kernel, ...] = (
@@ -465,7 +497,7 @@ LADDER: tuple[Kernel, ...] = (
         entry="gemm_wmma",
         dtypes=(F16, BF16, TF32),
         configs=(
-            Config(TILE_M=128, TILE_N=128, TILE_K=32, WARP_TILE_M=64, WARP_TILE_N=32),
+            WMMA,
             Config(TILE_M=128, TILE_N=128, TILE_K=32, WARP_TILE_M=64, WARP_TILE_N=64),
             Config(TILE_M=64, TILE_N=64, TILE_K=32, WARP_TILE_M=32, WARP_TILE_N=32),
         ),
@@ -553,9 +585,9 @@ LADDER: tuple[Kernel, ...] = (
         entry="gemm_mma_sync",
         dtypes=(F16, BF16, TF32),
         configs=(
-            _mma((256, 128, 32), (64, 64), stages=4),
+            MMA_TALL,
             MMA_WIDE,
-            _mma((64, 64, 32), (32, 32), stages=3),
+            MMA_SMALL,
         ),
         shape=_swizzled_tiles,
         space=spaces.MMA_SYNC,
@@ -576,6 +608,29 @@ LADDER: tuple[Kernel, ...] = (
         shape=_swizzled_tiles,
         space=spaces.TF32X3,
         min_capability=(8, 0),
+        duty=TENSOR_DUTY,
+    ),
+    Kernel(
+        name="mma_tma",
+        idea="mma.sync on boxes that the tensor memory accelerator copies, swizzles and rounds",
+        source=Path("s19_mma_tma.cu"),
+        entry="gemm_mma_tma",
+        parameters="const CUtensorMap mapA, const CUtensorMap mapB, int M, int N, int K, float alpha, "
+        "float beta, float* C, int ldc",
+        dtypes=(F16, BF16, TF32),
+        configs=(
+            TMA_WIDE,
+            TMA_SMALL,
+        ),
+        shape=_boxes,
+        space=spaces.MMA_TMA,
+        takes=Takes(
+            # 16 bytes of FP16; of FP32 every fourth element would do.
+            multiples={"lda": 8, "ldb": 8},
+            at_least={"m": 1, "n": 1, "k": 1},
+        ),
+        maps=_swizzled_boxes,
+        min_capability=(9, 0),
         duty=TENSOR_DUTY,
     ),
     Kernel(
@@ -634,7 +689,8 @@ def _square(*sizes: int) -> tuple[Problem, ...]:
     return tuple(Problem(n, n, n) for n in sizes)
 
 
-# What a config that is not the default of its stage is for: elsewhere it is not timed.
+_BF16 = _square(1024, 2048, 4096, 4095, 8192)
+# What a config is for, of which the suite would time more.
 _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("cublas", F32, Config(), (*FULL.timed, *UNEVEN, *LONG)),
     ("select", F32, Config(), (*FULL.timed, *UNEVEN, *LONG, *TIMED_BATCHED, *TIMED_GIBIBYTE)),
@@ -648,6 +704,15 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("stream_k", F32, STREAM_NARROW, LONG[:1]),
     ("mma_sync", TF32, MMA_WIDE, _square(1024, 4096, 8192)),
     ("tf32x3", F32, X3_WIDE, _square(4096)),
+    # BF16 differs from FP16 by a word of its mma: what slows one down, slows down the other.
+    *((name, BF16, Config(), _BF16) for name in ("cublas", "select")),
+    ("mma_sync", BF16, MMA_TALL, _BF16),
+    ("mma_tma", BF16, TMA_WIDE, _square(1024, 2048, 4096, 8192)),
+    ("mma_sync", BF16, MMA_WIDE, _square(4096)),
+    ("mma_sync", BF16, MMA_SMALL, _square(1024)),
+    ("wmma", BF16, WMMA, _square(1024, 4096)),
+    *(("mma_tma", dtype, TMA_SMALL, _square(512, 1024)) for dtype in (F16, TF32)),
+    ("mma_tma", BF16, TMA_SMALL, _square(1024)),
 )
 
 

@@ -187,6 +187,38 @@ __device__ __forceinline__ void load_wide(Fragments& f, unsigned a, unsigned b, 
                     f.quads[n + 1][k * 2 + 1], b + (k * 4 * B_CHUNKS + n * 4) * 16);
 }
 
+// 16 rows of A, from where the lane begins to read them.
+__device__ __forceinline__ void load_rows(Fragments& f, int m, unsigned from)
+{
+    if (sizeof(Element) == 2) {
+        LDMATRIX("", f.quads[m], from);
+        return;
+    }
+    unsigned two[4];  // of FP32: eight rows, four k in each; another four; and eight rows more
+    LDMATRIX("", two, from);
+    f.pairs[m * 2][0] = two[0], f.pairs[m * 2][1] = two[1];
+    f.pairs[m * 2 + 1][0] = two[2], f.pairs[m * 2 + 1][1] = two[3];
+}
+
+// 16 columns of B: a row of B has neighbouring columns, a register neighbouring k: transposed, which ldmatrix does
+// with 16 bits only.
+__device__ __forceinline__ void load_columns(Fragments& f, int n, unsigned from)
+{
+    unsigned two[4];
+    LDMATRIX(".trans", two, from);
+    f.pairs[n * 2][0] = two[0], f.pairs[n * 2][1] = two[1];
+    f.pairs[n * 2 + 1][0] = two[2], f.pairs[n * 2 + 1][1] = two[3];
+}
+
+// The same of FP32, half `i` of the rows: columns 2i and 2i + 1 of a row per lane.
+__device__ __forceinline__ void load_two(Fragments& f, int n, int i, unsigned from)
+{
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+                 : "=r"(f.quads[n][i * 2]), "=r"(f.quads[n][i * 2 + 1])
+                 : "r"(from)
+                 : "memory");
+}
+
 // Those of step `step`, if they are `wanted`.
 __device__ __forceinline__ void load_fragments(Fragments& f, unsigned tile, int step, const Starts& starts, bool wanted)
 {
@@ -197,33 +229,14 @@ __device__ __forceinline__ void load_fragments(Fragments& f, unsigned tile, int 
     }
     if (!wanted) return;
 #pragma unroll
-    for (int m = 0; m < WARP_TILE_M / 16; ++m) {
-        const unsigned from = tile + starts.a[step] + m * 16 * A_CHUNKS * 16;
-        if (sizeof(Element) == 2) {
-            LDMATRIX("", f.quads[m], from);
-            continue;
-        }
-        unsigned two[4];  // of FP32: eight rows, four k in each; another four; and eight rows more
-        LDMATRIX("", two, from);
-        f.pairs[m * 2][0] = two[0], f.pairs[m * 2][1] = two[1];
-        f.pairs[m * 2 + 1][0] = two[2], f.pairs[m * 2 + 1][1] = two[3];
-    }
+    for (int m = 0; m < WARP_TILE_M / 16; ++m)
+        load_rows(f, m, tile + starts.a[step] + m * 16 * A_CHUNKS * 16);
 #pragma unroll
     for (int n = 0; n < WARP_TILE_N / 16; ++n) {
-        if (sizeof(Element) == 2) {
-            unsigned two[4];  // a row of B has neighbouring columns, a register neighbouring k: transposed
-            LDMATRIX(".trans", two, row + starts.b[n % 4] + n / 4 * 128);
-            f.pairs[n * 2][0] = two[0], f.pairs[n * 2][1] = two[1];
-            f.pairs[n * 2 + 1][0] = two[2], f.pairs[n * 2 + 1][1] = two[3];
-            continue;
-        }
-        // ldmatrix transposes 16 bits only. A lane takes columns 2i and 2i + 1 for rows i and i + 8.
+        if (sizeof(Element) == 2) load_columns(f, n, row + starts.b[n % 4] + n / 4 * 128);
 #pragma unroll
-        for (int i = 0; i < 2; ++i)
-            asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
-                         : "=r"(f.quads[n][i * 2]), "=r"(f.quads[n][i * 2 + 1])
-                         : "r"(row + i * 4 * B_CHUNKS * 16 + starts.b[n % 2] + n / 2 * 128)
-                         : "memory");
+        for (int i = 0; i < (sizeof(Element) == 4 ? 2 : 0); ++i)  // rows i and i + 8
+            load_two(f, n, i, row + i * 4 * B_CHUNKS * 16 + starts.b[n % 2] + n / 2 * 128);
     }
 }
 
@@ -338,10 +351,11 @@ __device__ __forceinline__ float2 scaled(float alpha, float x, float y)
 
 // alpha times a warp's sums, 16 rows at a time, through its own part of shared memory to C, in whole vectors. The tiles
 // there are done with: all warps have passed the last barrier of the main loop, which copies nothing after that. Before,
-// `mend(m, own)` may change what is in `own`, 16 rows of SUM_STRIDE.
-template <typename Mend>
+// `mend(m, own)` may change what is in `own`, 16 rows of SUM_STRIDE. The columns of C from a multiple of four on are
+// `placed(column)` there.
+template <typename Mend, typename Placed>
 __device__ __forceinline__ void store_sums(const Sums& sum, int M, int N, float alpha, float beta, float* C, int ldc,
-                                           unsigned char* tiles, const Place& at, Mend mend)
+                                           unsigned char* tiles, const Place& at, Mend mend, Placed placed)
 {
     float* const own = reinterpret_cast<float*>(tiles) + threadIdx.x / 32 * 16 * SUM_STRIDE;
     const unsigned lane = at.lane;
@@ -383,7 +397,7 @@ __device__ __forceinline__ void store_sums(const Sums& sum, int M, int N, float 
         __syncwarp();
         mend(m, own);
         const unsigned row = lane / (WARP_TILE_N / 4), col = lane % (WARP_TILE_N / 4) * 4;
-        const float* from = own + row * SUM_STRIDE + col;
+        const float* from = own + row * SUM_STRIDE + placed(col);
         float* c = C + (size_t)(row0 + m * 16 + row) * ldc + col0 + col;
         const size_t step = (size_t)ROWS_AT_ONCE * ldc;
         if (whole && beta == 0.0f) {
@@ -397,6 +411,13 @@ __device__ __forceinline__ void store_sums(const Sums& sum, int M, int N, float 
         }
         __syncwarp();  // the next 16 rows overwrite these
     }
+}
+
+template <typename Mend>
+__device__ __forceinline__ void store_sums(const Sums& sum, int M, int N, float alpha, float beta, float* C, int ldc,
+                                           unsigned char* tiles, const Place& at, Mend mend)
+{
+    store_sums(sum, M, N, alpha, beta, C, ldc, tiles, at, mend, [](unsigned column) { return column; });
 }
 
 // Whether the tiles of this block are whole, and their rows 16-byte aligned.

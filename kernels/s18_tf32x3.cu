@@ -9,7 +9,7 @@
 //             bound of (K + 2) u from K = 16 on. Fewer terms, and sums that infinity - infinity made NaN, are added
 //             up again on the FP32 units.
 // The limit   Three products for one, at mma.sync's rate; and a result full of NaN takes as long as in naive.
-// Next        Tiles from shared memory into the tensor cores, with wgmma, which multiplies faster on Hopper.
+// Next        mma_tma lets the hardware copy, swizzle and round what is multiplied.
 
 #if !defined(TILE_M) || !defined(TILE_N) || !defined(TILE_K) || !defined(STAGES)
 #error "tf32x3 needs -D TILE_M, TILE_N, TILE_K and STAGES"

@@ -201,6 +201,16 @@ MMA_SYNC = Space(
     defaults={"BAND_ROWS": 8},
 )
 
+MMA_TMA = Space(
+    axes={
+        **{name: values for name, values in _MMA_TILES.items() if name != "TILE_K"},
+        "STAGES": (2, 3, 4, 5, 6),
+        "BAND_ROWS": (4, 8, 16),
+    },
+    rules=_WARP_TILES,
+    defaults={"BAND_ROWS": 8},
+)
+
 TF32X3 = Space(
     axes={
         **_MMA_TILES,

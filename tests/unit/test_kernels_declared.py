@@ -16,8 +16,8 @@ from harness.model.parameters import parse_parameters
 from tests.ladder import KERNELS_DIR, LADDER
 
 KERNELS = [kernel for kernel in LADDER if kernel.compiled]
-# Both are multiplied, and of one type.
-MULTIPLIED = re.compile(r"const (\w+)\* A, .*const \1\* B, ")
+# Both are multiplied, and of one type; or tensor maps, whose type the declaration has.
+MULTIPLIED = re.compile(r"const (\w+)\* A, .*const \1\* B, |CUtensorMap mapA, .*CUtensorMap mapB, ")
 
 
 def files_that_drifted(files: Sequence[Path], ladder: Sequence[Kernel]) -> list[str]:
@@ -50,7 +50,8 @@ def source_drifted(kernel: Kernel, source: str) -> list[str]:
     """Where a `.cu` file and its declaration differ: entry, signature, macros, dtypes, header."""
     found = []
     # Comments may name any macro; only code uses one.
-    code = " ".join(re.sub(r"//[^\n]*", "", source).replace("__restrict__ ", "").split())
+    code = re.sub(r"//[^\n]*", "", source).replace("__restrict__ ", "").replace("__grid_constant__ ", "")
+    code = " ".join(code.split())
     signature = re.search(rf'extern "C" __global__ void[^;{{]*\b{kernel.entry}\(([^)]*)\)', code)
     if kernel.entry != f"gemm_{kernel.name}" or not signature:
         found.append(f"no entry {kernel.entry}")

@@ -96,8 +96,9 @@ def test_full_times_defaults_everywhere_and_the_others_on_two_problems() -> None
         squares = (Problem(1024, 1024, 1024), Problem(4096, 4096, 4096))
         few = (*TIMED_BATCHED[2:4], *TIMED_GIBIBYTE) if kernel.operation.batched else squares
         problems, few = TIMED_FEW.get(kernel.name, (problems, few))
-        fitting = {p for p in problems if p.flops <= kernel.largest_timed}
+        small = [p for p in problems if p.flops <= kernel.largest_timed]
         for config, dtype in legal_variants(kernel, H200):
+            fitting = {p for p in small if not kernel.refusals(config, p)}
             timed = {c.problem for c in cases if (c.kernel, c.config, c.dtype) == (kernel, config, dtype)}
             default = config == kernel.configs[0]
             at = PROJECT.suites["full"].timed_at.get(variant_name(kernel, config, dtype))
@@ -160,8 +161,10 @@ def test_an_interpreter_gets_some_problems_of_variants_that_differ_within_a_tile
         assert found[name, "f16"] > every
         assert found[name, "tf32"] > every
         assert found[name, "bf16"] == some | {Problem(64, 128, WHOLE.k // 2)}
-    single = {variant: problems for variant, problems in found.items() if "batched" not in variant[0]}
-    assert all(problems > some for problems in single.values())
+    for kernel in (kernel for kernel in LADDER if kernel.compiled and not kernel.operation.batched):
+        for config, dtype in legal_variants(kernel, H200):
+            takes = {kernel.narrowed(kernel.takes.near(problem, config)) for problem in some}
+            assert found[f"{kernel.name}-{config.label}", dtype.name] > takes
 
 
 def test_variants_of_other_tiles_threads_or_parameters_get_all() -> None:
