@@ -27,6 +27,7 @@ EQUIVALENT: Mapping[str, str] = {
     "split_k-guard_relaxed-1": "a block with no part of K fetches zeros, into registers that nothing reads",
     "batched_vectors-condition_reversed-1": _ORDER,
     "batched_vectors-stage_off_by_one-1": _ORDER,
+    "tf32x3-condition_reversed-1": "three groups of copies per tile instead of one: it waits for more",
     "tf32x3-way_out_dropped-1": "only sums that are NaN are added up again, and there is none",
 }
 
@@ -34,5 +35,6 @@ EQUIVALENT: Mapping[str, str] = {
 SURVIVORS: Mapping[str, str] = {
     "split_k-index_in_32_bits-1": "a workspace of 8 GiB, of a C with 23 000 rows and columns",
     "batched_vectors-index_in_32_bits-1": "a whole tile of 64 with rows of B far apart",
+    "mma_sync-size_exchanged-1": "a tile that is whole along M and K, not along N, and no wider than K",
     "stream_k-barrier_commit_or_wait_dropped-1": "a fence on the reading side, which is not asked for",
 }
