@@ -48,13 +48,25 @@ def expected(case: str, known: Mapping[str, Spread]) -> float:
     """How far another board may differ at a case: the most of its kernel's cases of that dtype, itself
     included, since a few boards say little of one case; where no other board has measured those, of the cases
     of its problem on the same kind of core, else of all on that kind; 0 where nothing is known."""
-    nearest = (
-        lambda other: other.split("-")[:2] == case.split("-")[:2],
-        lambda other: (other.rpartition("-")[2], kind_of(other)) == (case.rpartition("-")[2], kind_of(case)),
-        lambda other: kind_of(other) == kind_of(case),
-    )
-    groups = ([spread.relative for other, spread in known.items() if near(other)] for near in nearest)
-    return next((max(group) for group in groups if group), 0.0)
+    return _expected(case, _most(known))
+
+
+def _groups(case: str) -> tuple[tuple[object, ...], ...]:
+    """What a case belongs to, the nearest first."""
+    kind, problem = kind_of(case), case.rpartition("-")[2]
+    return ("kernel", *case.split("-")[:2]), ("problem", problem, kind), ("kind", kind)
+
+
+def _most(known: Mapping[str, Spread]) -> dict[tuple[object, ...], float]:
+    """The largest spread of each group."""
+    most: dict[tuple[object, ...], float] = {}
+    for case, spread in known.items():
+        most |= {group: max(spread.relative, most.get(group, 0.0)) for group in _groups(case)}
+    return most
+
+
+def _expected(case: str, most: Mapping[tuple[object, ...], float]) -> float:
+    return next((most[group] for group in _groups(case) if group in most), 0.0)
 
 
 def is_strange(entry: BaselineEntry, board: str | None) -> bool:
@@ -68,9 +80,9 @@ def judging(baseline: Baseline, board: str | None, files: Callable[[str], Sequen
     cases are as they are. Raises what reading them raises."""
     if not any(is_strange(entry, board) for entry in baseline.entries.values()):
         return baseline
-    known = spreads(baseline, files(baseline.slug))
+    most = _most(spreads(baseline, files(baseline.slug)))
     entries = {
-        case: replace(entry, board_spread=expected(case, known)) if is_strange(entry, board) else entry
+        case: replace(entry, board_spread=_expected(case, most)) if is_strange(entry, board) else entry
         for case, entry in baseline.entries.items()
     }
     return replace(baseline, entries=entries)

@@ -8,6 +8,7 @@ import re
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -214,13 +215,20 @@ def current(root: Path, slug: str, board: str | None = None) -> Path | None:
     files = [path for _, path in reversed(_numbered(root / slug))]
     for path in files if board else ():
         try:
-            document = read_json(path, _RESTORE)
-            checked(document, File)
-            if machine_of(document).get("board") == board:
+            if _board_in(path, path.stat().st_mtime_ns) == board:
                 return path
-        except (BaselineError, ValueError):
+        except (OSError, BaselineError, ValueError):
             return path
     return files[0] if files else None
+
+
+@lru_cache(maxsize=64)
+def _board_in(path: Path, changed: int) -> str | None:
+    """The board of a file, which is asked for each GPU of a host. Raises BaselineError and ValueError."""
+    document = read_json(path, _RESTORE)
+    checked(document, File)
+    board: str | None = machine_of(document).get("board")
+    return board
 
 
 def history(root: Path, slug: str) -> list[Baseline]:

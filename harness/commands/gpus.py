@@ -204,13 +204,14 @@ def choose_baselines(config: pytest.Config, session: Session) -> None:
         raise pytest.UsageError(
             f"--benchmark-compare: nothing can be compared without a GPU ({session.no_gpu})"
         )
-    files = cache(partial(store.history, session.project.baselines))  # read once for all boards of a model
+    # Read once for all boards of a model.
+    files, load = cache(partial(store.history, session.project.baselines)), cache(baselines.load)
     for board in session.boards:
         path = _path(board, session.project.baselines, wanted)
         if path is None:
             continue
         try:
-            board.baseline = baselines.load(path)
+            board.baseline = load(path)
             board.baseline.require_gpu(board.slug, board.gpu.info.name)
             board.baseline.require_mig(board.gpu.info.mig)
             if session.judging:

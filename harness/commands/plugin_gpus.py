@@ -126,7 +126,9 @@ def _timing(session: Session, names: Sequence[str]) -> Spread[Board, Result]:
 
 
 def _histories(session: Session) -> dict[int, str]:
-    """What the stored files say of the history of each board that judges, by its number."""
+    """What the stored files say of the history of each board that judges, by its number; and what the suite
+    no longer has, which is asked at the end."""
+    _ = session.orphans
     root = session.project.baselines
     judging = [board for board in session.boards if session.judging and board.baseline]
     return {board.number: history.note(root, board.slug, board.gpu.info.board) for board in judging}

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pytest
@@ -120,7 +121,7 @@ class Session:
         capability: tuple[int, int] = self.gpu.info.capability if self.gpu else ARCHES[self.arch]
         return capability
 
-    @property
+    @cached_property
     def orphans(self) -> list[str]:
         """Cases of the baselines that the suite no longer has."""
         gone: set[str] = set()
