@@ -29,7 +29,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Begins with what the tests need, in their order. Of several processes each compiles its own."""
     config = session.config
     device = config.stash[KEY].device
-    if not isinstance(device, EmulatedDevice) or config.option.collectonly:
+    if device is None or config.option.collectonly:
+        return
+    if not isinstance(device, EmulatedDevice):
+        _seldom_collect(config, False)  # thousands of tests and their reports stay to the end
         return
     given = [value for item in session.items for value in _parameters(item)]
     _seldom_collect(config, any(isinstance(value, Case) for value in given))
