@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -17,12 +17,15 @@ from harness.devices import Device, DeviceError
 from harness.gate.boards import Board
 from harness.gate.checked import Checked, check
 from harness.gate.checkers import Checks, InThisProcess, close_all
-from harness.gate.spread import Done, Spread
+from harness.gate.spread import Done, LostError, Spread
 from harness.gate.timed import Result
 from harness.gate.together import Together, verified
 from harness.model import Case
 
+T = TypeVar("T")
+
 _ONE_LOADS = 4  # one of so many processes that check loads the library
+_PATIENCE = 3.0  # seconds, of a run that ends, for what it is at
 _EACH = 4  # cases to time on each GPU, or timing at once is not worth its controls
 
 
@@ -31,12 +34,18 @@ def checked(
 ) -> tuple[Board | None, Checked]:
     """Whether a case is correct, and the GPU that it ran on, if there are several. The first call begins with
     all of ``items``."""
-    if len(session.boards) < 2 and not session.checkers:
-        return None, check(device, case)
+    several = len(session.boards) > 1
     if session.checked is None:
+        if not several and not session.checkers:
+            return None, check(device, case)
         session.checked = _checks(session, items)
+        _time_afterwards(session, items)
+    elif case.id not in session.checked and (timed := _begun(session)):  # once more
+        timed.settle()
+        board = next(board for board in session.boards if case.id in board.verified)
+        return board if several else None, check(board.gpu, case)  # type: ignore[arg-type]  # as below
     place, found = session.checked.result(case.id)
-    return place.board if len(session.boards) > 1 else None, found
+    return place.board if several else None, found
 
 
 def _checks(session: Session, items: Sequence[pytest.Item]) -> Spread[Checks, Checked]:
@@ -45,6 +54,7 @@ def _checks(session: Session, items: Sequence[pytest.Item]) -> Spread[Checks, Ch
     places: list[Checks] = [*session.checkers] or [InThisProcess(board) for board in session.boards]
 
     def work(place: Checks, names: Iterator[str], done: Done[Checked]) -> None:
+        place.ready()
         for name in names:
             case = place.board.verified[name]
             if case.variant in session.compile_errors:  # which each process would find again
@@ -80,13 +90,44 @@ def _draw(session: Session, items: Sequence[pytest.Item]) -> None:
         session.warming[-1].start()
 
 
+def _time_afterwards(session: Session, items: Sequence[pytest.Item]) -> None:
+    """As soon as all is checked the GPUs begin to time: pytest takes as long to report thousands of checks as
+    the GPUs for them. Not where a failed check ends the run, or where other tests use a GPU before."""
+    names, option = _names(items, "timed_case"), items[0].config.option
+    untimed = option.benchmark_skip or option.benchmark_disable or option.maxfail
+    if session.checkers and names and not untimed and not any(map(_uses_a_gpu, items)):
+        checked = session.checked
+        assert checked is not None
+
+        def work() -> Spread[Board, Result]:
+            checked.finish()
+            if checked.closing:
+                raise LostError("the run has ended")
+            return _timing(session, names)
+
+        session.timing = _in_background(work)
+
+
+def _begun(session: Session) -> Spread[Board, Result] | None:
+    """What is timed, if that was begun; waits until it is."""
+    if session.timed is None and session.timing is not None:
+        session.timed = session.timing.result()
+    return session.timed
+
+
+def _in_background(work: Callable[[], T]) -> Future[T]:
+    with_time = ThreadPoolExecutor(1)
+    future = with_time.submit(work)
+    with_time.shutdown(wait=False)
+    return future
+
+
 def judged(session: Session, case: Case, items: Sequence[pytest.Item]) -> tuple[Board, Result]:
     """The result of a timed case, and the GPU that judged it. The first call begins with all of ``items``."""
     if not any(case.id in board.timed for board in session.boards):
         session.boards[0].timed[case.id] = case  # of a project's own test
-    if session.timed is None:
-        session.timed = _timing(session, _names(items, "timed_case"))
-    board, result = session.timed.result(case.id)
+    timed = session.timed = _begun(session) or _timing(session, _names(items, "timed_case"))
+    board, result = timed.result(case.id)
     session.judged_on[case.id] = board
     return board, result
 
@@ -119,9 +160,7 @@ def _timing(session: Session, names: Sequence[str]) -> Spread[Board, Result]:
         else:
             session.together = verified(boards, names, session.plan, lambda: _end_checks(session))
     spread.begin(names, in_turn=session.together is not None and not session.together.sound)
-    with_time = ThreadPoolExecutor(1)  # the GPUs are busy, and this process waits
-    session.histories = with_time.submit(_histories, session)
-    with_time.shutdown(wait=False)
+    session.histories = _in_background(partial(_histories, session))  # the GPUs are busy, this process waits
     return spread
 
 
@@ -175,6 +214,9 @@ def _end_checks(session: Session) -> None:
     """Nothing else uses a GPU while it is timed."""
     _end_warming(session)
     if session.checked:
+        session.checked.finish()
+        for checker in session.checkers:
+            checker.stop()
         session.checked.settle()
     close_all(session.checkers)
     session.checkers = []  # What is checked later is checked by those that time.
@@ -195,14 +237,21 @@ def checks(
     return of
 
 
+def _uses_a_gpu(item: pytest.Item) -> bool:
+    """Whether a test does so by itself."""
+    fixtures = getattr(item, "fixturenames", ())
+    return "device" in fixtures and "verify_case" not in fixtures
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Another test that uses a GPU waits for what is done on it."""
-    session, fixtures = item.config.stash[KEY], getattr(item, "fixturenames", ())
-    if "device" in fixtures:
-        if session.timed:
-            session.timed.settle()
-        if session.checked and "verify_case" not in fixtures:
+    session = item.config.stash[KEY]
+    unknown = session.checked is None and "verify_case" in getattr(item, "fixturenames", ())
+    if _uses_a_gpu(item) or unknown:
+        if timed := _begun(session):
+            timed.settle()
+        if session.checked:
             session.checked.settle()
 
 
@@ -217,9 +266,18 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, Any, Any]:
         for board in state.boards:
             board.gpu.abandon()
 
-    for spread in (state.checked, state.timed):
-        if spread is not None:
-            spread.close(stop)
+    if state.checked is not None:
+        state.checked.closing = True
+        for checker in state.checkers:  # Nobody waits for one that is not ready.
+            checker.stop()
+        state.checked.close(stop)
+    if state.timing is not None:
+        if not wait([state.timing], _PATIENCE).done:
+            stop()
+        with contextlib.suppress(BaseException):  # which a test has raised, if it was asked for
+            state.timed = state.timing.result()
+    if state.timed is not None:
+        state.timed.close(stop)
     close_all(state.checkers)
     # What is asked at the end is asked of the first of each model. It takes a while to give memory back.
     first = {board.slug: board for board in reversed(state.boards)}

@@ -60,6 +60,7 @@ class Session:
         free: whether it is known that nothing else used the GPUs when these were started.
         warming: the threads that start those that time.
         checked, timed: what the GPUs check and time, ahead of the tests that wait for it; None before that.
+        timing: ``timed``, where it begins by itself once all is checked; None where it does not.
         together: whether several GPUs time at once; None before it is known.
         histories: what the stored files say of each board's history, by its number; None before it is asked.
         results: of the timed cases.
@@ -87,6 +88,7 @@ class Session:
     warming: list[threading.Thread] = field(default_factory=list)
     checked: Spread[Checks, Checked] | None = None
     timed: Spread[Board, Result] | None = None
+    timing: Future[Spread[Board, Result]] | None = None
     together: Together | None = None
     histories: Future[dict[int, str]] | None = None
     results: list[Result] = field(default_factory=list)

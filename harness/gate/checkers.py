@@ -54,6 +54,9 @@ class Checks(Protocol):
     board: Board
     works: bool
 
+    def ready(self) -> None:
+        """Waits until it can check: a case that is taken before waits, too, and another could have it."""
+
     def check(self, case: Case) -> Checked: ...
 
 
@@ -64,6 +67,9 @@ class InThisProcess:
 
     def __init__(self, board: Board) -> None:
         self.board = board
+
+    def ready(self) -> None:
+        pass
 
     def check(self, case: Case) -> Checked:
         return check(self.board.gpu, case)  # type: ignore[arg-type]  # a GPU that runs cases
@@ -76,7 +82,7 @@ class Checker:
         self.board, self.works, self._setup = board, True, setup
         self._process: Any = None
         self._pipe: Any = None
-        self._ended = False
+        self._ended = self._starts = False
 
     def start(self) -> None:
         """Begins, with all but what allocates memory of the GPU; does not wait until it is ready."""
@@ -91,7 +97,15 @@ class Checker:
     def go_on(self) -> None:
         """After `start`: with that, too, before there is a case."""
         with contextlib.suppress(OSError):
+            self._starts = True
             self._pipe.send(_GO_ON)
+
+    def ready(self) -> None:
+        """After `go_on`; a process that dies meanwhile costs the next case."""
+        if self._starts:
+            with contextlib.suppress(EOFError, OSError):
+                self._pipe.recv()
+            self._starts = False
 
     def check(self, case: Case) -> Checked:
         """As `checked.check`. Raises RuntimeError for what the oracle raises."""
@@ -99,6 +113,7 @@ class Checker:
             return failed(case.id, case.kernel, DeviceError("WORKER_DIED", f"{case.id}: the run has ended"))
         if self._process is None:
             self.start()
+        self.ready()
         named = _Named(case.kernel.name, case.dtype.name, dict(case.config), case.problem)
         try:
             self._pipe.send(named)
@@ -115,9 +130,11 @@ class Checker:
         return replace(found, name=case.id, kernel=case.kernel)
 
     def stop(self) -> None:
-        """Tells the process to end; does not wait for it."""
+        """Tells the process to end, at once if it is not ready; does not wait for it."""
         self._ended = True
-        if self._process is not None:
+        if self._process is not None and self._starts:
+            self._process.terminate()
+        elif self._process is not None:
             with contextlib.suppress(OSError):
                 self._pipe.send(None)
 
@@ -185,6 +202,7 @@ def _serve(connection: Connection, setup: Setup) -> None:
             if named == _GO_ON:
                 with contextlib.suppress(DeviceError):  # its first process starts while others compile
                     start()
+                connection.send(_GO_ON)
                 continue
             kernel = kernels[named.kernel]
             dtype = next(each for each in kernel.dtypes if each.name == named.dtype)

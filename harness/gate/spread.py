@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Generic, TypeVar
 
 P = TypeVar("P")
@@ -57,6 +57,10 @@ class Spread(Generic[P, R]):
         for thread in self._threads:
             thread.start()
 
+    def __contains__(self, name: str) -> bool:
+        """Whether its result was not asked for yet."""
+        return name in self._futures
+
     def result(self, name: str) -> tuple[P, R]:
         """Who did it, and the result, waited for; done now if it was not begun, or asked for before.
 
@@ -79,8 +83,12 @@ class Spread(Generic[P, R]):
                 self._retired.append(place)
             return can
 
+    def finish(self) -> None:
+        """Waits until all names are done; some place may not have begun yet, and finds nothing left."""
+        wait(list(self._futures.values()))
+
     def settle(self) -> None:
-        """Waits until nothing is being done."""
+        """Waits until no place does anything any more."""
         for thread in self._threads:
             thread.join()
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
-from typing import NoReturn
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
 
+from harness.commands import plugin_gpus
 from harness.devices import Inputs, Outputs
 from harness.gate.boards import Board
 from harness.gate.checked import check
@@ -64,9 +68,17 @@ def open_wrong(limit: float, number: int) -> NumpyDevice:
     return NumpyDevice(multiply=lambda a, b, p: a @ b + 1)
 
 
+class Patient(Faulty):
+    """Slow, so that others have come to their end meanwhile."""
+
+    def run(self, case: Case, inputs: Inputs) -> Outputs:
+        time.sleep(0.03)
+        return super().run(case, inputs)
+
+
 def open_the_first(limit: float, number: int) -> Faulty:
     """No other GPU can be opened."""
-    return Faulty({}) if number == 0 else open_nothing({})
+    return Patient({}) if number == 0 else open_nothing({})
 
 
 def open_nothing(faults: dict[str, str]) -> NoReturn:
@@ -91,6 +103,31 @@ class Warm(NumpyDevice):
 
 def open_warm(faults: dict[str, str]) -> Warm:
     return Warm()
+
+
+class Late(NumpyDevice):
+    """Whose worker takes its time to start, where there is none before."""
+
+    def __init__(self, first: str) -> None:
+        super().__init__()
+        self.first = Path(first)
+
+    def start(self) -> None:
+        try:
+            self.first.touch(exist_ok=False)
+        except FileExistsError:
+            time.sleep(100)
+
+    def abandon(self) -> None:
+        pass
+
+
+def open_late(faults: dict[str, str]) -> Late:
+    return Late(faults["first"])
+
+
+def open_never_ready(limit: float, number: int) -> Late:
+    return Late(__file__)
 
 
 def checker(opens: str = "open_faulty", **faults: str) -> Checker:
@@ -130,6 +167,28 @@ def test_a_process_allocates_when_it_is_told_to(checkers: list[Checker]) -> None
     told.go_on()
     assert not told.check(CASES[0]).findings
     assert early.check(CASES[0]).findings  # it would have to have been told
+
+
+def test_nobody_waits_for_a_process_that_is_not_ready_while_others_do_its_work(
+    checkers: list[Checker], tmp_path: Path
+) -> None:
+    checkers += [checker("open_late", first=str(tmp_path / "first")) for _ in range(2)]
+    for one in checkers:
+        one.start()
+        one.go_on()
+    board: Any = SimpleNamespace(verified={case.id: case for case in CASES}, gpu=None)
+    for one in checkers:
+        one.board = board
+    session: Any = SimpleNamespace(checkers=checkers[:], boards=[board], warming=[], compile_errors={})
+    spec = SimpleNamespace
+    items: list[Any] = [spec(callspec=spec(params={"verify_case": case})) for case in CASES]
+    session.checked = plugin_gpus._checks(session, items)
+    began = time.monotonic()
+    plugin_gpus._end_checks(session)
+    assert time.monotonic() - began < 60
+    assert session.checkers == []
+    for case in CASES:
+        assert str(session.checked.result(case.id)[1].outcome.kind) == "PASS"
 
 
 def test_a_process_that_dies_costs_one_case(checkers: list[Checker]) -> None:

@@ -26,7 +26,7 @@ from harness.timing.measurement import Measurement
 from harness.timing.plan import Plan
 from tests.ladder import PROJECT
 from tests.unit.replay import ReplayDevice, VerifiedDevice, slowed
-from tests.unit.rig import KERNELS_FILE, LIBRARY, RECORDED, SLOW, Outcome, Rig, named
+from tests.unit.rig import KERNELS_FILE, LIBRARY, RECORDED, SLOW, SUITE_FILE, Outcome, Rig, named
 from tests.unit.samples import select
 from tests.unit.simulated import SimulatedDevice
 
@@ -354,6 +354,102 @@ def test_cases_are_timed_before_they_are_checked_where_the_files_are_in_that_ord
     assert len(outcome.passed) > len(RECORDED[SLOW]) + 1
 
 
+def _checked_by_processes(monkeypatch: pytest.MonkeyPatch, opens: str) -> Any:
+    """A GPU whose cases two processes check."""
+    monkeypatch.setattr(gpus, "_FEW", 0)
+    monkeypatch.setattr(gpus, "_processes", lambda mib: 2)
+    monkeypatch.setattr(gpus, "Setup", partial(Setup, opens=f"tests.unit.test_checkers:{opens}"))
+    device = on_board(VerifiedDevice("no"), "00000000")
+    device.index, device.time_limit = 0, 60.0
+    return device
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_timing_begins_when_all_is_checked_and_not_when_all_of_that_is_reported(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    devices = [_checked_by_processes(monkeypatch, "open_numbered") for _ in range(count)]
+    begun, checked, reported = threading.Event(), plugin_gpus.checked, list[bool]()
+
+    def timed(case: Case, plan: Any, time: Any) -> Measurement:
+        begun.set()
+        measured: Measurement = time(case, plan)
+        return measured
+
+    def late(*given: Any) -> Any:
+        found = checked(*given)
+        reported.append(begun.wait(0 if False in reported else 20))
+        return found
+
+    for number, device in enumerate(devices):
+        device.index, device.time = number, partial(timed, time=device.time)
+    monkeypatch.setattr(plugin_gpus, "checked", late)
+    outcome = _both(rig, *KERNELS[:4], device=devices)
+    assert outcome.status == 0, outcome.text
+    assert len(reported) > 10
+    assert all(reported)
+    assert named(*RECORDED[SLOW]) < outcome.passed
+
+
+def _both(rig: Rig, *more: str, device: Any) -> Outcome:
+    """Checks first, then times; the rig's own order is the other one."""
+    shutil.copy(rig.root / SUITE_FILE, rig.root / "tests" / "test_timed.py")
+    (rig.root / SUITE_FILE).write_text("")
+    return rig.run(KERNELS_FILE, "tests/test_timed.py", *more, device=device)
+
+
+def test_where_a_failed_check_ends_the_run_nothing_is_timed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = _checked_by_processes(monkeypatch, "open_wrong")
+    outcome = _both(rig, *KERNELS[:4], "-x", device=device)
+    assert outcome.status == 1
+    assert len(outcome.failures) == 1
+    assert not device.attempts
+
+
+def test_ctrl_c_between_check_and_timing_leaves_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = _checked_by_processes(monkeypatch, "open_numbered")
+    begun, ended, before = threading.Event(), threading.Event(), threading.active_count()
+
+    def timed(case: Case, plan: Any) -> Measurement:
+        begun.set()
+        ended.wait(60)
+        raise DeviceError("WORKER_DIED", "the run has ended")
+
+    def interrupted(*given: Any) -> Any:
+        begun.wait(60)
+        raise KeyboardInterrupt
+
+    device.time, device.abandon = timed, ended.set
+    monkeypatch.setattr(plugin_gpus, "checked", _second(plugin_gpus.checked, interrupted))
+    outcome = _both(rig, *KERNELS[:4], device=device)
+    assert outcome.status == 2
+    assert ended.is_set()
+    assert threading.active_count() <= before + 1
+
+
+def test_ctrl_c_waits_for_no_process_that_is_not_ready(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = _checked_by_processes(monkeypatch, "open_never_ready")
+
+    def interrupted(session: Any, device: Any, case: Case, items: Any) -> Any:
+        session.checked = plugin_gpus._checks(session, items)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(plugin_gpus, "checked", interrupted)
+    began = time.monotonic()
+    outcome = _both(rig, *KERNELS[:4], device=device)
+    assert outcome.status == 2
+    assert time.monotonic() - began < 60
+    assert not device.attempts
+
+
+def _second(first: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
+    """Another function from the second call on."""
+    calls = [first]
+    return lambda *given: (calls.pop() if calls else other)(*given)
+
+
 def test_numbers_are_drawn_while_others_check() -> None:
     cases = {case.id: case for case in select("smoke").timed if case.id in EVERY}
     first, *rest = cases
@@ -428,6 +524,9 @@ def test_some_processes_load_the_library_and_begin_with_it(monkeypatch: pytest.M
 
         def __init__(self, number: int) -> None:
             self.number, self.board = number, board
+
+        def ready(self) -> None:
+            pass
 
         def check(self, case: Case) -> Any:
             if not by[self.number]:
