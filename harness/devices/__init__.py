@@ -126,7 +126,8 @@ class Gpu(TimingDevice, PairingDevice, Protocol):
         """Compiles; the errors by variant. ``step`` is called with the name of each variant, twice."""
 
     def draw(self, cases: Iterable[Case]) -> None:
-        """Makes ahead what cases are timed on, as far as the GPU does not notice."""
+        """Makes ahead what cases are timed on, and the code that `roofs` needs, as far as the GPU does not
+        notice."""
 
     def facts(self) -> dict[str, Any]:
         """What the worker knows of libraries, as ``machine_info`` tells it."""

@@ -140,11 +140,20 @@ def load(build: Build) -> Loaded:
     return Loaded(build)
 
 
+def _probe(arch: str, file: str, entry: str) -> Build:
+    text = Path(__file__).with_name(file).read_text(encoding="utf-8")
+    return Build(file.removesuffix(".cu"), "", text, entry, ("-std=c++17", "-O3"), arch, file)
+
+
 def load_probe(arch: str, file: str = "probe.cu", entry: str = "gate") -> Any:
     """The harness's own device code as a module: probe.cu, or another file beside it."""
-    source = Path(__file__).with_name(file)
-    text = source.read_text(encoding="utf-8")
-    build = Build(file.removesuffix(".cu"), "", text, entry, ("-std=c++17", "-O3"), arch, file)
     with warnings.catch_warnings():  # ptxas tells of each wgmma.fence that it adds
         warnings.simplefilter("ignore")
-        return _source_module(build)
+        return _source_module(_probe(arch, file, entry))
+
+
+def compile_probe(arch: str, file: str, entry: str) -> None:
+    """Into the cache, ahead of `load_probe`, which says what is wrong."""
+    with warnings.catch_warnings(), contextlib.suppress(DeviceError):
+        warnings.simplefilter("ignore")
+        compile_cached(_probe(arch, file, entry))

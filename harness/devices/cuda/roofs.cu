@@ -3,7 +3,7 @@
 // Each kernel does one thing, `rounds` times, with its operands as near as they can be. How much work that is, and
 // how each is launched, is in roofs.py. A result that never comes keeps the compiler from dropping the work.
 
-#include <cstdint>
+# include <cstdint>  // with a space: PyCUDA would run the preprocessor at each look-up
 
 // A round: 16 chains of 16 fused multiply-adds per thread, of registers alone.
 extern "C" __global__ void __launch_bounds__(256) fma_f32(int rounds, float x, float* sink)

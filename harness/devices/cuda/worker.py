@@ -9,6 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from multiprocessing.connection import Connection
@@ -25,7 +26,7 @@ from harness.devices.cuda.environment import Gpu
 from harness.devices.cuda.guards import EXACT, violations
 from harness.devices.cuda.library import Library
 from harness.devices.cuda.memory import ExactBuffers, GuardedArena, TimedData, TimedDataArena
-from harness.devices.cuda.modules import Loaded, compile_all, load, load_probe
+from harness.devices.cuda.modules import Loaded, compile_all, compile_probe, load, load_probe
 from harness.devices.cuda.pairing import time_pair
 from harness.devices.cuda.protocol import Build, Reply, Request, Work
 from harness.devices.cuda.timing import Rounds, Stopwatch
@@ -34,6 +35,8 @@ from harness.model import Array, DType
 from harness.timing.measurement import Measurement
 from harness.timing.plan import Plan
 from harness.timing.samples import PairedSamples
+
+_ROOFS = ("roofs.cu", "fma_f32")
 
 # Error codes for CUDA's errors; any of them may leave the context unusable.
 _CODES = (
@@ -89,10 +92,12 @@ class Worker:
         if request.what == "facts":
             return {"cublas": library.version()}
         if request.what == "roofs":
-            return roofs.measure(self._watch, load_probe(self._arch, "roofs.cu", "fma_f32"))
+            return roofs.measure(self._watch, load_probe(self._arch, *_ROOFS))
         if request.what == "draw":
-            for work in request.works:
-                self._data.draw(work)
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(compile_probe, self._arch, *_ROOFS)
+                for work in request.works:
+                    self._data.draw(work)
             return None
         if request.what == "pair":
             return self._pair(request)
