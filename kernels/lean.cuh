@@ -50,9 +50,11 @@ static_assert(THREADS % TILE_N == 0 || TILE_N % THREADS == 0, "TILE_N: a divisor
 #define A_STRIDE (TILE_M + 4)
 #define STAGE_FLOATS (TILE_K * (A_STRIDE + TILE_N))
 
-// Whether the rows of A that are multiplied first are loaded before B's columns. ptxas chooses other registers then, with
-// more or fewer operands of a product in one bank: 3 % faster for wide tiles, 8 % slower for others (measured).
-constexpr bool A_BEFORE_B = TILE_N > TILE_M && SLICES == 1;
+// ptxas chooses other registers with every change of the source, with more or fewer operands of a product in one bank. So
+// some things are done for wide tiles only, which they make faster and others slower (measured: docs/attempts.md).
+constexpr bool WIDE = TILE_N > TILE_M && SLICES == 1;
+// Whether the rows of A that are multiplied first are loaded before B's columns: 3 % faster, for others 8 % slower.
+constexpr bool A_BEFORE_B = WIDE;
 
 // Which part of C a thread computes.
 struct Place {
@@ -61,12 +63,15 @@ struct Place {
     int slice;                 // of the steps along K of each tile, which so many warps share
 };
 
+// Row and column of a lane's thread tile in the warp tile. Lanes 2i and 2i + 1 share a column, lanes i and i + 2
+// mostly a row: shared memory then serves a warp's float4s in two rounds instead of four.
+__device__ __forceinline__ int lane_row(int lane) { return lane / (2 * LANES_N) * 2 + lane % 2; }
+__device__ __forceinline__ int lane_col(int lane) { return lane / 2 % LANES_N; }
+
 __device__ __forceinline__ Place place_of(int thread, int block_row, int block_col)
 {
     const int warp = thread % SLICE_THREADS / 32, lane = thread % 32;
-    // Lanes 2i and 2i + 1 share a column, lanes i and i + 2 mostly a row: shared memory then serves a
-    // warp's float4s in two rounds instead of four.
-    const int lane_m = lane / (2 * LANES_N) * 2 + lane % 2, lane_n = lane / 2 % LANES_N;
+    const int lane_m = lane_row(lane), lane_n = lane_col(lane);
     return {block_row, block_col, warp / WARPS_N * WARP_TILE_M + lane_m * 4,
             warp % WARPS_N * WARP_TILE_N + lane_n * 4, SLICES == 1 ? 0 : thread / SLICE_THREADS};
 }
@@ -87,7 +92,8 @@ __device__ __forceinline__ int2 tile_at(int index, int M, int N)
 
 // Copies of one tile after another along K, all of them whole. Rows and columns past an edge are copied from
 // the last one, whose sums are not stored: no guard. VECTORS: rows of B are 16-byte aligned, N a multiple of 4.
-template <bool VECTORS>
+// WALKING: the pointers into B go on by a row with each copy; else the rows of a tile are at multiples of a step.
+template <bool VECTORS, bool WALKING>
 struct Copies {
     static constexpr int PIECES = A_ROWS + (VECTORS ? B_VECTORS : B_FLOATS);
     const float *a[A_ROWS], *b[VECTORS ? 1 : B_COLUMNS];
@@ -126,9 +132,12 @@ struct Copies {
         } else if (VECTORS) {
             cp_async_16_if(wanted, to + b_to + j * THREADS * 4, b[0] + j * b_step);
         } else {
-            cp_async_4_if(wanted, to + b_to + j * THREADS, b[j % B_COLUMNS] + j / B_COLUMNS * b_step);
+            const float*& column = b[j % B_COLUMNS];
+            cp_async_4_if(wanted, to + b_to + j * THREADS, WALKING ? column : column + j / B_COLUMNS * b_step);
+            // One instruction, and none that the compiler could gather into offsets that are kept in registers.
+            if (WALKING) asm volatile("mad.wide.s32 %0, %1, 4, %0;" : "+l"(column) : "r"((int)b_step));
         }
-        if (i + 1 < PIECES) return;
+        if (WALKING || i + 1 < PIECES) return;
 #pragma unroll
         for (int c = 0; c < (VECTORS ? 1 : B_COLUMNS); ++c)
             b[c] += b_tile;
@@ -182,13 +191,19 @@ __device__ __forceinline__ void multiply(float (&sum)[THREAD_TILE_M][THREAD_TILE
                                          const Place& at, const float* A, int lda, const float* B, int ldb, int M,
                                          int N, int K, int first, int last)
 {
+    constexpr bool EARLY = COPY_STEP < STEPS - 1;
+    const float *As, *Bs;
+    auto find_fragments = [&] {
+        As = tiles + at.slice * STEPS * A_STRIDE + at.row;
+        Bs = tiles + TILE_K * A_STRIDE + at.slice * STEPS * TILE_N + at.col;
+    };
+    if (EARLY) find_fragments();  // here or below: where ptxas makes the faster loop of it (measured)
     const int left = K - (K - 1) / TILE_K * TILE_K;  // in the first tile of all
     const int count = last - first;
     const bool partial = first == 0 && left < TILE_K;
     if (partial) copy_first(tiles, thread, at, A, lda, B, ldb, M, N, left);
-    Copies<VECTORS> copies(thread, at, A, lda, B, ldb, M, N,
-                           partial ? left : first == 0 ? 0 : left + (first - 1) * TILE_K);
-    constexpr bool EARLY = COPY_STEP < STEPS - 1;
+    Copies<VECTORS, EARLY && !VECTORS> copies(thread, at, A, lda, B, ldb, M, N,
+                                              partial ? left : first == 0 ? 0 : left + (first - 1) * TILE_K);
     constexpr int AHEAD = EARLY ? STAGES - 1 : STAGES;  // tiles on their way before the loop
 #pragma unroll
     for (int stage = 0; stage < AHEAD; ++stage) {
@@ -198,8 +213,7 @@ __device__ __forceinline__ void multiply(float (&sum)[THREAD_TILE_M][THREAD_TILE
     cp_async_wait<AHEAD - 1>();
     __syncthreads();
 
-    const float* const As = tiles + at.slice * STEPS * A_STRIDE + at.row;
-    const float* const Bs = tiles + TILE_K * A_STRIDE + at.slice * STEPS * TILE_N + at.col;
+    if (!EARLY) find_fragments();
     int read = 0, free = (STAGES - 1) * STAGE_FLOATS;  // the tile to multiply, and one that all have read
     float a[2][THREAD_TILE_M], b[2][THREAD_TILE_N];
     // One sum, grouped in the way in which ptxas chooses the faster registers for each loop (measured).
@@ -325,5 +339,50 @@ __device__ __forceinline__ void store(const float (&sum)[THREAD_TILE_M][THREAD_T
             const int col = at.block_col + at.col + n * LANES_N;
             store4(C + (size_t)row * ldc + col, N - col, aligned, alpha, &sum[m][n], beta);
         }
+    }
+}
+
+// How store_by_rows has a row of a warp tile in shared memory (lanes of different rows write to different banks), what a
+// warp needs there, and whether it can.
+constexpr int ROW_STRIDE = WARP_TILE_N + 16;
+constexpr int WARP_ROWS = 2 * LANES_M * ROW_STRIDE;
+constexpr bool STORES_BY_ROWS =
+    WIDE && WARP_TILE_N % 32 == 0 && THREADS / 32 * WARP_ROWS <= STAGES * STAGE_FLOATS;
+
+// store() where rows of C are not aligned, for one slice: each warp takes two rows of all its threads at a time through
+// shared memory, so that neighbouring lanes store neighbouring elements.
+__device__ __forceinline__ void store_by_rows(const float (&sum)[THREAD_TILE_M][THREAD_TILE_N], float* shared,
+                                              int thread, const Place& at, int M, int N, float alpha, float beta,
+                                              float* C, int ldc)
+{
+    const int lane = thread % 32, warp = thread / 32;
+    const int row0 = warp / WARPS_N * WARP_TILE_M, col0 = warp % WARPS_N * WARP_TILE_N;
+    float* const own = shared + warp * WARP_ROWS;
+    float* const to = own + lane_row(lane) * ROW_STRIDE + lane_col(lane) * 4;
+    __syncthreads();  // no thread still multiplies: the rows are written over tiles
+#pragma unroll
+    for (int m = 0; m < THREAD_TILE_M; m += 2) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+#pragma unroll
+            for (int n = 0; n < THREAD_TILE_N; n += 4)
+                *reinterpret_cast<float4*>(&to[i * LANES_M * ROW_STRIDE + n * LANES_N]) =
+                    make_float4(sum[m + i][n], sum[m + i][n + 1], sum[m + i][n + 2], sum[m + i][n + 3]);
+        __syncwarp();  // the sums of all lanes are there
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+#pragma unroll
+            for (int r = 0; r < LANES_M; ++r)
+#pragma unroll
+                for (int n = 0; n < WARP_TILE_N; n += 32) {
+                    const int row = at.block_row + row0 + m / 4 * 4 * LANES_M + m % 4 + i + r * 4;
+                    const int col = at.block_col + col0 + n + lane;
+                    float v = __fmul_rn(alpha, own[(i * LANES_M + r) * ROW_STRIDE + n + lane]);
+                    if (row >= M || col >= N) continue;
+                    float* const c = C + (size_t)row * ldc + col;
+                    if (beta != 0.0f) v = fmaf(beta, *c, v);
+                    *c = v;
+                }
+        __syncwarp();  // no lane still reads what the next rows are written over
     }
 }

@@ -9,7 +9,8 @@
 //             of the groups: one block alone would read all slabs. The order of the sums is fixed: the same bits
 //             whoever comes last.
 // Edges       A few rows or columns more than whole tiles would cost as much as whole tiles. They are no tiles:
-//             all blocks share what they need of A and B (strips.cuh).
+//             all blocks share what they need of A and B (strips.cuh). Rows of C that are not aligned go through
+//             shared memory, so that stores of a warp are neighbours.
 // The limit   The FP32 units, and the power that they take.
 // WORKSPACE   Counters first, zero at every launch and reset for the next: one per tile, two per block for the
 //             groups that it begins; then two slabs per block, of arbitrary contents.
@@ -30,7 +31,7 @@ static_assert(BLOCKS >= 1 && GROUP >= 2, "BLOCKS: 1 or more; GROUP: 2 or more");
 constexpr int SLABS_AT_ONCE = SLAB / THREADS > 32 ? 1 : 4;  // that are loaded before the first is added
 
 // ptxas makes a faster loop of early copies: 4 % with wide tiles (measured: docs/attempts.md).
-constexpr int COPY_STEP = TILE_N > TILE_M && SLICES == 1 ? 2 : STEPS - 1;
+constexpr int COPY_STEP = WIDE ? 2 : STEPS - 1;
 
 typedef float Sums[THREAD_TILE_M][THREAD_TILE_N];
 
@@ -89,7 +90,7 @@ gemm_stream_k(int M, int N, int K, float alpha, const float* __restrict__ A, int
     const int thread = threadIdx.x, block = blockIdx.x, blocks = gridDim.x;
     const int low = strip_of(M, TILE_M), right = strip_of(N, TILE_N);
     if (low > 0 || right > 0)
-        strips<THREADS>(low, right, tiles, thread, M, N, K, alpha, A, lda, B, ldb, beta, C, ldc);
+        strips<THREADS, WIDE>(low, right, tiles, thread, M, N, K, alpha, A, lda, B, ldb, beta, C, ldc);
     M -= low, N -= right;  // the rest is for tiles
 
     const bool vectors = rows_aligned(B, ldb) && N % 4 == 0;
@@ -154,7 +155,10 @@ gemm_stream_k(int M, int N, int K, float alpha, const float* __restrict__ A, int
                     add_slab(slab_of(i * GROUP), sum, at.slice);
             }
         }
-        store(sum, at, M, N, alpha, beta, C, ldc);
+        if (STORES_BY_ROWS && !rows_aligned(C, ldc))
+            store_by_rows(sum, tiles, thread, at, M, N, alpha, beta, C, ldc);
+        else
+            store(sum, at, M, N, alpha, beta, C, ldc);
         __syncthreads();  // no thread still reads shared memory when the next tile is copied there
     }
 }

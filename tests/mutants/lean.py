@@ -16,6 +16,10 @@ SHARED = (Problem(37, 61, 1190, alpha=2, beta=1), Problem(37, 29, 1190))
 STRIPS = (
     Problem(67, 66, 270, alpha=2, beta=1),
 )  # three rows and two columns more than whole tiles of 32 × 64
+# Two rows and two columns more than whole tiles of 128 × 256, and K with a rest: lines of 32.
+THIN = (Problem(130, 258, 75, alpha=2, beta=1),)
+# Rows of B and C. So short a K that one block computes a tile, with no barrier of the sharing.
+UNALIGNED = (Problem(66, 70, 29, alpha=2, beta=1, ldb=71, ldc=71),)
 ARRIVES = "the others have mostly written long before"
 
 LOOPS = (
@@ -315,10 +319,149 @@ EDGES = (
         "strip_of_one_warp",
         "stream_k",
         "reduction before all partial sums",
-        (("w < THREADS_OF_ALL / 32; ++w", "w < THREADS_OF_ALL / 64; ++w"),),
+        (
+            (
+                "w < THREADS_OF_ALL / 32; ++w)\n                total += shared[w * 64 + i];",
+                "w < THREADS_OF_ALL / 64; ++w)\n                total += shared[w * 64 + i];",
+            ),
+        ),
         "half of the warps' sums are left out",
         config=SMALL_STREAM,
         problems=STRIPS,
+    ),
+)
+
+LINES = (
+    Mutant(
+        "line_of_the_row_above",
+        "stream_k",
+        "N, K or ld mixed up",
+        (
+            (
+                "A + (size_t)row0 * lda;\n            const float* const b = B + min(",
+                "A + (size_t)high * lda;\n            const float* const b = B + min(",
+            ),
+        ),
+        "each line of the lower strip is of its first row of A",
+        problems=THIN,
+    ),
+    Mutant(
+        "line_of_the_first_column",
+        "stream_k",
+        "tail dropped",
+        (
+            (
+                "N - right + (index - lower) / down;\n        float sum[32]",
+                "N - right;\n        float sum[32]",
+            ),
+        ),
+        "the second column of a right strip is the first again",
+        problems=THIN,
+    ),
+    Mutant(
+        "line_too_short",
+        "stream_k",
+        "tail dropped",
+        (("across = (N - 1) / 32 + 1,", "across = N / 32,"),),
+        "the last columns of the lower strip are left out",
+        problems=THIN,
+    ),
+    Mutant(
+        "line_without_the_rest_of_k",
+        "stream_k",
+        "K tail lost",
+        (("                if (k0 + i < K) sum[i]", "                if (k0 + i + 1 < K) sum[i]"),),
+        "the last step of the lines of a lower strip is left out",
+        problems=THIN,
+    ),
+    Mutant(
+        "line_past_the_last_row",
+        "stream_k",
+        "load guard dropped",
+        (("a[(size_t)min(i, M - 1 - row0) * lda + k]", "a[(size_t)i * lda + k]"),),
+        "rows of A past the last are read for a right strip",
+        by_luck="what is read is not stored",
+        problems=(Problem(40, 257, 9),),
+    ),
+    Mutant(
+        "line_of_one_warp",
+        "stream_k",
+        "reduction before all partial sums",
+        (("        __syncthreads();  // the sums of a line of all warps are there\n", ""),),
+        "the sums of other warps are added before they are there",
+        by_luck=IN_STEP,
+        problems=THIN,
+    ),
+    Mutant(
+        "line_sums_of_the_same_half",
+        "stream_k",
+        "wrong lane of an accumulator",
+        (("upper ? sum[i] : sum[i + half], half);", "upper ? sum[i + half] : sum[i], half);"),),
+        "a lane is given the half that it does not keep",
+        problems=THIN,
+    ),
+)
+
+ROWS = (
+    Mutant(
+        "rows_over_the_tiles",
+        "stream_k",
+        "barrier dropped",
+        (("    __syncthreads();  // no thread still multiplies: the rows", "    // the rows"),),
+        "rows of C are written where another warp still reads a tile",
+        by_luck=IN_STEP,
+        problems=UNALIGNED,
+    ),
+    Mutant(
+        "rows_of_the_other_lanes",
+        "stream_k",
+        "wrong lane of an accumulator",
+        (("own[(i * LANES_M + r) * ROW_STRIDE", "own[(r * 2 + i) * ROW_STRIDE"),),
+        "rows of C are taken from shared memory in another order than they were put there",
+        problems=UNALIGNED,
+    ),
+    Mutant(
+        "rows_without_the_last_column",
+        "stream_k",
+        "tail dropped",
+        (
+            (
+                "if (row >= M || col >= N) continue;\n                    float* const c",
+                "if (row >= M || col + 1 >= N) continue;\n                    float* const c",
+            ),
+        ),
+        "the last column is not stored",
+        problems=UNALIGNED,
+    ),
+    Mutant(
+        "rows_written_over",
+        "stream_k",
+        "__syncwarp dropped",
+        (("        __syncwarp();  // no lane still reads what", "        // what"),),
+        "the next rows of C come where lanes may still read the last",
+        by_luck=IN_STEP,
+        problems=UNALIGNED,
+    ),
+    Mutant(
+        "rows_on_those_of_another_warp",
+        "stream_k",
+        "smem too small",
+        (
+            (
+                "float* const own = shared + warp * WARP_ROWS;",
+                "float* const own = shared + warp * (WARP_ROWS / 2);",
+            ),
+        ),
+        "the rows of one warp lie on those of the next",
+        problems=UNALIGNED,
+    ),
+    Mutant(
+        "column_walks_twice",
+        "stream_k",
+        "N, K or ld mixed up",
+        (("if (WALKING || i + 1 < PIECES) return;", "if (i + 1 < PIECES) return;"),),
+        "pointers that have gone on by a tile's rows go on by a tile",
+        problems=UNALIGNED,
     ),
 )
 
@@ -391,4 +534,4 @@ VECTORS = (
     ),
 )
 
-MUTANTS = (*LOOPS, *SHARES, *EDGES, *VECTORS)
+MUTANTS = (*LOOPS, *SHARES, *EDGES, *LINES, *ROWS, *VECTORS)
