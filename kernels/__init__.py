@@ -731,6 +731,12 @@ SUITES = (
         timed_batched=(*TIMED_BATCHED, *TIMED_GIBIBYTE),
         timed_batched_others=(*FULL.timed_batched_others, *TIMED_GIBIBYTE),
         timed_at=_timed_at(),
+        verified_too={
+            # Two rows and columns more than its wide tiles: strips by lines; and no row of B or C aligned.
+            "stream_k": (Problem(130, 258, 45, alpha=-1, beta=3, lda=47, ldb=259, ldc=261),),
+            # A tile that is whole along M and K, not along N, and no wider than K is long.
+            "mma_sync": (Problem(64, 40, 64),),
+        },
     ),
     ADVICE,
 )

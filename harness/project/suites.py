@@ -119,7 +119,8 @@ class Suite:
     ``timed``; in the kernel's first dtype, for advice is about shapes.
 
     ``timed_at`` are the problems of variants that are for a few shapes, timed on those alone; by the
-    variant's name, as in the ids of cases.
+    variant's name, as in the ids of cases. ``verified_too`` are problems by a kernel's name that show what
+    only that kernel does.
     """
 
     name: str
@@ -135,6 +136,7 @@ class Suite:
     verified_integer: tuple[Problem, ...] = VERIFIED_INTEGER
     advised: bool = False
     timed_at: Mapping[str, tuple[Problem, ...]] = field(default_factory=dict)
+    verified_too: Mapping[str, tuple[Problem, ...]] = field(default_factory=dict)
 
     def configs_of(self, kernel: Kernel) -> tuple[Config, ...]:
         """The configs of a kernel that the suite runs, legal or not."""
@@ -150,7 +152,8 @@ class Suite:
     def verified_of(self, kernel: Kernel, dtype: DType) -> tuple[Problem, ...]:
         """The problems to verify a kernel on, before they are adapted to it."""
         batched = self.verified_batched if kernel.operation.batched else ()
-        return (*self.verified, *batched, *(self.verified_integer if dtype.integer else ()))
+        own = self.verified_too.get(kernel.name, ())
+        return (*self.verified, *own, *batched, *(self.verified_integer if dtype.integer else ()))
 
     def timed_of(self, kernel: Kernel, config: Config, dtype: DType) -> tuple[Problem, ...]:
         """The problems to time a variant on, before they are adapted to it; a choice, on all."""

@@ -32,15 +32,10 @@ EQUIVALENT: Mapping[str, str] = {
     "tf32x3-way_out_dropped-1": "only sums that are NaN are added up again, and there is none",
 }
 
-_LINES = "one or two columns more than tiles of 256: tests/outputs.json and the mutants by hand have such a C"
-
 # Wrong, and no problem of the suite shows it: what it would take.
 SURVIVORS: Mapping[str, str] = {
     "split_k-index_in_32_bits-1": "a workspace of 8 GiB, of a C with 23 000 rows and columns",
     "batched_vectors-index_in_32_bits-1": "a whole tile of 64 with rows of B far apart",
-    "mma_sync-size_exchanged-1": "a tile that is whole along M and K, not along N, and no wider than K",
     "stream_k-barrier_commit_or_wait_dropped-1": "a fence on the reading side, which is not asked for",
-    "stream_k-size_exchanged-1": _LINES,
-    "stream_k-scale_wrong-1": _LINES,
     "stream_k-index_in_32_bits-1": "two columns more than tiles of 256, and rows of A far apart",
 }
