@@ -673,6 +673,10 @@ TIMED_FEW = {
         for name in ("register", "double_buffered", "async_copy")
     },
     "wmma": Timed((*_FEW, _SKINNY), (_SQUARE,)),
+    **{
+        name: Timed((*_FEW, Problem(8192, 8192, 8192), _SKINNY), (_SMALL, _SQUARE))
+        for name in ("mma_sync", "mma_tma")
+    },
     # Its configs differ by the tile alone, which matrices of 32 fill or do not.
     "batched_small": Timed((*TIMED_BATCHED, *TIMED_GIBIBYTE), TIMED_BATCHED[2:4]),
     # The tile of the default config is that of matrices of 8, which the others do not fill.
