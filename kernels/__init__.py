@@ -212,6 +212,26 @@ def _swizzled_boxes(config: Config, dtype: DType) -> dict[str, TensorMap]:
     }
 
 
+def _groups(config: Config, dtype: DType) -> BlockShape:
+    """The same boxes for GROUPS warpgroups that multiply and one of which a warp copies; for each warp that
+    multiplies 16 rows of 32 sums, padded by 8. BLOCKS blocks share the tiles."""
+    m, n, warps = config["TILE_M"], config["TILE_N"], config["GROUPS"] * 4
+    return BlockShape(
+        threads=(32 * (warps + 4), 1),
+        tile=(m, n),
+        shared_bytes=(128 * (m + n) + 16) * config["STAGES"] + warps * 16 * (32 + 8) * 4,
+        dynamic=True,
+        vectors=(("As", 64, 8), ("Bs", 64, 8)),
+        split=config["BLOCKS"],
+    )
+
+
+def _blocks_at_most(shape: BlockShape, problem: Problem) -> tuple[int, int, int]:
+    """BLOCKS, or one per tile where that is fewer."""
+    rows, columns = shape.tile
+    return min(shape.split, -(-problem.m // rows) * -(-problem.n // columns)), 1, 1
+
+
 def _small_matrices(config: Config, dtype: DType) -> BlockShape:
     """MATRICES matrices per block, one element of C per thread; a tile of A and of B for each matrix."""
     tile, matrices = config["TILE"], config["MATRICES"]
@@ -318,6 +338,10 @@ def _boxed(tile: tuple[int, int], warp: tuple[int, int], stages: int) -> Config:
     return Config(TILE_M=tile[0], TILE_N=tile[1], WARP_TILE_M=warp[0], WARP_TILE_N=warp[1], STAGES=stages)
 
 
+def _grouped(tile: tuple[int, int], groups: int, stages: int, blocks: int = 132) -> Config:
+    return Config(TILE_M=tile[0], TILE_N=tile[1], GROUPS=groups, STAGES=stages, BLOCKS=blocks)
+
+
 # Measured best at the shapes of _AT, on an H200.
 SPLIT_TALL = Config(TILE_M=128, TILE_N=64, TILE_K=16, THREAD_TILE_M=8, THREAD_TILE_N=4, SPLIT=8)
 SPLIT_FLAT = Config(TILE_M=16, TILE_N=64, TILE_K=16, THREAD_TILE_M=4, THREAD_TILE_N=4, SPLIT=8)
@@ -333,6 +357,10 @@ MMA_SMALL = _mma((64, 64, 32), (32, 32), stages=3)
 MMA_WIDE = _mma((128, 256, 32), (64, 64), stages=4)
 TMA_WIDE = _boxed((128, 256), (64, 64), stages=4)
 TMA_SMALL = _boxed((128, 64), (32, 32), stages=4)
+WGMMA_WIDE = _grouped((128, 256), groups=2, stages=4)
+WGMMA_MIDDLE = _grouped((128, 128), groups=2, stages=6)
+WGMMA_SMALL = _grouped((128, 64), groups=2, stages=8)
+WGMMA_FEW = _grouped((128, 64), groups=1, stages=3, blocks=2)
 X3_WIDE = Config(**_mma((128, 128, 32), (64, 32), stages=4), PROMOTE=8)
 
 LADDER: tuple[Kernel, ...] = (
@@ -634,6 +662,29 @@ LADDER: tuple[Kernel, ...] = (
         duty=TENSOR_DUTY,
     ),
     Kernel(
+        name="wgmma",
+        idea="warpgroups that multiply from shared memory, a warp that only copies, several tiles per block",
+        source=Path("s20_wgmma.cu"),
+        entry="gemm_wgmma",
+        parameters="const CUtensorMap mapA, const CUtensorMap mapB, int M, int N, int K, float alpha, "
+        "float beta, float* C, int ldc",
+        dtypes=(F16, BF16),
+        configs=(
+            WGMMA_WIDE,
+            WGMMA_MIDDLE,
+            WGMMA_SMALL,
+            WGMMA_FEW,  # several tiles per block on small problems, too
+        ),
+        shape=_groups,
+        space=spaces.WGMMA,
+        grid=_blocks_at_most,
+        takes=Takes(multiples={"lda": 8, "ldb": 8}, at_least={"m": 1, "n": 1, "k": 1}),
+        maps=_swizzled_boxes,
+        min_capability=(9, 0),
+        max_capability=(9, 0),
+        duty=TENSOR_DUTY,
+    ),
+    Kernel(
         name="select",
         idea="for each problem the stage and config that were measured fastest near it",
         source=None,
@@ -717,6 +768,12 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wmma", BF16, WMMA, _square(1024, 4096)),
     *(("mma_tma", dtype, TMA_SMALL, _square(512, 1024)) for dtype in (F16, TF32)),
     ("mma_tma", BF16, TMA_SMALL, _square(1024)),
+    ("wgmma", BF16, WGMMA_WIDE, _square(1024, 2048, 4096, 8192)),
+    *(("wgmma", dtype, WGMMA_MIDDLE, _square(2048)) for dtype in (F16, BF16)),
+    ("wgmma", F16, WGMMA_SMALL, _square(512, 1024)),
+    ("wgmma", BF16, WGMMA_SMALL, _square(1024)),
+    ("wgmma", F16, WGMMA_FEW, _square(512)),
+    ("wgmma", BF16, WGMMA_FEW, _square(1024)),
 )
 
 

@@ -211,6 +211,23 @@ MMA_TMA = Space(
     defaults={"BAND_ROWS": 8},
 )
 
+# As many blocks as an H100 or H200 has SMs, and two per SM.
+WGMMA = Space(
+    axes={
+        "TILE_M": (64, 128, 256),
+        "TILE_N": (64, 128, 256),
+        "GROUPS": (1, 2),
+        "STAGES": (3, 4, 5, 6, 8),
+        "BLOCKS": (132, 264),
+        "BAND_ROWS": (4, 8, 16),
+    },
+    rules=(
+        Rule("a group lacks 64 rows of the tile", lambda v: v["TILE_M"] % (64 * v["GROUPS"]) == 0),
+        Rule("more than 128 sums per thread", lambda v: v["TILE_M"] * v["TILE_N"] <= 128 * 128 * v["GROUPS"]),
+    ),
+    defaults={"BAND_ROWS": 8},
+)
+
 TF32X3 = Space(
     axes={
         **_MMA_TILES,

@@ -352,9 +352,12 @@ def hidden(problems: Iterable[Problem], tile: Tile) -> list[Duty]:
 
 def verified() -> dict[Tile, dict[Problem, float]]:
     """For each tile of the ladder the problems that its kernel is verified on without a GPU, with the
-    multiply-adds of whole tiles, roughly what a problem costs."""
+    multiply-adds of whole tiles, roughly what a problem costs. Where boxes of tensor maps are copied, the
+    hardware guards the loads, and no rows but aligned ones are taken."""
     found: dict[Tile, dict[Problem, float]] = {}
     for case in select(PROJECT, Choice(), (9, 0), emulated=True).verify:
+        if case.kernel.maps:
+            continue
         tile = tile_of(case)
         found.setdefault(tile, {})[case.problem] = cost(case.problem, tile)
     return found

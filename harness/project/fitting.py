@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from harness.model import Case, Config, DType, Kernel, Problem
@@ -84,6 +85,16 @@ def _near(kernel: Kernel, config: Config, problem: Problem) -> tuple[Problem, bo
     except ValueError:
         return problem, False
     return found, not kernel.refusals(config, found) and kernel.operation.flop(found) <= MOST_FLOP
+
+
+def with_rows_as_taken(kernel: Kernel, config: Config, problem: Problem) -> Problem:
+    """The problem, with leading dimensions and starts rounded up where the kernel refuses them alone."""
+    if not kernel.refusals(config, problem):
+        return problem
+    found, usable = _near(kernel, config, problem)
+    sizes, rows = attrgetter("m", "n", "k", "batch"), attrgetter("lda", "ldb", "ldc")
+    up = all(there >= here for there, here in zip(rows(found), rows(problem), strict=True))
+    return found if usable and up and sizes(found) == sizes(problem) else problem
 
 
 def exactly(kernel: Kernel, config: Config, dtype: DType, problems: Sequence[Problem]) -> Iterator[Fitted]:

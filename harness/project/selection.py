@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from harness.model import Case, Config, DType, Kernel, Problem, find_problem, variant_name
 from harness.model.legality import GpuLimits, legal_variants, refusals
-from harness.project.fitting import Fitted, choosable, exactly
+from harness.project.fitting import Fitted, choosable, exactly, with_rows_as_taken
 from harness.project.loader import Project
 from harness.project.names import find_config, find_kernel, find_suite, near_text, nothing_fits, unknown
 from harness.project.suites import SPARSE, SPARSE_BATCHED, SPARSE_DEEP, Suite, first_of_each_tile
@@ -193,7 +193,14 @@ def _far_apart(found: Sequence[Fitted]) -> list[Fitted]:
         variants.setdefault(case.kernel, []).append((case.config, case.dtype))
     first = {kernel: first_of_each_tile(kernel, of) for kernel, of in variants.items()}
     few = [each for each in found if (each.case.config, each.case.dtype) in first[each.case.kernel]]
-    return [each for each in _on(few, [SPARSE, SPARSE_BATCHED, SPARSE_DEEP]) if each.runs]
+    cases = {each.case.variant: each.case for each in few}.values()
+    return [
+        each
+        for problem in (SPARSE, SPARSE_BATCHED, SPARSE_DEEP)
+        for c in cases
+        for each in exactly(c.kernel, c.config, c.dtype, [with_rows_as_taken(c.kernel, c.config, problem)])
+        if each.runs
+    ]
 
 
 def _on(found: Iterable[Fitted], problems: Sequence[Problem]) -> list[Fitted]:

@@ -30,6 +30,7 @@ from harness.devices.emulated.device import EmulatedDevice
 from harness.model import Case, Config, DType, Kernel, Problem
 from harness.model.legality import GpuLimits, legal_variants
 from harness.oracle import verify
+from harness.project.fitting import with_rows_as_taken
 from harness.project.suites import SPARSE, SPARSE_BATCHED
 from tests.ladder import PROJECT
 from tests.mutants.equivalent import EQUIVALENT, SURVIVORS
@@ -72,7 +73,8 @@ def problems(kernel: Kernel, config: Config, dtype: DType) -> tuple[Problem, ...
         for fitted in PROJECT.suites["full"].verify([kernel], LIMITS, emulated=True)
         if fitted.runs and (fitted.case.config, fitted.case.dtype) == (config, dtype)
     ]
-    found += [p for p in (SPARSE, SPARSE_BATCHED) if not kernel.refusals(config, p)]
+    far = (with_rows_as_taken(kernel, config, p) for p in (SPARSE, SPARSE_BATCHED))
+    found += [p for p in far if not kernel.refusals(config, p)]
     return tuple(sorted(found, key=lambda p: p.m * p.n * p.k * p.batch))
 
 

@@ -12,7 +12,7 @@ from harness.model import F32, GEMM_BATCHED, S8, BlockShape, Case, Config, Kerne
 from harness.project.fitting import MOST_FLOP
 from harness.project.loader import Project
 from harness.project.selection import Choice, Selection, fitting, listing, select
-from harness.project.suites import VERIFIED
+from harness.project.suites import SPARSE, VERIFIED
 
 H200 = (9, 0)
 TIGHT = "float *C, float *A, float *B, int wA=K, int wB=N"
@@ -64,6 +64,18 @@ def test_multiples_of_a_tile_are_verified_near_what_they_refuse(emulated: bool) 
     assert any(not problem.tight for problem in problems)
     assert len({(p.m, p.n, p.k) for p in problems}) > 8, "on more than one shape"
     assert all(problem.flops <= MOST_FLOP for problem in problems)
+
+
+def test_rows_far_apart_are_so_where_a_kernel_takes_them() -> None:
+    """Indices of more than 32 bits are looked for in every kernel whose rows can be that far apart."""
+    aligned = replace(PLAIN, name="aligned", takes=Takes(multiples={"lda": 8, "ldb": 8}))
+
+    def far(kernel: Kernel) -> list[str]:
+        return [p.id for c in chosen(kernel, emulated=True).verify if (p := c.problem).lda > 2**24]
+
+    assert far(PLAIN) == [SPARSE.id]
+    assert far(aligned) == ["261x6x41-beta1-ld1073741832.1073741832.1073741836"]
+    assert far(TILED) == far(NARROW) == []
 
 
 def test_what_is_refused_is_listed_with_reasons_and_what_runs_in_its_place() -> None:

@@ -1,0 +1,131 @@
+"""Mistakes in a kernel of wgmma: descriptors, groups of products, stages, several tiles per block."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from harness.model import Problem
+from tests.mutants.mutant import Mutant
+from tests.mutants.order import EARLY, IN_LOCKSTEP, IN_STEP
+
+# Three tiles for each of two blocks, edges, and along K more than twice the stages and a part of one.
+SEVERAL = (Problem(140, 130, 500, alpha=2, beta=1),)
+DEEP = (Problem(66, 70, 500),)
+
+_Few = partial(Mutant, kernel="wgmma", config="tile128x64-groups1-stages3-blocks2", problems=SEVERAL)
+_Wide = partial(Mutant, kernel="wgmma", problems=DEEP)
+
+_DESCRIPTOR = "descriptor of a matrix"
+_GROUP = "group of products"
+_TILES = "several tiles per block"
+MUTANTS = (
+    _Wide(
+        name="panels_one_after_another",
+        kind=_DESCRIPTOR,
+        edits=(("step * 16 * 128, PANEL_BYTES, 1024)", "step * 16 * 128, 1024, 1024)"),),
+        about="the second panel of B is looked for in the first",
+    ),
+    _Few(
+        name="eight_rows_too_near",
+        kind=_DESCRIPTOR,
+        edits=(("step * 32, 0, 1024)", "step * 32, 0, 512)"),),
+        about="rows 8 to 15 of A are those from 4 on",
+    ),
+    _Few(
+        name="step_of_b_as_of_a",
+        kind=_DESCRIPTOR,
+        edits=(("described(b + step * 16 * 128", "described(b + step * 32"),),
+        about="along K, B is walked as if it were not turned",
+    ),
+    _Few(
+        name="b_not_turned",
+        kind=_DESCRIPTOR,
+        edits=(("p, 1, 1, 0, 1; }", "p, 1, 1, 0, 0; }"),),
+        about="rows of B are taken for columns",
+    ),
+    _Wide(
+        name="parts_of_the_first_group",
+        kind=_DESCRIPTOR,
+        edits=(("+ group * PARTS * 64 * 128;", "+ 0 * PARTS * 64 * 128;"),),
+        about="both groups multiply the same rows",
+        problems=(Problem(130, 10, 70),),
+    ),
+    _Few(
+        name="released_while_multiplied",
+        kind=_GROUP,
+        edits=(("if (k > 0) release(before);", "release(turn.stage);"), ("        release(before);\n", "")),
+        about="a stage is filled again while products read it",
+        by_luck=EARLY,
+    ),
+    _Few(
+        name="two_groups_under_way",
+        kind=_GROUP,
+        edits=(("wait_for_products<1>();", "wait_for_products<2>();"),),
+        about="a stage is released one group of products too early",
+        by_luck=EARLY,
+    ),
+    _Few(
+        name="sums_not_waited_for",
+        kind=_GROUP,
+        edits=(("        wait_for_products<0>();\n", "        wait_for_products<1>();\n"),),
+        about="sums are stored while the last products are under way",
+        by_luck="ptxas waits where registers are read",
+    ),
+    _Few(
+        name="products_not_begun",
+        kind=_GROUP,
+        edits=(("            products_begin();\n", ""),),
+        about="no wgmma.fence after the registers were read",
+        by_luck="ptxas puts one there",
+    ),
+    _Few(
+        name="products_not_ended",
+        kind=_GROUP,
+        edits=(("            products_end();\n", ""),),
+        about="products of no group, for which nothing waits",
+        by_luck="ptxas waits where registers are read",
+    ),
+    _Wide(
+        name="empty_for_one_group",
+        kind="arrivals of an mbarrier",
+        edits=(("set_up(empty + i * 8, GROUPS);", "set_up(empty + i * 8, 1);"),),
+        about="a stage is filled again when one of two groups has read it",
+        by_luck=IN_STEP,
+    ),
+    _Few(
+        name="awaited_by_one_warp",
+        kind="phase of an mbarrier",
+        edits=(
+            (
+                "            wait(full + turn.stage * 8, turn.parity);",
+                "            if (warp == 0) wait(full + turn.stage * 8, turn.parity);",
+            ),
+        ),
+        about="three warps of a group multiply what may not have come",
+        by_luck=EARLY,
+    ),
+    _Few(
+        name="phases_from_the_start_in_every_tile",
+        kind=_TILES,
+        edits=(
+            (
+                "        int before = 0;  // the stage",
+                "        turn = {0, 0};\n        int before = 0;  // the stage",
+            ),
+        ),
+        about="in its second tile, a block looks for the first stage again",
+    ),
+    _Few(
+        name="sums_of_the_tile_before",
+        kind=_TILES,
+        edits=(("1024), k > 0 || step > 0);", "1024), true);"),),
+        about="the first products add to what the registers held",
+    ),
+    _Few(
+        name="columns_not_stored_yet",
+        kind="__syncwarp dropped",
+        edits=(("        __syncwarp();  // the next columns overwrite these\n", ""),),
+        about="sums overwrite those that other lanes have not stored",
+        by_luck=IN_LOCKSTEP,
+    ),
+)
