@@ -19,6 +19,7 @@ from harness.compiler.static.files import StoreError
 from harness.counters import stored as store
 from harness.counters.check import CounterCheck, CounterEntry, entries
 from harness.counters.stored import compare
+from harness.model import Problem
 from harness.project.table import Table
 from tests.ladder import LADDER, PROJECT
 from tests.mutants import Edits, Mutant, build

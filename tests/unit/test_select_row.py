@@ -54,7 +54,10 @@ class Replay(ReplayDevice):
 def test_it_is_timed_at_every_problem_that_a_kernel_takes() -> None:
     own = [c for c in select(PROJECT, Choice(), H200).timed if c.kernel.compiled]
     wanted = {(c.problem, c.dtype) for c in own if c.kernel.operation.plain_product}
-    assert {(c.problem, c.dtype) for c in ROWS.timed} == wanted
+    timed = {(c.problem, c.dtype) for c in ROWS.timed}
+    assert timed >= wanted
+    # stages that others outdo are timed at fewer, and may still be the one that takes a problem
+    assert {problem for problem, _ in timed - wanted} <= set(PROJECT.suites["full"].timed)
     assert {c.id for c in ROWS.timed} >= {"select-f32-4096x64x4096", "select-f32-8x8x8-batch65535"}
     refused = {each.refusal for each in ROWS.refused}
     assert "select-f16 8x8x8-batch65535: no kernel accepts it" in refused
