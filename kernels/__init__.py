@@ -226,6 +226,19 @@ def _groups(config: Config, dtype: DType) -> BlockShape:
     )
 
 
+def _transposed(config: Config, dtype: DType) -> BlockShape:
+    """The same boxes; a warpgroup for each 64 columns of B, and one of which a warp copies."""
+    m, n = config["TILE_M"], config["TILE_N"]
+    return BlockShape(
+        threads=(2 * n + 128, 1),
+        tile=(m, n),
+        shared_bytes=(128 * (m + n) + 16) * config["STAGES"],
+        dynamic=True,
+        vectors=(("As", 32, 4), ("Bs", 32, 4)),
+        split=config["BLOCKS"],
+    )
+
+
 def _blocks_at_most(shape: BlockShape, problem: Problem) -> tuple[int, int, int]:
     """BLOCKS, or one per tile where that is fewer."""
     rows, columns = shape.tile
@@ -361,6 +374,9 @@ WGMMA_WIDE = _grouped((128, 256), groups=2, stages=4)
 WGMMA_MIDDLE = _grouped((128, 128), groups=2, stages=6)
 WGMMA_SMALL = _grouped((128, 64), groups=2, stages=8)
 WGMMA_FEW = _grouped((128, 64), groups=1, stages=3, blocks=2)
+WGMMA_TF32 = Config(TILE_M=256, TILE_N=128, STAGES=4, BLOCKS=132)
+WGMMA_TF32_SMALL = Config(TILE_M=64, TILE_N=64, STAGES=6, BLOCKS=264)
+WGMMA_TF32_FEW = Config(TILE_M=64, TILE_N=64, STAGES=3, BLOCKS=2)
 X3_WIDE = Config(**_mma((128, 128, 32), (64, 32), stages=4), PROMOTE=8)
 
 LADDER: tuple[Kernel, ...] = (
@@ -685,6 +701,28 @@ LADDER: tuple[Kernel, ...] = (
         duty=TENSOR_DUTY,
     ),
     Kernel(
+        name="wgmma_tf32",
+        idea="warpgroups in TF32: the transposed product, columns of B from registers",
+        source=Path("s21_wgmma_tf32.cu"),
+        entry="gemm_wgmma_tf32",
+        parameters="const CUtensorMap mapA, const CUtensorMap mapB, int M, int N, int K, float alpha, "
+        "float beta, float* C, int ldc",
+        dtypes=(TF32,),
+        configs=(
+            WGMMA_TF32,
+            WGMMA_TF32_SMALL,
+            WGMMA_TF32_FEW,  # several tiles per block on small problems, too
+        ),
+        shape=_transposed,
+        space=spaces.WGMMA_TF32,
+        grid=_blocks_at_most,
+        takes=Takes(multiples={"lda": 4, "ldb": 4}, at_least={"m": 1, "n": 1, "k": 1}),
+        maps=_swizzled_boxes,
+        min_capability=(9, 0),
+        max_capability=(9, 0),
+        duty=TENSOR_DUTY,
+    ),
+    Kernel(
         name="select",
         idea="for each problem the stage and config that were measured fastest near it",
         source=None,
@@ -774,6 +812,8 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wgmma", BF16, WGMMA_SMALL, _square(1024)),
     ("wgmma", F16, WGMMA_FEW, _square(512)),
     ("wgmma", BF16, WGMMA_FEW, _square(1024)),
+    ("wgmma_tf32", TF32, WGMMA_TF32_SMALL, _square(512, 1024)),
+    ("wgmma_tf32", TF32, WGMMA_TF32_FEW, _square(512)),
 )
 
 

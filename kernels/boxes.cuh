@@ -1,4 +1,4 @@
-// Copies by the tensor memory accelerator: mbarriers, and boxes of a tensor map. For the stages mma_tma and wgmma.
+// Copies by the tensor memory accelerator: mbarriers, and boxes of a tensor map. For the stages from mma_tma on.
 #pragma once
 
 #include <cuda.h>

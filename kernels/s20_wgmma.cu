@@ -7,7 +7,7 @@
 // Layout      Boxes as in mma_tma. A descriptor says where one begins, how far apart its groups of eight rows are,
 //             and its panels. Columns of B lie next to one another: wgmma turns them around, of 16 bits: no TF32.
 // The limit   The power of the board: the tensor cores are hardly ever idle.
-// Next        Blackwell's tcgen05, whose sums are in memory of its own.
+// Next        wgmma_tf32, for which nothing turns B around.
 
 #if !defined(TILE_M) || !defined(TILE_N) || !defined(GROUPS) || !defined(STAGES) || !defined(BLOCKS)
 #error "wgmma needs -D TILE_M, TILE_N, GROUPS, STAGES and BLOCKS"
@@ -19,21 +19,17 @@
 #define BAND_ROWS 8
 #endif
 
-#include "boxes.cuh"
-#include "vectors.cuh"
-
 #define TILE_K 64  // a row of a box, 128 bytes
 #define PANEL 64   // columns of B in a row of a box
-#define PANEL_BYTES (TILE_K * 128)
-#define A_BYTES (TILE_M * 128)
-#define STAGE_BYTES (A_BYTES + TILE_N * 128)
 #define THREADS (GROUPS * 128 + 128)  // those that multiply; and of a whole group the warp that copies
 #define PARTS (TILE_M / 64 / GROUPS)  // of 64 rows, of each group
 #define COLUMNS 32                    // whose sums a warp stores at once
 #define SUM_STRIDE (COLUMNS + 8)      // spreads the rows of a fragment over the banks
 #define ROWS_AT_ONCE (128 / COLUMNS)
 
-static_assert(BAND_ROWS >= 1 && BLOCKS >= 1, "BAND_ROWS, BLOCKS: 1 or more");
+#include "groups.cuh"
+#include "vectors.cuh"
+
 static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flight");
 static_assert(TILE_M % (64 * GROUPS) == 0 && TILE_M <= 256, "TILE_M: 64 rows for each group, at most one box");
 static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 256, "TILE_N: 64, 128 or 256");
@@ -45,16 +41,6 @@ static_assert(PARTS * TILE_N <= 256, "tile: at most 128 sums per thread");
 #else
 #define TYPES "bf16.bf16"
 #endif
-#define TEN(t) ", %" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t "9"
-#define FIRST_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9" TEN(1) TEN(2) ", %30, %31"
-#define FIRST_64 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9" TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) ", %60, %61, %62, %63"
-#define FIRST_128                                                                                                  \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9" TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) \
-    TEN(11) ", %120, %121, %122, %123, %124, %125, %126, %127"
-#define SUMS_4(i) "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3])
-#define SUMS_16(i) SUMS_4(i), SUMS_4(i + 4), SUMS_4(i + 8), SUMS_4(i + 12)
-#define SUMS_32(i) SUMS_16(i), SUMS_16(i + 16)
-#define SUMS_64(i) SUMS_32(i), SUMS_32(i + 32)
 #define WGMMA(n, sums, first, second, third, ...)                                                                 \
     asm volatile("{ .reg .pred p; setp.ne.s32 p, " third ", 0; wgmma.mma_async.sync.aligned.m64n" n "k16.f32." TYPES \
                  " {" sums "}, " first ", " second ", p, 1, 1, 0, 1; }"                                            \
@@ -63,7 +49,6 @@ static_assert(PARTS * TILE_N <= 256, "tile: at most 128 sums per thread");
                  : "memory")
 
 using Sums = float[TILE_N / 2];
-using Described = unsigned long long;
 
 __device__ __forceinline__ void multiply(Sums& sum, Described a, Described b, bool adds)
 {
@@ -74,55 +59,6 @@ __device__ __forceinline__ void multiply(Sums& sum, Described a, Described b, bo
 #else
     WGMMA("64", FIRST_32, "%32", "%33", "%34", SUMS_32(0));
 #endif
-}
-// Registers are as they should be for the next products.
-__device__ __forceinline__ void products_begin()
-{
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-// Closes a group of products; groups complete in order.
-__device__ __forceinline__ void products_end()
-{
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-// Waits until at most PENDING groups are under way.
-template <int PENDING>
-__device__ __forceinline__ void wait_for_products()
-{
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
-}
-
-// Where rows of 128 bytes, swizzled, begin; from panel to panel, of what is turned; from eight rows to the next.
-__device__ __forceinline__ Described described(unsigned at, unsigned panel, unsigned eight_rows)
-{
-    return (Described)(1u << 30 | eight_rows >> 4) << 32 | (panel >> 4) << 16 | (at & 0x3ffff) >> 4;
-}
-
-// Rows of tiles and columns of tiles of C, and where one of them begins: down the columns of bands of BAND_ROWS rows,
-// so that those that are at work at the same time share A and B in L2.
-struct Tiles {
-    int rows, columns;
-};
-struct Tile {
-    int row, column;
-};
-__device__ __forceinline__ Tile find_tile(int index, const Tiles& all)
-{
-    const int band_rows = BAND_ROWS;
-    const int band = index / (band_rows * all.columns), in_band = index % (band_rows * all.columns);
-    const int rows = min(all.rows - band * band_rows, band_rows);  // the last band may be shorter
-    return {(band * band_rows + in_band % rows) * TILE_M, in_band / rows * TILE_N};
-}
-
-// A stage, and the parity of the phase in which it is filled.
-struct Turn {
-    int stage;
-    unsigned parity;
-};
-__device__ __forceinline__ void advance(Turn& turn)
-{
-    const bool wraps = turn.stage == STAGES - 1;
-    turn.stage = wraps ? 0 : turn.stage + 1, turn.parity ^= wraps;
 }
 
 // alpha times the sums of a warp's 16 rows, through its own part of shared memory to C, in whole vectors.
@@ -176,27 +112,10 @@ gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUt
     const Tiles all = {(M - 1) / TILE_M + 1, (N - 1) / TILE_N + 1};
     Turn turn = {0, 0};
 
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; ++i)
-            set_up(full + i * 8, 1), set_up(empty + i * 8, GROUPS);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    }
+    if (threadIdx.x == 0) set_up_stages(full, empty);
     __syncthreads();
 
-    if (warp == GROUPS * 4 && elected()) {
-        for (int index = blockIdx.x; index < all.rows * all.columns; index += BLOCKS) {
-            const Tile at = find_tile(index, all);
-            for (int k = 0; k < count; ++k, advance(turn)) {
-                const unsigned to = shared + turn.stage * STAGE_BYTES, bar = full + turn.stage * 8;
-                wait(empty + turn.stage * 8, turn.parity ^ 1);
-                expect(bar, STAGE_BYTES);
-                copy_box(to, &mapA, k * TILE_K, at.row, bar);
-#pragma unroll
-                for (int i = 0; i < TILE_N / PANEL; ++i)
-                    copy_box(to + A_BYTES + i * PANEL_BYTES, &mapB, at.column + i * PANEL, k * TILE_K, bar);
-            }
-        }
-    }
+    if (warp == GROUPS * 4 && elected()) copy_tiles(shared, full, empty, &mapA, &mapB, all, count, turn);
     if (group == GROUPS) return;
 
     for (int index = blockIdx.x; index < all.rows * all.columns; index += BLOCKS) {

@@ -228,6 +228,17 @@ WGMMA = Space(
     defaults={"BAND_ROWS": 8},
 )
 
+WGMMA_TF32 = Space(
+    axes={
+        "TILE_M": (64, 128, 256),
+        "TILE_N": (64, 128),
+        "STAGES": (3, 4, 5, 6, 8),
+        "BLOCKS": (132, 264),
+        "BAND_ROWS": (4, 8, 16),
+    },
+    defaults={"BAND_ROWS": 8},
+)
+
 TF32X3 = Space(
     axes={
         **_MMA_TILES,

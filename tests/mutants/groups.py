@@ -1,4 +1,4 @@
-"""Mistakes in a kernel of wgmma: descriptors, groups of products, stages, several tiles per block."""
+"""Mistakes in kernels of wgmma: descriptors, registers, stages, several tiles per block."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ DEEP = (Problem(66, 70, 500),)
 
 _Few = partial(Mutant, kernel="wgmma", config="tile128x64-groups1-stages3-blocks2", problems=SEVERAL)
 _Wide = partial(Mutant, kernel="wgmma", problems=DEEP)
+_Tf32 = partial(Mutant, kernel="wgmma_tf32", config="tile64x64-stages3-blocks2", problems=SEVERAL)
 
 _DESCRIPTOR = "descriptor of a matrix"
 _GROUP = "group of products"
 _TILES = "several tiles per block"
+_REGISTERS = "operand in registers"
 MUTANTS = (
     _Wide(
         name="panels_one_after_another",
@@ -127,5 +129,53 @@ MUTANTS = (
         edits=(("        __syncwarp();  // the next columns overwrite these\n", ""),),
         about="sums overwrite those that other lanes have not stored",
         by_luck=IN_LOCKSTEP,
+    ),
+    _Tf32(
+        name="columns_of_b_one_after_another",
+        kind=_REGISTERS,
+        edits=(("at.column + column, whole);", "at.column + warp * 16 + threadIdx.x % 32 / 4 * 2, whole);"),),
+        about="the sums are stored in the order in which they were multiplied",
+    ),
+    _Tf32(
+        name="two_columns_of_b_exchanged",
+        kind=_REGISTERS,
+        edits=(
+            (
+                "{alpha * sum[j * 4 + odd], alpha * sum[j * 4 + 2 + odd]}",
+                "{alpha * sum[j * 4 + 2 + odd], alpha * sum[j * 4 + odd]}",
+            ),
+        ),
+        about="rows g and g + 8 of the first operand are taken for each other",
+    ),
+    _Tf32(
+        name="chunk_of_b_four_rows_before",
+        kind="swizzle wrong",
+        edits=(("low + 4 * 128 ^ 64;", "low + 4 * 128;"),),
+        about="four rows on, columns of B are looked for where they are in the first",
+    ),
+    _Tf32(
+        name="loaded_while_multiplied",
+        kind=_REGISTERS,
+        edits=(("wait_for_products<1>();  // those before", "wait_for_products<2>();  // those before"),),
+        about="columns are loaded into registers from which products under way read",
+        by_luck="ptxas waits where registers are written",
+    ),
+    _Tf32(
+        name="rows_of_a_released_while_multiplied",
+        kind=_GROUP,
+        edits=(
+            ("                if (step == 0 && k > 0) release(before);\n", ""),
+            ("before = turn.stage;", "release(turn.stage);"),
+            ("        release(before);\n", ""),
+        ),
+        about="B is read, but a stage is filled again while products read A",
+        by_luck=EARLY,
+    ),
+    _Tf32(
+        name="columns_loaded_without_a_fence",
+        kind=_REGISTERS,
+        edits=(("                products_begin();\n", ""),),
+        about="no wgmma.fence after columns were loaded into registers",
+        by_luck="ptxas puts one there",
     ),
 )

@@ -1,0 +1,156 @@
+// wgmma_tf32: tensor cores of Hopper in TF32. The transposed product: columns of B from registers.
+//
+// The idea    In TF32, wgmma wants both operands along K in shared memory, which A is and B is not. So it computes
+//             Cᵀ = Bᵀ · Aᵀ: its first operand may come from registers, there 64 columns of B; its second is the tile
+//             of A. The columns of the next step are loaded while those of this one are multiplied. Copies, groups and
+//             several tiles per block as in wgmma.
+// Layout      Boxes as in mma_tma, rounded by TMA. Which column a register stands for is free: a lane takes two
+//             neighbours, loads them as one and stores them as one. Sixteen lanes load two chunks, four apart, from
+//             four rows, which as they are swizzled lie in all banks.
+// The limit   The tensor cores, but for the stores of a tile's sums: 6 % of 4096³.
+// Next        Blackwell's tcgen05, whose sums are in memory of its own.
+
+#if !defined(TILE_M) || !defined(TILE_N) || !defined(STAGES) || !defined(BLOCKS)
+#error "wgmma_tf32 needs -D TILE_M, TILE_N, STAGES and BLOCKS"
+#endif
+#ifndef BAND_ROWS
+#define BAND_ROWS 8
+#endif
+
+#define TILE_K 32             // a row of a box, 128 bytes
+#define PANEL 32              // columns of B in a row of a box
+#define GROUPS (TILE_N / 64)  // each multiplies 64 columns of B
+#define THREADS (GROUPS * 128 + 128)
+#define STEPS (TILE_K / 8)
+
+#include "groups.cuh"
+#include "vectors.cuh"
+
+static_assert(STAGES >= 3, "STAGES: one that is multiplied, one that is loaded, at least one in flight");
+static_assert(TILE_M == 64 || TILE_M == 128 || TILE_M == 256, "TILE_M: 64, 128 or 256");
+static_assert(TILE_N == 64 || TILE_N == 128, "TILE_N: 64 or 128");
+
+// sum (64 × TILE_M) += or = b (64 × 8), from registers, · a (8 × TILE_M), from shared memory; done, and the registers
+// free, when its group is waited for.
+#define WGMMA(n, sums, first, second, third, ...)                                                  \
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, " third ", 0; wgmma.mma_async.sync.aligned.m64n" n \
+                 "k8.f32.tf32.tf32 {" sums "}, {" first "}, " second ", p, 1, 1; }"                \
+                 : __VA_ARGS__                                                                     \
+                 : "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]), "l"(a), "r"((int)adds)              \
+                 : "memory")
+
+using Sums = float[TILE_M / 2];
+using Fragment = unsigned[4];
+
+__device__ __forceinline__ void multiply(Sums& sum, const Fragment& b, Described a, bool adds)
+{
+#if TILE_M == 256
+    WGMMA("256", FIRST_128, "%128, %129, %130, %131", "%132", "%133", SUMS_64(0), SUMS_64(64));
+#elif TILE_M == 128
+    WGMMA("128", FIRST_64, "%64, %65, %66, %67", "%68", "%69", SUMS_64(0));
+#else
+    WGMMA("64", FIRST_32, "%32, %33, %34, %35", "%36", "%37", SUMS_32(0));
+#endif
+}
+
+// The first of a lane's two columns of B: half a chunk, of which a warp has four of its panel.
+__device__ __forceinline__ unsigned first_column(int warp)
+{
+    const unsigned g = threadIdx.x % 32 / 4;
+    return warp / 2 * PANEL + (warp % 2 * 2 + g / 4 + g / 2 % 2 * 4) * 4 + g % 2 * 2;
+}
+__device__ __forceinline__ void load_two(unsigned* to, unsigned at)
+{
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "r"(at) : "memory");
+}
+
+// alpha times a lane's sums, of rows 8j + 2t and 8j + 2t + 1 of a tile in two of its columns. `whole`: all of the tile
+// exists, is aligned, and C is not added.
+__device__ __forceinline__ void store_sums(const Sums& sum, int M, int N, float alpha, float beta, float* C, int ldc,
+                                           int row0, int col0, bool whole)
+{
+    float* c = C + (size_t)row0 * ldc + col0;
+#pragma unroll
+    for (int j = 0; j < TILE_M / 8; ++j, c += (size_t)8 * ldc)
+#pragma unroll
+        for (int odd = 0; odd < 2; ++odd) {
+            float* const to = c + (odd ? ldc : 0);
+            const float two[2] = {alpha * sum[j * 4 + odd], alpha * sum[j * 4 + 2 + odd]};
+            if (whole) {
+                *reinterpret_cast<float2*>(to) = make_float2(two[0], two[1]);
+            } else if (row0 + j * 8 + odd < M) {
+#pragma unroll
+                for (int n = 0; n < 2; ++n)
+                    if (n < N - col0) to[n] = beta == 0.0f ? two[n] : two[n] + beta * to[n];
+            }
+        }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+gemm_wgmma_tf32(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUtensorMap mapB, int M, int N, int K,
+                float alpha, float beta, float* __restrict__ C, int ldc)
+{
+    extern __shared__ __align__(1024) unsigned char tiles[];  // STAGES times A and panels of B; mbarriers
+    const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(tiles));
+    const unsigned full = shared + STAGES * STAGE_BYTES, empty = full + STAGES * 8;
+    const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);  // the same in all lanes, as ptxas now knows
+    const int group = warp / 4, count = (K - 1) / TILE_K + 1;
+    const Tiles all = {(M - 1) / TILE_M + 1, (N - 1) / TILE_N + 1};
+    Turn turn = {0, 0};
+
+    if (threadIdx.x == 0) set_up_stages(full, empty);
+    __syncthreads();
+
+    if (group == GROUPS) {
+        if (warp == GROUPS * 4 && elected()) copy_tiles(shared, full, empty, &mapA, &mapB, all, count, turn);
+        return;
+    }
+
+    const unsigned t = threadIdx.x % 4, column = first_column(warp);
+    const unsigned low = A_BYTES + column / PANEL * PANEL_BYTES + t * 128 + (column % PANEL * 4 ^ t * 16);
+    const unsigned high = low + 4 * 128 ^ 64;  // four rows on, whose chunks differ in bit 2
+    const bool aligned = rows_aligned(C, ldc);
+
+    for (int index = blockIdx.x; index < all.rows * all.columns; index += BLOCKS) {
+        Sums sum;
+        Fragment fragments[2];
+        int before = 0;  // the stage whose products are under way
+        auto release = [&](int stage) {
+            if (threadIdx.x % 128 == 0) arrive(empty + stage * 8);
+        };
+        auto load = [&](Fragment& b, int step) {
+            const unsigned from = shared + turn.stage * STAGE_BYTES + step * 8 * 128;
+            load_two(b, from + low);
+            load_two(b + 2, from + high);
+        };
+        wait(full + turn.stage * 8, turn.parity);
+        load(fragments[0], 0);
+        for (int k = 0; k < count; ++k) {
+            const unsigned a = shared + turn.stage * STAGE_BYTES;
+#pragma unroll
+            for (int step = 0; step < STEPS; ++step) {
+                products_begin();
+                multiply(sum, fragments[step % 2], described(a + step * 32, 0, 1024), k > 0 || step > 0);
+                products_end();
+                wait_for_products<1>();  // those before these: their registers are free
+                if (step == 0 && k > 0) release(before);
+                if (step < STEPS - 1) {
+                    load(fragments[1 - step % 2], step + 1);
+                } else {
+                    before = turn.stage;
+                    advance(turn);
+                    if (k + 1 < count) {
+                        wait(full + turn.stage * 8, turn.parity);
+                        load(fragments[1 - step % 2], 0);
+                    }
+                }
+            }
+        }
+        wait_for_products<0>();
+        release(before);
+
+        const Tile at = find_tile(index, all);
+        const bool whole = aligned && beta == 0.0f && at.row + TILE_M <= M && at.column + TILE_N <= N;
+        store_sums(sum, M, N, alpha, beta, C, ldc, at.row + t * 2, at.column + column, whole);
+    }
+}
