@@ -222,6 +222,17 @@ def current(root: Path, slug: str, board: str | None = None) -> Path | None:
     return files[0] if files else None
 
 
+def kept(root: Path, slug: str, board: str | None = None) -> Baseline | None:
+    """What a new baseline of a board has of cases that it does not measure, or None: those of the board's
+    newest one, and those that only the newest of the GPU model has. Raises BaselineError for one that cannot
+    be trusted."""
+    path, newest = current(root, slug, board), current(root, slug)
+    if path is None or newest is None:
+        return None
+    own = load(path)
+    return own if path == newest else replace(own, entries={**load(newest).entries, **own.entries})
+
+
 @lru_cache(maxsize=64)
 def _board_in(path: Path, changed: int) -> str | None:
     """The board of a file, which is asked for each GPU of a host. Raises BaselineError and ValueError."""

@@ -17,9 +17,7 @@ from harness.baselines import (
     Baseline,
     BaselineEntry,
     BaselineError,
-    current,
     gpu_slug,
-    load,
     load_run,
     merge_runs,
     prune,
@@ -89,8 +87,7 @@ def _merged(runs: Sequence[str], project: Project) -> int:
 def _merge(files: Sequence[Path], root: Path, yes: bool) -> int:
     runs = [load_run(file) for file in files]
     machine = runs[0].machine_info
-    path = current(root, gpu_slug(machine["name"]), machine.get("board"))
-    previous = load(path) if path else None
+    previous = store.kept(root, gpu_slug(machine["name"]), machine.get("board"))
     merged = merge_runs(runs, previous)
     print("\n".join(comparison(previous, merged)))
     sys.stdout.flush()

@@ -87,6 +87,21 @@ def test_a_file_and_its_cases_know_their_board(root: Path, capsys: pytest.Captur
     assert f"{synthetic.GPU}, board {OURS_IS}, driver" in capsys.readouterr().out
 
 
+def test_cases_that_another_board_alone_has_are_kept(root: Path) -> None:
+    """Else a board that measures a few cases again would drop, for all others, what came since."""
+    stored(root, OURS_IS, [TILED])
+    stored(root, THEIRS_IS, [TILED, NAIVE], 0.02)
+    files = synthetic.saved(root.parent / "runs", runs(OURS_IS, [TILED], 0.011))
+    assert main(["merge", *map(str, files), "--yes", "--root", str(root)]) == 0
+    path = current(root, SLUG)
+    assert path is not None
+    made = load(path)
+    assert {case: (entry.board, entry.median_s) for case, entry in made.entries.items()} == {
+        TILED.id: (OURS_IS, 0.011),
+        NAIVE.id: (THEIRS_IS, 0.02),
+    }
+
+
 def test_runs_of_two_boards_make_no_baseline(tmp_path: Path) -> None:
     documents = runs(OURS_IS, [TILED])
     documents[2]["machine_info"]["board"] = THEIRS_IS
