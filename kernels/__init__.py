@@ -355,6 +355,12 @@ def _grouped(tile: tuple[int, int], groups: int, stages: int, blocks: int = 132)
     return Config(TILE_M=tile[0], TILE_N=tile[1], GROUPS=groups, STAGES=stages, BLOCKS=blocks)
 
 
+# Of stages whose A and B are boxes of tensor maps.
+MAPPED = (
+    "const CUtensorMap mapA, const CUtensorMap mapB, int M, int N, int K, float alpha, "
+    "float beta, float* C, int ldc"
+)
+
 # Measured best at the shapes of _AT, on an H200.
 SPLIT_TALL = Config(TILE_M=128, TILE_N=64, TILE_K=16, THREAD_TILE_M=8, THREAD_TILE_N=4, SPLIT=8)
 SPLIT_FLAT = Config(TILE_M=16, TILE_N=64, TILE_K=16, THREAD_TILE_M=4, THREAD_TILE_N=4, SPLIT=8)
@@ -659,8 +665,7 @@ LADDER: tuple[Kernel, ...] = (
         idea="mma.sync on boxes that the tensor memory accelerator copies, swizzles and rounds",
         source=Path("s19_mma_tma.cu"),
         entry="gemm_mma_tma",
-        parameters="const CUtensorMap mapA, const CUtensorMap mapB, int M, int N, int K, float alpha, "
-        "float beta, float* C, int ldc",
+        parameters=MAPPED,
         dtypes=(F16, BF16, TF32),
         configs=(
             TMA_WIDE,
@@ -682,8 +687,7 @@ LADDER: tuple[Kernel, ...] = (
         idea="warpgroups that multiply from shared memory, a warp that only copies, several tiles per block",
         source=Path("s20_wgmma.cu"),
         entry="gemm_wgmma",
-        parameters="const CUtensorMap mapA, const CUtensorMap mapB, int M, int N, int K, float alpha, "
-        "float beta, float* C, int ldc",
+        parameters=MAPPED,
         dtypes=(F16, BF16),
         configs=(
             WGMMA_WIDE,
@@ -705,8 +709,7 @@ LADDER: tuple[Kernel, ...] = (
         idea="warpgroups in TF32: the transposed product, columns of B from registers",
         source=Path("s21_wgmma_tf32.cu"),
         entry="gemm_wgmma_tf32",
-        parameters="const CUtensorMap mapA, const CUtensorMap mapB, int M, int N, int K, float alpha, "
-        "float beta, float* C, int ldc",
+        parameters=MAPPED,
         dtypes=(TF32,),
         configs=(
             WGMMA_TF32,
