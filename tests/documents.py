@@ -65,15 +65,15 @@ def python_m(words: str, capture: bool = False) -> subprocess.CompletedProcess[s
 
 
 def _recorded_outputs() -> Iterator[str]:
-    """Which variants are another PTX than that of which a GPU's bits were recorded."""
-    made = outputs.recorded()["ptx"]
+    """Which variants are another binary than that of which a GPU's bits were recorded."""
+    made = outputs.recorded()["binaries"]
     cases = {case.variant: case for case in outputs.compared()}
     if gone := sorted(set(made) - set(cases)):
         yield f"has {_some(gone)}, which nobody declares"
     if new := [name for name in cases if name not in made]:
         yield f"lacks {_some(new)}"
-    if other := [name for name, case in cases.items() if name in made and outputs.code(case) != made[name]]:
-        yield f"has the bits of another PTX of {_some(other)}"
+    if other := [name for name, case in cases.items() if name in made and outputs.binary(case) != made[name]]:
+        yield f"has the bits of another binary of {_some(other)}"
 
 
 def _seen_on_gpu() -> Iterator[str]:

@@ -18,7 +18,7 @@ import numpy as np
 from pytest_benchmark.utils import get_commit_info
 
 from harness.baselines import provenance
-from harness.compiler.nvcc import compile_ptx
+from harness.compiler.nvcc import compile_cubin
 from harness.devices import Device, Inputs, open_cuda
 from harness.model import F32, Case
 from harness.oracle import make_inputs
@@ -56,16 +56,15 @@ def output(device: Device, case: Case) -> dict[str, str]:
     return {"inputs": digest(*inputs.values()), "output": digest(outputs.result)}
 
 
-def code(case: Case) -> str:
-    """A digest of the PTX of a variant: of another one, another order of the sums may be right, too."""
-    assert case.kernel.source is not None
-    return digest(np.frombuffer(compile_ptx(case.kernel, case.config, case.dtype, ARCH).encode(), np.uint8))
+def binary(case: Case) -> str:
+    """A digest of the binary of a variant: of another one, another order of the sums may be right, too."""
+    return compile_cubin(case.kernel, case.config, case.dtype, ARCH).resources.cubin_sha256[:16]
 
 
 def recorded() -> dict[str, Any]:
-    """What was recorded: provenance, digests of the PTX by variant, and of what it gave by case id; empty
-    before the first recording."""
-    return dict(json.loads(FILE.read_text())) if FILE.exists() else {"ptx": {}, "outputs": {}}
+    """What was recorded: provenance, digests of the binaries by variant, and of what they gave by case id;
+    empty before the first recording."""
+    return dict(json.loads(FILE.read_text())) if FILE.exists() else {"binaries": {}, "outputs": {}}
 
 
 def main() -> None:
@@ -76,7 +75,7 @@ def main() -> None:
         device.prepare(cases)
         variants = {case.variant: case for case in cases}
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            made = dict(zip(variants, pool.map(code, variants.values()), strict=True))
+            made = dict(zip(variants, pool.map(binary, variants.values()), strict=True))
         found = {case.id: output(device, case) for case in cases}
         info = device.info
         machine = {"gpu": info.name, "driver": info.driver, **provenance.software_versions()}
@@ -84,7 +83,7 @@ def main() -> None:
         commit = {name: info_of_commit[name] for name in ("id", "dirty")}
     finally:
         device.close()
-    text = json.dumps({**machine, "commit": commit, "ptx": made, "outputs": found}, indent=1) + "\n"
+    text = json.dumps({**machine, "commit": commit, "binaries": made, "outputs": found}, indent=1) + "\n"
     FILE.write_text(text, encoding="utf-8")
     print(f"{len(found)} outputs of {info.name} in {FILE.name}")
 

@@ -9,7 +9,7 @@ import pytest
 from harness.devices import NoDevice, open_emulated
 from harness.devices.emulated.device import EmulatedDevice
 from harness.model import Case
-from tests.outputs import ARCH, code, compared, output, recorded
+from tests.outputs import ARCH, binary, compared, output, recorded
 
 RECORDED = recorded()
 
@@ -38,11 +38,11 @@ def test_output_is_that_of_the_gpu_to_the_last_bit(case: Case, emulated_device: 
         pytest.skip(f"{case.id} was not recorded: python -m tests.outputs, on a {RECORDED['gpu']}")
     got = output(emulated_device, case)
     assert got["inputs"] == want["inputs"], "other random numbers than those of the recording"
-    if got["output"] != want["output"] and code(case) != RECORDED["ptx"].get(case.variant):
+    if got["output"] != want["output"] and binary(case) != RECORDED["binaries"].get(case.variant):
         pytest.skip(
             f"other bits than those of an earlier {case.kernel.name}: right where the check is green, "
             f"in another order of the sums; to record them: python -m tests.outputs, on a {RECORDED['gpu']}"
         )
     assert got["output"] == want["output"], (
-        "the same PTX as on the GPU, and other bits: the interpreter is wrong"
+        "the same binary as on the GPU, and other bits: the interpreter is wrong"
     )

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from harness.ptx.body import Body
 from harness.ptx.declarations import Event, Function, parameters, variables
+from harness.ptx.halves import join_halves
 from harness.ptx.places import Places
 from harness.ptx.syntax import Entry, PtxError, Variable
 
@@ -49,6 +50,7 @@ def parse(text: str, entry: str, source: str = "") -> Entry:
     kernel, body_events, line = found
     kernel.functions, kernel.target = frozenset(functions), target
     Body(kernel, functions, Places(text, source)).read(body_events, line)
+    join_halves(kernel)
     # nvcc puts the shared memory of all kernels of a file outside; a kernel has what it names, as ptxas says.
     texts = "\n".join(i.text for i in kernel.code) if any(v.space == "shared" for v in outside) else ""
     words = set(re.findall(r"[\w$]+", texts))

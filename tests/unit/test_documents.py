@@ -86,15 +86,15 @@ def test_without_the_pinned_compiler_nothing_is_told_to_be_up_to_date(
 
 
 @pytest.mark.compile
-def test_other_ptx_than_that_of_the_recorded_bits_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_binary_than_that_of_the_recorded_bits_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     cases = [next(outputs.compared())]
-    ptx = {cases[0].variant: outputs.code(cases[0]), "gone-f32": ""}
+    binaries = {cases[0].variant: outputs.binary(cases[0]), "gone-f32": ""}
     monkeypatch.setattr(outputs, "compared", lambda: iter(cases))
-    monkeypatch.setattr(outputs, "recorded", lambda: {"ptx": ptx, "outputs": {}})
+    monkeypatch.setattr(outputs, "recorded", lambda: {"binaries": binaries, "outputs": {}})
     (recording,) = [d for d in DOCUMENTS if d.path == "tests/outputs.json"]
     assert recording.stale() == ["has gone-f32, which nobody declares"]
-    ptx[cases[0].variant] = "another"
-    assert recording.stale()[1:] == [f"has the bits of another PTX of {cases[0].variant}"]
+    binaries[cases[0].variant] = "another"
+    assert recording.stale()[1:] == [f"has the bits of another binary of {cases[0].variant}"]
 
 
 def test_every_document_is_there_and_told_of() -> None:

@@ -318,7 +318,7 @@ def test_a_build_of_what_cannot_be_read_says_why(tmp_path: Path) -> None:
 
 
 def test_compilers_find_their_memory_at_the_same_addresses_in_every_run() -> None:
-    """By random ones nvcc orders its tables: PTX of lean_loop had a dead load more in one run of four."""
+    """By random ones nvcc orders its tables: one run of four loaded a vector of lean_loop in two pieces."""
     if subprocess.run(["setarch", "-R", "true"], capture_output=True).returncode:
         pytest.skip("not allowed here")
 
