@@ -37,8 +37,8 @@ class Disassembler:
 
 def fixed_addresses() -> None:
     """What this thread starts from now on finds its memory at the same addresses in every run: by random ones
-    nvcc (13.0.88) orders its tables, and loads some vectors of a large kernel in one piece or in two. Where it
-    is not allowed, as in some containers, nothing changes.
+    nvcc (13.0.88) orders its tables, and loads some vectors of a large kernel in one piece or in two. Where
+    that is not allowed, as in some containers, nothing changes.
 
     Source: personality(2), ADDR_NO_RANDOMIZE."""
     if personality := getattr(ctypes.CDLL(None), "personality", None):

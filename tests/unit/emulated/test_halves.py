@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.ptx import Machine, parse
+from harness.ptx.syntax import Register, Vector
 
 HEAD = """.version 8.0
 .target sm_80
@@ -32,11 +33,9 @@ HALF = "ld.shared.v2.f32 {%f5, %f6}, [%r1+8];\n"
 def loads(body: str) -> list[tuple[str, ...]]:
     """The registers that each load from shared memory fills."""
     machine = Machine(parse(HEAD + body + END, "tiny"), "tiny.cu")
-    return [
-        tuple(item.name for item in i.operands[0].items)
-        for i in machine.entry.code
-        if "ld." in i.op and ".shared" in i.op
-    ]
+    targets = [i.operands[0] for i in machine.entry.code if i.op.startswith("ld.") and ".shared" in i.op]
+    vectors = [target.items if isinstance(target, Vector) else (target,) for target in targets]
+    return [tuple(item.name for item in items if isinstance(item, Register)) for items in vectors]
 
 
 @pytest.mark.parametrize(
