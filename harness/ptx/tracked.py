@@ -36,6 +36,8 @@ _COMPARES = re.compile(r"(setp?|testp)\b")
 _ATOMIC = re.compile(r"(atom|red)\.(?!async)")
 _MEMORY = re.compile(r"(ld|ldu|call|atom|red|cp|ldmatrix|wmma\.load|wgmma|tcgen05|multimem)\b")
 _WARP_WIDE = re.compile(r"(shfl|vote|match|redux|mma|wmma|ldmatrix|stmatrix|movmatrix|wgmma|elect)\b")
+# All lanes of the warps that execute it take part: others are not read.
+_WHOLE_WARPS = re.compile(r"(w?mma|wgmma)\b")
 _MEMBERS = re.compile(r"(bar\.warp|shfl|vote|match|redux|elect)\b.*sync")
 _TO_GLOBAL = re.compile(r"cp\.(reduce\.)?async\.bulk(\.tensor\.\dd)?\.global\b")
 # Executed once only: what they do is not in registers and memory alone.
@@ -79,6 +81,7 @@ class Tracked:
         self.reads_memory = bool(_MEMORY.match(op))
         self._restores = bool(self._targets.keys() & set(reads))
         self._wide = bool(_WARP_WIDE.match(op))
+        self._beyond = self._wide and not _WHOLE_WARPS.match(op)  # looks at lanes that may not execute it
         self._how, self._smear = _manner(op)
         self._shade: Callable[[Mask | None, dict[int, Any]], None] = self._sample
         if _ATOMIC.match(op):
@@ -158,7 +161,7 @@ class Tracked:
         """Sources that are undefined in lanes that this instruction looks at."""
         held = self._state.undefined.registers
         found = [slot for slot in self._sources if slot in held]
-        if self._wide or mask is None:
+        if self._beyond or mask is None:
             return found
         return [slot for slot in found if (held[slot][0][mask.index] != 0).any()]
 

@@ -151,6 +151,8 @@ class Test:
         done = np.zeros(self._b.state.lanes, bool)
         for m, here in self._each(lanes):
             if self._parity:
+                if self._acquires:
+                    engine(self._b).mbarriers.check_parity(self._site, m, here, given[here])
                 done[here] = (m.phase & 1) != (given[here] & 1)
             else:
                 done[here] = m.phase > given[here] >> _PENDING

@@ -7,6 +7,8 @@ registers at once; who touches them before the wait is told by inflight.py."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +26,7 @@ from harness.ptx.tensor_map import swizzled
 GROUP = 4 * WARP  # threads of a warpgroup
 _SWIZZLE = {0: 0, 1: 128, 2: 64, 3: 32}  # bytes, by bits 62 and 63
 _ROW = 16  # bytes, of a core matrix of 8 rows
+_PATTERN = 1024  # bytes, after which the widest swizzle repeats
 _KINDS = ("f16", "bf16", "tf32", "s8", "u8", "e4m3", "e5m2")
 
 
@@ -52,6 +55,25 @@ class Layout:
         return np.asarray(inside + k % 8 * swizzle + k // 8 * stride)
 
 
+class Tile(NamedTuple):
+    """The bytes that a tile has of shared memory: the places of its elements from the first one on, which is
+    ``low`` bytes after the start address, (rows, depth); how many bytes they span; the cells they lie in."""
+
+    places: Array
+    low: int
+    size: int
+    cells: Array
+
+
+@lru_cache(256)
+def tile(layout: Layout, strides: tuple[int, int, int], start: int, granule: int) -> Tile:
+    """``strides`` are the leading and the other one and the swizzle of a descriptor, ``start`` the address's
+    place in the pattern of the widest swizzle."""
+    at = swizzled(start + layout.offsets(*strides), strides[2]) - start
+    low, high = int(at.min()), int(at.max()) + layout.item
+    return Tile(at - low, low, high - low, np.unique((at - low) // granule))
+
+
 class Shared:
     """A multiplicand in shared memory, by its descriptor in a 64-bit register."""
 
@@ -67,14 +89,15 @@ class Shared:
             group = given[lane : lane + GROUP]
             if (group != group[0]).any():
                 self._trap("barrier", "the threads of a warpgroup give different descriptors", lane)
-            places = self._places(here, int(group[0]), lane)
-            units = places[:, :, None] + np.arange(self._layout.item)
+            found, first_byte = self._find(here, int(group[0]), lane)
+            units = first_byte + found.places[:, :, None] + np.arange(self._layout.item)
             sampling = self._b.state.undefined.sampling
             tiles.append(here.storage[units] if sampling is None else sampling.peek(here.shadow, units))
-            cells.append(np.unique(places // here.granule))
+            cells.append(first_byte // here.granule + found.cells)
         return np.stack(tiles), cells
 
-    def _places(self, here: Asynchronous, descriptor: int, lane: int) -> Array:
+    def _find(self, here: Asynchronous, descriptor: int, lane: int) -> tuple[Tile, int]:
+        """The tile of a descriptor, and where its first byte lies in the storage."""
         start, leading, stride = ((descriptor >> at & 0x3FFF) << 4 for at in (0, 16, 32))
         swizzle, base = _SWIZZLE[descriptor >> 62], descriptor >> 49 & 7
         if base:
@@ -87,9 +110,8 @@ class Shared:
             )
             # PTX asks for a base offset then; the hardware swizzles addresses, as copies by tensor maps do.
             here.report("misaligned", f"{what}, with base offset 0", self._site, lane, note=True)
-        address = swizzled(origin + self._layout.offsets(leading, stride, swizzle), swizzle)
-        low, high = int(address.min()), int(address.max()) + self._layout.item
-        return np.asarray(address - low + here.piece(self._site, lane, low, high - low, 1))
+        found = tile(self._layout, (leading, stride, swizzle), origin % _PATTERN, here.granule)
+        return found, here.piece(self._site, lane, origin + found.low, found.size, 1)
 
     def _trap(self, check: str, what: str, lane: int) -> None:
         raise Trap(check, what, self._site, lane)
@@ -136,7 +158,7 @@ def _mma_async(b: Builder, i: Instruction, site: Site) -> Run:
         if left is not None:
             tiles, more = left.get(here, first)
             x = matrix(tiles, a_kind)
-            cells = [np.union1d(one, other) for one, other in zip(cells, more, strict=True)]
+            cells = [_both(one, other) for one, other in zip(cells, more, strict=True)]
         else:
             x = a_of(threads)
         once = state.undefined.sampling is None
@@ -157,6 +179,13 @@ def _mma_async(b: Builder, i: Instruction, site: Site) -> Run:
         out.set(result, mask)
 
     return run
+
+
+def _both(one: Array, other: Array) -> Array:
+    """The cells of two tiles, each once and in order; mostly one tile lies after the other."""
+    if one[-1] < other[0]:
+        return np.concatenate([one, other])
+    return np.concatenate([other, one]) if other[-1] < one[0] else np.union1d(one, other)
 
 
 def _immediate(operand: Operand) -> int:

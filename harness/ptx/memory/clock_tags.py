@@ -89,10 +89,12 @@ def warps_of(pattern: Pattern, group: int) -> list[tuple[int, Array, Array]]:
     if pattern.by_warp is None:
         cell, lane = pattern.cells
         warp = lane % group // WARP
-        order = np.lexsort((cell, warp))
+        order = np.argsort(warp * (int(cell.max(initial=0)) + 1) + cell, kind="stable")  # mostly sorted parts
         cell, lane, warp = cell[order], lane[order], warp[order]
         first = np.flatnonzero(np.r_[True, (cell[1:] != cell[:-1]) | (warp[1:] != warp[:-1])])
         bits = np.bitwise_or.reduceat(np.uint32(1) << (lane % WARP).astype(np.uint32), first)
         cell, warp = cell[first], warp[first]
-        pattern.by_warp = [(int(w), cell[warp == w], bits[warp == w]) for w in np.unique(warp)]
+        ends = [*np.flatnonzero(warp[1:] != warp[:-1]) + 1, len(warp)]
+        parts = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False) if start < end]
+        pattern.by_warp = [(int(warp[at.start]), cell[at], bits[at]) for at in parts]
     return pattern.by_warp

@@ -33,6 +33,7 @@ class Object:
     who: int
     when: int
     count: int
+    first: int = 0  # its phase as it was initialised
     fenced: bool = False
     public: bool = False  # known to the whole cluster, by a fence and a relaxed arrival at its barrier
     live: bool = True
@@ -124,6 +125,7 @@ class MBarriers:
             )
             if before is not None:  # the phases of its column go on
                 made.phase, made.released = before.phase + (before.phase & 1), before.released
+                made.first = made.phase
             self._at[place] = made
         self._clocks.tick()
 
@@ -207,6 +209,17 @@ class MBarriers:
         m.arriving = None
         self.version += 1
         self._clocks.tick()
+
+    def check_parity(self, site: Site, m: Object, lanes: Array, parity: Array) -> None:
+        """That the phases these lanes ask for by a parity are the current one or the one before it, as PTX
+        demands. A lane asks for the first one that it does not know to be complete, or for the one before."""
+        known = np.maximum(self._clocks.known[lanes, self._clocks.group + m.number], m.first)
+        asked = known - ((known ^ parity) & 1)
+        if (late := m.phase - asked > 1).any():
+            i = int(np.argmax(late))
+            what = f"asks by parity for phase {asked[i] - m.first} of the mbarrier at {m.place}, which is in "
+            what += f"phase {m.phase - m.first}: a parity tells the current phase from the one before it"
+            self._report("barrier", what, site, int(lanes[i]))
 
     def observe(self, m: Object, lanes: Array) -> None:
         """These lanes have seen the last phase complete."""

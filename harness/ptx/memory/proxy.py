@@ -53,6 +53,7 @@ class AsyncProxy:
         self._written = np.zeros(cells, np.int32)  # the last write, by its place in operations
         self._read: dict[int, Array] = {}  # by warp of the reader in its cluster: its last read
         self._operations: list[Operation] = [Operation(None, [])]
+        self._ends = np.zeros((2, 256), np.int64)  # of each: column of its mbarrier, and phase
 
     # The async proxy's own accesses
 
@@ -82,8 +83,12 @@ class AsyncProxy:
         operation.over[actor] = operation.over[actor] or self._clocks.now
 
     def _new(self, operation: Operation) -> int:
+        number = len(self._operations)
         self._operations.append(operation)
-        return len(self._operations) - 1
+        if number == self._ends.shape[1]:
+            self._ends = np.hstack([self._ends, np.zeros_like(self._ends)])
+        self._ends[:, number] = operation.number, operation.phase
+        return number
 
     # Checks
 
@@ -148,9 +153,7 @@ class AsyncProxy:
         verb = "writes" if writes else "reads"
         of_cells = self._written[cell]
         if of_cells.any():
-            numbers, at = np.unique(of_cells, return_inverse=True)
-            held = [self._operations[n] for n in numbers]
-            column, phase = (np.array([getattr(o, f) for o in held])[at] for f in ("number", "phase"))
+            column, phase = self._ends[:, of_cells]
             bad = (of_cells > 0) & ~self._clocks.completed(lane, column, phase)
             if bad.any():
                 i = int(np.argmax(bad))
