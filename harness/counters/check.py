@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.compiler import tools
-from harness.compiler.errors import ToolchainError
 from harness.compiler.nvcc import Variant
-from harness.compiler.static.check import Check, Entry
 from harness.compiler.static.compiled import variants_of
 from harness.compiler.static.files import ACCEPT, StoreError
 from harness.counters import stored as store
@@ -18,9 +16,6 @@ from harness.counters.stored import ARCH
 from harness.devices import DeviceError
 from harness.devices.emulated.device import EmulatedDevice
 from harness.model import Case, Kernel
-
-# The number of loads from shared memory varies between the PTX versions nvcc generates for the same cubin.
-_VARIES = "shared_loads_wavefronts"
 
 
 class CounterEntry(NamedTuple):
@@ -96,24 +91,7 @@ class CounterCheck:
             return f"{entry.name}: no counters are stored; store them with `{entry.accept}`"
         return f"{entry.name}: {'; '.join(changes)}\nto accept it: {entry.accept}" if changes else ""
 
-    def _same_but_for_the_ptx(self, entry: CounterEntry, stored: store.Variant) -> bool:
-        """Whether only the number of shared loads differs, with as few conflicts as stored, and the compiler
-        metrics, including every LDS by width, are the stored ones. Then ptxas made the same code of another
-        PTX: nvcc 13.0 generates one of two PTX versions of some kernels, at random."""
-        made = self._figures(entry)
-        if made == stored:
-            return True
-        if _without(made) != _without(stored):
-            return False
-        static = Entry(entry.name, ARCH, entry.variant)
-        try:
-            return not Check([static], self._root).finding(static)
-        except (ToolchainError, StoreError):
-            return False
-
     def _changes(self, entry: CounterEntry, stored: store.Variant) -> list[str]:
-        if stored and self._same_but_for_the_ptx(entry, stored):
-            return []
         made = self._figures(entry)
         changes = []
         for case in _cases(entry):
@@ -151,11 +129,6 @@ class CounterCheck:
                 yield f"{entry.name} counters: new"
             elif changes:
                 yield f"{entry.name} counters: {'; '.join(changes)}"
-
-
-def _without(variant: store.Variant) -> dict[str, dict[str, int]]:
-    """The counters without those that vary from one PTX version to another."""
-    return {p: {n: value for n, value in of.items() if n != _VARIES} for p, of in variant.items()}
 
 
 def _cases(entry: CounterEntry) -> list[Case]:

@@ -144,6 +144,8 @@ extern "C" __global__ void __launch_bounds__(128 * (1 + CONSUMERS), 1)
 #endif
 #ifdef RELEASE_TWICE
             if (thread < 2) arrive(&s.empty[i]);
+#elif defined RELEASE_THREE_TIMES
+            if (thread < 3) arrive(&s.empty[i]);
 #elif !defined RELEASE_BEFORE_USE && !defined NO_RELEASE
             if (thread == 0) arrive(&s.empty[i]);
 #endif

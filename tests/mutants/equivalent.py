@@ -36,7 +36,6 @@ EQUIVALENT: Mapping[str, str] = {
 
 # Wrong, and no problem of the suite shows it: what it would take.
 SURVIVORS: Mapping[str, str] = {
-    "wgmma-condition_reversed-1": "arrivals one by one: 127 instead of one complete an odd number of phases",
     "split_k-index_in_32_bits-1": "a workspace of 8 GiB, of a C with 23 000 rows and columns",
     "batched_vectors-index_in_32_bits-1": "a whole tile of 64 with rows of B far apart",
     "stream_k-barrier_commit_or_wait_dropped-1": "a fence on the reading side, which is not asked for",

@@ -107,6 +107,25 @@ MUTANTS = (
         by_luck=EARLY,
     ),
     _Few(
+        name="the_phase_before_awaited",
+        kind="phase of an mbarrier",
+        edits=(
+            (
+                "            wait(full + turn.stage * 8, turn.parity);",
+                "            wait(full + turn.stage * 8, turn.parity ^ 1);",
+            ),
+        ),
+        about="of each stage the round before is waited for, as if it were empty",
+        by_luck=EARLY,
+    ),
+    _Few(
+        name="released_by_all_but_one",
+        kind="arrivals of an mbarrier",
+        edits=(("if (threadIdx.x % 128 == 0) arrive", "if (threadIdx.x % 128 != 0) arrive"),),
+        about="127 arrivals for one complete an odd number of phases",
+        by_luck=EARLY,
+    ),
+    _Few(
         name="phases_from_the_start_in_every_tile",
         kind=_TILES,
         edits=(

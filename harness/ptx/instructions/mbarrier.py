@@ -151,17 +151,15 @@ class Test:
         done = np.zeros(self._b.state.lanes, bool)
         for m, here in self._each(lanes):
             if self._parity:
-                if self._acquires:
-                    engine(self._b).mbarriers.check_parity(self._site, m, here, given[here])
+                engine(self._b).mbarriers.check_parity(self._site, m, here, given[here])
                 done[here] = (m.phase & 1) != (given[here] & 1)
             else:
                 done[here] = m.phase > given[here] >> _PENDING
         return done[lanes]
 
     def proceed(self, lanes: Array, said: bool) -> None:
-        if said and self._acquires:
-            for m, here in self._each(lanes):
-                engine(self._b).mbarriers.observe(m, here)
+        for m, here in self._each(lanes) if said else ():
+            engine(self._b).mbarriers.observe(m, here, self._acquires)
         bits = np.zeros(self._b.state.lanes, bool)
         bits[lanes] = True
         self._put(np.bool_(said), Mask(bits))

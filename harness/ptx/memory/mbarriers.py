@@ -34,6 +34,7 @@ class Object:
     when: int
     count: int
     first: int = 0  # its phase as it was initialised
+    relaxed: bool = False  # some wait saw a phase complete of which the clocks do not tell
     fenced: bool = False
     public: bool = False  # known to the whole cluster, by a fence and a relaxed arrival at its barrier
     live: bool = True
@@ -212,18 +213,25 @@ class MBarriers:
 
     def check_parity(self, site: Site, m: Object, lanes: Array, parity: Array) -> None:
         """That the phases these lanes ask for by a parity are the current one or the one before it, as PTX
-        demands. A lane asks for the first one that it does not know to be complete, or for the one before."""
+        demands (§9.7.13.15.16). A lane means the first one that it does not know to be complete, or the one
+        before that."""
+        if m.relaxed:
+            return
         known = np.maximum(self._clocks.known[lanes, self._clocks.group + m.number], m.first)
         asked = known - ((known ^ parity) & 1)
         if (late := m.phase - asked > 1).any():
             i = int(np.argmax(late))
-            what = f"asks by parity for phase {asked[i] - m.first} of the mbarrier at {m.place}, which is in "
-            what += f"phase {m.phase - m.first}: a parity tells the current phase from the one before it"
+            which = f"phase {asked[i] - m.first}" if asked[i] >= m.first else "the phase before the first"
+            what = f"waits by parity for {which} of the mbarrier at {m.place}, which is in phase "
+            what += (
+                f"{m.phase - m.first} by now: a parity tells the current phase from the one before, no other"
+            )
             self._report("barrier", what, site, int(lanes[i]))
 
-    def observe(self, m: Object, lanes: Array) -> None:
+    def observe(self, m: Object, lanes: Array, acquires: bool) -> None:
         """These lanes have seen the last phase complete."""
-        if m.released is not None:
+        m.relaxed |= not acquires
+        if acquires and m.released is not None:
             self._clocks.acquire(lanes, *m.released)
 
     def check_visible(self, site: Site, m: Object, lane: int) -> None:

@@ -46,6 +46,7 @@ PIPELINE = {
     "NO_WAIT_FOR_FULL": r"uninit: .*reads shared memory",
     "RELEASE_BEFORE_USE": r"race: .*copies to .*which a wgmma.mma_async\S* is still reading",
     "RELEASE_TWICE": r"hang: .*waits for ever for the mbarrier",
+    "RELEASE_THREE_TIMES": r"barrier: .*waits by parity for phase 0 of the mbarrier .*is in phase 3 by now",
     "NO_RELEASE": r"hang: .*waits for ever for the mbarrier",
     "NO_WGMMA_FENCE": r"race: .*uses registers that were accessed since the last wgmma.fence",
     "SECOND_HALF_OF_A_MISALIGNED": r"note: misaligned: .*within the pattern of a 128-byte swizzle",
