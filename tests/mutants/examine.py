@@ -88,9 +88,9 @@ def open_device() -> EmulatedDevice:
         return EmulatedDevice(ARCH, by_source=False)
 
 
-def emulate(mutant: Mutant, folder: Path, device: EmulatedDevice) -> Seen:
-    """Runs a mutant on its problems until hazards or values show it, and on until values alone do; one whose
-    compiled parameters are others than those of a launch is not run.
+def emulate(mutant: Mutant, folder: Path, device: EmulatedDevice, enough: bool = False) -> Seen:
+    """Runs a mutant on its problems until hazards or values show it, and, unless that is ``enough``, on until
+    values alone do; one whose compiled parameters are others than those of a launch is not run.
 
     Raises DeviceError for one that does not compile or that the emulated device cannot run.
     """
@@ -109,7 +109,7 @@ def emulate(mutant: Mutant, folder: Path, device: EmulatedDevice) -> Seen:
         hazards = hazards or [check for check in found if check in HAZARDS]
         # That no thread wrote an element is seen by the device too, where it held the right value before.
         value = next((check for check in (*alone, *found) if check not in HAZARDS), "")
-        if value:
+        if value or (hazards and enough):
             break
     return Seen(tuple(dict.fromkeys(hazards)), value, stopped)
 

@@ -89,7 +89,8 @@ def warps_of(pattern: Pattern, group: int) -> list[tuple[int, Array, Array]]:
     if pattern.by_warp is None:
         cell, lane = pattern.cells
         warp = lane % group // WARP
-        order = np.argsort(warp * (int(cell.max(initial=0)) + 1) + cell, kind="stable")  # mostly sorted parts
+        key = warp.astype(np.int64) * (int(cell.max(initial=0)) + 1) + cell
+        order = np.argsort(key, kind="stable")  # of parts that mostly are in order
         cell, lane, warp = cell[order], lane[order], warp[order]
         first = np.flatnonzero(np.r_[True, (cell[1:] != cell[:-1]) | (warp[1:] != warp[:-1])])
         bits = np.bitwise_or.reduceat(np.uint32(1) << (lane % WARP).astype(np.uint32), first)

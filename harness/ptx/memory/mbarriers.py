@@ -223,9 +223,7 @@ class MBarriers:
             i = int(np.argmax(late))
             which = f"phase {asked[i] - m.first}" if asked[i] >= m.first else "the phase before the first"
             what = f"waits by parity for {which} of the mbarrier at {m.place}, which is in phase "
-            what += (
-                f"{m.phase - m.first} by now: a parity tells the current phase from the one before, no other"
-            )
+            what += f"{m.phase - m.first} by now: a parity tells no phase apart from the one after the next"
             self._report("barrier", what, site, int(lanes[i]))
 
     def observe(self, m: Object, lanes: Array, acquires: bool) -> None:
