@@ -48,8 +48,8 @@ class Judged:
 
 
 def read_results(xml: str) -> list[Ran]:
-    """The kernels of a JUnit report (``junit_family=xunit1``), in its order. Raises ValueError if it has
-    none."""
+    """The kernels of a JUnit report (``junit_family=xunit1``) by name, numbers in it by their value: several
+    processes end in any order. Raises ValueError if it has none."""
     found: dict[str, Ran] = {}
     for test in ElementTree.fromstring(xml).iter("testcase"):
         said = {p.get("name", ""): p.get("value", "") for p in test.iter("property")}
@@ -61,7 +61,12 @@ def read_results(xml: str) -> list[Ran]:
             )
     if not found:
         raise ValueError("the check ran no kernel")
-    return list(found.values())
+    return sorted(found.values(), key=lambda ran: _by_value(ran.kernel))
+
+
+def _by_value(name: str) -> list[tuple[int, str]]:
+    """A key that sorts v10 after v9."""
+    return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _add(ran: Ran, said: Mapping[str, str], test: ElementTree.Element) -> None:
