@@ -23,6 +23,7 @@ from harness.project import selection as cases
 
 _MARK, _INPUT = "unchanged", "gemm_unchanged"
 _FEW = 200  # cases: nvcc, of which there are several at a time, takes longer than they
+_WITH_MAPS = 5  # cases that take as long as one of a kernel of tensor maps, which runs without C
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -32,12 +33,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
         return None
     session, unchanged = open_session(config), _opened(config)
     fits = cases.fitting(config.option.keyword) if _is_plain(config) else lambda text: True
-    left = [
-        case
+    left = sum(
+        _WITH_MAPS if case.kernel.maps else 1
         for case in session.selection.verify
         if fits(case.id) and unchanged.keys.of_case(case) not in unchanged.known
-    ]
-    return 0 if len(left) <= _FEW else None
+    )
+    return 0 if left <= _FEW else None
 
 
 def _is_plain(config: pytest.Config) -> bool:

@@ -23,6 +23,7 @@ from harness.gate.passed import Keys, Passed
 from harness.project.loader import Project, load
 from harness.project.selection import Choice, select
 from harness.ptx.native import build
+from tests.ladder import H200, PROJECT
 from tests.unit.test_init import harness as run
 
 OF_THE_HARNESS = Path(harness.__file__).parent
@@ -320,3 +321,18 @@ def test_a_waiver_that_matches_nothing_stays_red(root: Path, monkeypatch: pytest
         assert done.returncode == 1, done.stdout
         assert "matches no finding any more, remove it: gemm: waiver of race" in done.stdout
         assert number in done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("kernel", "processes"), [("rectangular", 0), ("wgmma", None)])
+def test_slow_cases_are_worth_more_processes_than_as_many_quick_ones(
+    kernel: str, processes: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None leaves their number to pytest-xdist."""
+    chosen = select(PROJECT, Choice("full", (kernel,)), H200, emulated=True)
+    assert len(chosen.verify) < 150
+    unchanged = SimpleNamespace(keys=SimpleNamespace(of_case=lambda case: case.id), known=())
+    monkeypatch.setattr(plugin_unchanged, "_is_on", lambda config: True)
+    monkeypatch.setattr(plugin_unchanged, "open_session", lambda config: SimpleNamespace(selection=chosen))
+    monkeypatch.setattr(plugin_unchanged, "_opened", lambda config: unchanged)
+    config: Any = SimpleNamespace(option=SimpleNamespace(keyword=""))
+    assert plugin_unchanged.pytest_xdist_auto_num_workers(config) == processes
