@@ -193,20 +193,19 @@ def _far_apart(found: Sequence[Fitted]) -> list[Fitted]:
         variants.setdefault(case.kernel, []).append((case.config, case.dtype))
     first = {kernel: first_of_each_tile(kernel, of) for kernel, of in variants.items()}
     few = [each for each in found if (each.case.config, each.case.dtype) in first[each.case.kernel]]
-    cases = {each.case.variant: each.case for each in few}.values()
-    return [
-        each
-        for problem in (SPARSE, SPARSE_BATCHED, SPARSE_DEEP)
-        for c in cases
-        for each in exactly(c.kernel, c.config, c.dtype, [with_rows_as_taken(c.kernel, c.config, problem)])
-        if each.runs
-    ]
+    far_apart = (SPARSE, SPARSE_BATCHED, SPARSE_DEEP)
+    return [each for each in _on(few, far_apart, with_rows_as_taken) if each.runs]
 
 
-def _on(found: Iterable[Fitted], problems: Sequence[Problem]) -> list[Fitted]:
-    """The same variants with exactly these problems."""
-    variants = {each.case.variant: each.case for each in found}.values()
-    return [e for p in problems for c in variants for e in exactly(c.kernel, c.config, c.dtype, [p])]
+def _on(
+    found: Iterable[Fitted],
+    problems: Sequence[Problem],
+    taken: Callable[[Kernel, Config, Problem], Problem] = lambda kernel, config, problem: problem,
+) -> list[Fitted]:
+    """The same variants with exactly these problems, as each of the variants has them ``taken``."""
+    cases = {each.case.variant: each.case for each in found}.values()
+    variants = [(case.kernel, case.config, case.dtype) for case in cases]
+    return [e for p in problems for k, c, d in variants for e in exactly(k, c, d, [taken(k, c, p)])]
 
 
 def _some(lines: Sequence[str]) -> str:

@@ -8,11 +8,20 @@ tables lie in memory, and so on the lengths of paths; ptxas makes one load of bo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, compress
 
-from harness.ptx.syntax import Address, Entry, Instruction, Number, Operand, Register, Vector, size_of
+from harness.ptx.syntax import (
+    Address,
+    Entry,
+    Instruction,
+    Number,
+    Operand,
+    Register,
+    Vector,
+    register_names,
+    size_of,
+)
 
 _AS_WRITTEN = {"volatile", "mmio", "relaxed", "acquire"}  # loads that others can observe
 _ADDS = {"add.s32", "add.u32", "add.s64", "add.u64"}
@@ -34,7 +43,7 @@ def join_halves(entry: Entry) -> None:
     """Joins a load to the one before it, if that reads the same bytes into registers that stand nowhere else
     in the entry, and nothing but additions of constants stands between the two."""
     code, starts = entry.code, set(entry.labels.values())
-    standing = Counter(name for instruction in code for name in _registers(*instruction.operands))
+    standing = Counter(name for instruction in code for name in register_names(instruction.operands))
     bases, kept = _Bases(), [True] * len(code)
     before: _Load | None = None
     between: set[str] = set()
@@ -43,12 +52,12 @@ def join_halves(entry: Entry) -> None:
             before, bases = None, _Bases()
         load = bases.load(at, instruction)
         items = _joined(before, load, standing) if before and load else ()
-        if before and items and between.isdisjoint(_registers(*items)):
+        if before and items and between.isdisjoint(register_names(items)):
             operands = (Vector(items), *code[before.at].operands[1:])
             code[before.at] = replace(code[before.at], operands=operands)
             before, kept[at] = replace(before, items=items), False
-        elif _is_sum(instruction):
-            between.update(_registers(*instruction.operands))
+        elif _sum(instruction):
+            between.update(register_names(instruction.operands))
         else:
             before, between = load, set()
         bases.write(instruction)
@@ -64,7 +73,7 @@ def _joined(whole: _Load, part: _Load, standing: Counter[str]) -> tuple[Operand,
     end = first + len(part.items)
     if whole.same != part.same or rest or first < 0 or end > len(whole.items):
         return ()
-    unread = all(standing[name] == 1 for name in _registers(*whole.items[first:end]))
+    unread = all(standing[name] == 1 for name in register_names(whole.items[first:end]))
     return (*whole.items[:first], *part.items, *whole.items[end:]) if unread else ()
 
 
@@ -93,12 +102,10 @@ class _Bases:
     def write(self, instruction: Instruction) -> None:
         """Follows what an instruction writes, which is its first operand if anything is."""
         found = None
-        if _is_sum(instruction):
-            _, source, added = instruction.operands
-            if isinstance(source, Register) and isinstance(added, Number):
-                value, offset = self._value(source.name)
-                found = value, offset + int(added.value)
-        for name in _registers(*instruction.operands[:1]):
+        if added := _sum(instruction):
+            value, offset = self._value(added[0])
+            found = value, offset + added[1]
+        for name in register_names(instruction.operands[:1]):
             self._writes[name] += 1
             self._sums.pop(name, None)
             if found:
@@ -108,17 +115,11 @@ class _Bases:
         return self._sums.get(name, ((name, self._writes[name]), 0))
 
 
-def _is_sum(instruction: Instruction) -> bool:
-    return (
-        instruction.op in _ADDS and instruction.guard is None and isinstance(instruction.operands[-1], Number)
-    )
-
-
-def _registers(*operands: Operand) -> Iterator[str]:
-    for operand in operands:
-        if isinstance(operand, Register):
-            yield operand.name
-        elif isinstance(operand, Address) and isinstance(operand.base, Register):
-            yield operand.base.name
-        elif isinstance(operand, Vector):
-            yield from _registers(*operand.items)
+def _sum(instruction: Instruction) -> tuple[str, int] | None:
+    """The register and the constant that an instruction adds, in all lanes; nothing of another one."""
+    if instruction.op not in _ADDS or instruction.guard is not None or len(instruction.operands) != 3:
+        return None
+    _, source, added = instruction.operands
+    if not isinstance(source, Register) or not isinstance(added, Number):
+        return None
+    return source.name, int(added.value)

@@ -7,29 +7,16 @@ register is: nvcc copies accumulators from name to name, and ptxas gives them on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from harness.ptx.hazards import Site
 from harness.ptx.lanes import WARP, Array, Mask
-from harness.ptx.syntax import Address, Instruction, Operand, Register, Vector
+from harness.ptx.syntax import Instruction, Register, Vector, register_names
 
 Run = Callable[[Mask | None], None]
-
-
-def registers(operands: Iterable[Operand]) -> list[str]:
-    """The names in operands."""
-    found: list[str] = []
-    for operand in operands:
-        if isinstance(operand, Register):
-            found.append(operand.name)
-        elif isinstance(operand, Vector):
-            found += registers(operand.items)
-        elif isinstance(operand, Address) and isinstance(operand.base, Register):
-            found.append(operand.base.name)
-    return found
 
 
 def is_move(i: Instruction) -> bool:
@@ -43,10 +30,16 @@ class InFlight:
     def __init__(self, code: Sequence[Instruction]) -> None:
         used = [i for i in code if i.op.startswith("wgmma.mma_async")]
         self.watched = {
-            name for i in used for o in i.operands[:2] if isinstance(o, Vector) for name in registers([o])
+            name
+            for i in used
+            for o in i.operands[:2]
+            if isinstance(o, Vector)
+            for name in register_names([o])
         }
         moves = [
-            (registers([i.operands[0]]), registers([i.operands[1]])) for i in code if used and is_move(i)
+            (register_names([i.operands[0]]), register_names([i.operands[1]]))
+            for i in code
+            if used and is_move(i)
         ]
         size = -1
         while used and size != len(self.watched):
@@ -88,7 +81,7 @@ class InFlight:
         """The instruction, with what it touches looked at first."""
         if i.op.startswith("wgmma.mma_async"):
             return self._mma(i, site, run)
-        to, of = registers(i.operands[:writes]), registers(i.operands[writes:])
+        to, of = register_names(i.operands[:writes]), register_names(i.operands[writes:])
         mine = self.watched & {*to, *of}
         if not mine:
             return run
@@ -120,8 +113,8 @@ class InFlight:
         run(mask)
 
     def _mma(self, i: Instruction, site: Site, run: Run) -> Run:
-        out = registers(i.operands[:1])
-        fragments = registers(i.operands[1:2]) if isinstance(i.operands[1], Vector) else []
+        out = register_names(i.operands[:1])
+        fragments = register_names(i.operands[1:2]) if isinstance(i.operands[1], Vector) else []
 
         def started(mask: Mask | None) -> None:
             at = self._at(mask)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from harness.ptx.places import Place
@@ -46,6 +47,24 @@ class Vector:
 
 
 Operand = Register | Number | Name | Address | Vector
+
+
+def registers_in(operands: Iterable[Operand]) -> list[Register]:
+    """Those that operands are made of, also as the base of an address."""
+    found: list[Register] = []
+    for operand in operands:
+        if isinstance(operand, Register):
+            found.append(operand)
+        elif isinstance(operand, Vector):
+            found += registers_in(operand.items)
+        elif isinstance(operand, Address) and isinstance(operand.base, Register):
+            found.append(operand.base)
+    return found
+
+
+def register_names(operands: Iterable[Operand]) -> list[str]:
+    """The names of those."""
+    return [register.name for register in registers_in(operands)]
 
 
 @dataclass(frozen=True)

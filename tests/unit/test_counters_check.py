@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -217,9 +218,9 @@ def test_a_planted_fault_is_red(
         assert text in finding
 
 
-def doubled(ptx: str) -> str:
-    """The PTX with its first load from shared memory twice."""
-    return re.sub(r"^\tld\.shared.*;$", r"\g<0>\n\g<0>", ptx, count=1, flags=re.MULTILINE)
+def doubled(ptx: str, op: str) -> str:
+    """The PTX with the first such instruction twice."""
+    return re.sub(rf"^\t{op}\b.*;$", r"\g<0>\n\g<0>", ptx, count=1, flags=re.MULTILINE)
 
 
 def halved(ptx: str) -> str:
@@ -234,17 +235,25 @@ def halved(ptx: str) -> str:
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize(("change", "says"), [(halved, ""), (doubled, "shared loads: ")])
+@pytest.mark.parametrize(
+    ("name", "change", "says"),
+    [
+        ("vectorized-f32-tile64x64x8-thread8x8-pad4", halved, ""),
+        ("tiled-f32-tile16-pad0", partial(doubled, op="ld.shared"), "shared loads: 61440 -> "),
+        ("tiled-f32-tile16-pad0", partial(doubled, op="st.shared"), "shared stores: "),
+        ("tiled-f32-tile16-pad0", partial(doubled, op="bar.sync"), "barriers of all warps"),
+    ],
+)
 def test_a_vector_that_nvcc_leaves_in_two_is_no_finding(
-    change: Callable[[str], str], says: str, check: CounterCheck, monkeypatch: pytest.MonkeyPatch
+    name: str, change: Callable[[str], str], says: str, check: CounterCheck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But another load is."""
+    """But another access or barrier is."""
     real = compile_ptx
     monkeypatch.setattr(
         "harness.devices.emulated.device.compile_ptx", lambda *a, **how: change(real(*a, **how))
     )
     check.device.lines = lambda case: {}  # type: ignore[method-assign]
-    finding = check.finding(entry("vectorized-f32-tile64x64x8-thread8x8-pad4"))
+    finding = check.finding(entry(name))
     assert says in finding
     assert bool(finding) is bool(says)
 

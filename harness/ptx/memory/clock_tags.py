@@ -5,6 +5,7 @@ Of writes the last one is kept, of reads and of atomics the last one of each war
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,7 @@ def warps_of(pattern: Pattern, group: int) -> list[tuple[int, Array, Array]]:
         first = np.flatnonzero(np.r_[True, (cell[1:] != cell[:-1]) | (warp[1:] != warp[:-1])])
         bits = np.bitwise_or.reduceat(np.uint32(1) << (lane % WARP).astype(np.uint32), first)
         cell, warp = cell[first], warp[first]
-        ends = [*np.flatnonzero(warp[1:] != warp[:-1]) + 1, len(warp)]
-        parts = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False) if start < end]
-        pattern.by_warp = [(int(warp[at.start]), cell[at], bits[at]) for at in parts]
+        starts = np.flatnonzero(np.r_[True, warp[1:] != warp[:-1]]).tolist()
+        parts = pairwise([*starts, len(warp)])
+        pattern.by_warp = [(int(warp[at]), cell[at:end], bits[at:end]) for at, end in parts]
     return pattern.by_warp

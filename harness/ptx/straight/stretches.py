@@ -13,7 +13,7 @@ from harness.ptx.liveness import Step, before, bits
 from harness.ptx.native.build import Library, library
 from harness.ptx.straight.program import Program
 from harness.ptx.straight.translate import Load, Stretch, Translator
-from harness.ptx.syntax import Address, Instruction, Operand, Register, Vector
+from harness.ptx.syntax import Instruction, registers_in
 
 # The checks of a load, and then what it reads; None where the instruction's own function has to do.
 Prepare = Callable[[Mask | None], Callable[[], tuple[Array, Array]] | None]
@@ -43,7 +43,7 @@ class Native:
         written = self._translator.target(i)
         if not written:
             return None
-        reads = frozenset(b.slot(o) for operand in i.operands[1:] for o in _registers(operand))
+        reads = frozenset(b.slot(o) for o in registers_in(i.operands[1:]))
         return Step(reads, frozenset(b.slot(o) for o in written))
 
     def blocks(
@@ -216,13 +216,3 @@ def _loading(b: Builder, site: Site, load: Load, inputs: dict[int, int]) -> Prep
     if load.space == "shared":
         return lambda mask: state.shared.prepare(site, address(), width, mask)
     return lambda mask: state.memory.prepare(site, address(), width, mask)
-
-
-def _registers(operand: Operand) -> list[Register]:
-    if isinstance(operand, Register):
-        return [operand]
-    if isinstance(operand, Vector):
-        return [register for item in operand.items for register in _registers(item)]
-    if isinstance(operand, Address) and isinstance(operand.base, Register):
-        return [operand.base]
-    return []

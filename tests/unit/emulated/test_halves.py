@@ -4,35 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from harness.ptx import Machine, parse
+from harness.ptx import Entry, Machine, parse
 from harness.ptx.syntax import Register, Vector
+from tests.unit.emulated.rig import kernel
 
-HEAD = """.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry tiny(.param .u64 out)
-{
-.reg .pred %p<3>;
-.reg .b32 %r<20>;
-.reg .f32 %f<9>;
-.reg .b64 %rd<9>;
-.shared .align 16 .b8 As[64];
-ld.param.u64 %rd1, [out];
-mov.u32 %r1, As;
-"""
 END = """add.f32 %f1, %f1, %f2;
 add.f32 %f5, %f5, %f6;
 st.global.v2.f32 [%rd1], {%f1, %f5};
-ret;
-}
 """
 WHOLE = "ld.shared.v4.f32 {%f1, %f2, %f3, %f4}, [%r1];\n"
 HALF = "ld.shared.v2.f32 {%f5, %f6}, [%r1+8];\n"
 
 
+def entry(body: str) -> Entry:
+    return parse(kernel("mov.u32 %r1, As;\n" + body + END, inside=".shared .align 16 .b8 As[64];"), "k")
+
+
 def loads(body: str) -> list[tuple[str, ...]]:
     """The registers that each load from shared memory fills."""
-    machine = Machine(parse(HEAD + body + END, "tiny"), "tiny.cu")
+    machine = Machine(entry(body), "k.cu")
     targets = [i.operands[0] for i in machine.entry.code if i.op.startswith("ld.") and ".shared" in i.op]
     vectors = [target.items if isinstance(target, Vector) else (target,) for target in targets]
     return [tuple(item.name for item in items if isinstance(item, Register)) for items in vectors]
@@ -95,6 +85,10 @@ def test_a_sum_in_between_that_needs_what_stood_there_before() -> None:
 
 
 def test_labels_move_along() -> None:
-    entry = parse(HEAD + WHOLE + HALF + "again:\nbra again;\ndone:\n" + END, "tiny")
-    at = entry.labels["again"], entry.labels["done"]
-    assert [entry.code[n].text for n in at] == ["bra again", "add.f32 %f1, %f1, %f2"]
+    made = entry(WHOLE + HALF + "again:\nbra again;\ndone:\n")
+    at = made.labels["again"], made.labels["done"]
+    assert [made.code[n].text for n in at] == ["bra again", "add.f32 %f1, %f1, %f2"]
+
+
+def test_an_addition_that_lacks_an_operand_is_none_of_a_constant() -> None:
+    assert len(loads(WHOLE + "add.s32 %r2, 4;\n" + HALF)) == 2
