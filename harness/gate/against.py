@@ -22,6 +22,8 @@ from harness.verdicts.paired import BASE_UNUSABLE, NO_PAIR, SAME_BINARY, Paired
 
 _ONE_AT_A_TIME = threading.Lock()  # declarations are modules of the process, and git locks its repository
 LEAST_SECONDS = 30.0  # for pairs, however few cases were timed
+# One look more than a comparison by itself: what stays ambiguous is red, and few cases need it.
+LOOKS = 4
 
 Step = Callable[[str], None]
 
@@ -101,7 +103,7 @@ class Against:
                 continue
             found |= {p.case.id: _untimed(p, commit) for p in pairs if p.outcome is not None}
             if timed := [p for p in pairs if p.outcome is None]:
-                compiled.append((commit, Rule(delta=margin, error=Rule.error / len(groups)), timed))
+                compiled.append((commit, _rule(margin, len(groups)), timed))
         both = [(p.base, p.case) for _, _, pairs in compiled for p in pairs if p.base]
         if both:
             with contextlib.suppress(DeviceError):  # reported again when it is timed
@@ -114,6 +116,11 @@ class Against:
             )
             found |= {row.case.id: _timed(row, commit, rule, seconds) for row in result.rows}
         return found
+
+
+def _rule(margin: float, groups: int) -> Rule:
+    """Of one of so many comparisons."""
+    return Rule(delta=margin, error=Rule.error / groups, looks=LOOKS)
 
 
 def _impossible(wanted: Wanted) -> str:

@@ -1,4 +1,4 @@
-"""Compares two commits: first an A/A control, then every changed case, in up to three interim analyses."""
+"""Compares two commits: first an A/A control, then every changed case, in a few interim analyses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdicts on many cases in up to three interim analyses (looks), with the familywise error controlled. Pure.
+"""Verdicts on many cases in a few interim analyses (looks), with the familywise error controlled. Pure.
 
 The error probability is divided equally among the looks (Bonferroni's inequality: no assumption on their
 dependence), and within a look among the cases by Holm's step-down procedure (S. Holm, "A simple sequentially

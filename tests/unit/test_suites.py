@@ -218,6 +218,12 @@ def test_smoke_and_full_time_every_kernel_in_every_dtype(name: str) -> None:
     assert timed == {(kernel.name, dtype.name) for kernel in LADDER for dtype in kernel.dtypes}
 
 
+@pytest.mark.parametrize("capability", [(9, 0), (8, 0), (7, 5)])
+def test_what_smoke_times_the_baseline_of_full_has(capability: tuple[int, int]) -> None:
+    smoke, full = (select(name, (), capability).timed for name in ("smoke", "full"))
+    assert {case.id for case in smoke} <= {case.id for case in full}
+
+
 @pytest.mark.parametrize("name", PROJECT.suites)
 def test_timed_cases_keep_the_data_of_a_problem_and_dtype_together(name: str) -> None:
     cases = select(name).timed
