@@ -806,7 +806,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("mma_tma", BF16, TMA_WIDE, _square(1024, 2048, 4096, 8192)),
     ("mma_sync", BF16, MMA_WIDE, _square(4096)),
     ("mma_sync", BF16, MMA_SMALL, _square(1024)),
-    ("wmma", BF16, WMMA, _square(1024, 4096)),
+    ("wmma", BF16, WMMA, _square(1024, 4096, 4095)),
     *(("mma_tma", dtype, TMA_SMALL, _square(512, 1024)) for dtype in (F16, TF32)),
     ("mma_tma", BF16, TMA_SMALL, _square(1024)),
     ("wgmma", BF16, WGMMA_WIDE, _square(1024, 2048, 4096, 8192)),

@@ -82,7 +82,9 @@ def judging(baseline: Baseline, board: str | None, files: Callable[[str], Sequen
         return baseline
     most = _most(spreads(baseline, files(baseline.slug)))
     entries = {
-        case: replace(entry, board_spread=_expected(case, most)) if is_strange(entry, board) else entry
+        case: replace(entry, board_spread=_expected(case, most), other_board=True)
+        if is_strange(entry, board)
+        else entry
         for case, entry in baseline.entries.items()
     }
     return replace(baseline, entries=entries)

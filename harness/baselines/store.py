@@ -48,7 +48,8 @@ class BaselineEntry:
         stats: pytest-benchmark's statistics, in seconds.
         info: our ``extra_info``; see the properties.
         board_spread: how far the board of this run may differ from the one that measured it, relative; 0 on
-            that board (`boards.judging`).
+            that board, and where nothing is known of it (`boards.judging`).
+        other_board: whether that is another one, as far as both are known.
     """
 
     fullname: str
@@ -56,6 +57,7 @@ class BaselineEntry:
     stats: Mapping[str, Any]
     info: Mapping[str, Any]
     board_spread: float = 0.0
+    other_board: bool = False
 
     @property
     def case_id(self) -> str:
@@ -98,6 +100,7 @@ class BaselineEntry:
             cublas_ratio=self.cublas_ratio,
             stats=self.stats,
             board_spread=self.board_spread,
+            other_board=self.other_board,
         )
 
     @property

@@ -63,8 +63,9 @@ def _compare(o: Observation, reference: Reference, policy: Policy, verdict: Verd
     threshold, floor, per_clock = of_seconds, reference.noise_floor, None
     if reference.sm_clock_mhz and o.sm_clock_mhz:
         per_clock = (1 + change) * reference.sm_clock_mhz / o.sm_clock_mhz - 1
-    # How far boards differ is known in seconds, and their clocks are part of it.
-    per_cycle = per_clock is not None and steadier_in_cycles(reference) and not reference.board_spread
+    # How far boards differ is known in seconds, or not at all, and their clocks are part of it.
+    elsewhere = reference.other_board or bool(reference.board_spread)
+    per_cycle = per_clock is not None and steadier_in_cycles(reference) and not elsewhere
     if per_cycle and reference.cycle_noise_floor is not None:
         floor = reference.cycle_noise_floor
         threshold = policy.threshold(floor)
@@ -90,7 +91,7 @@ def _compare(o: Observation, reference: Reference, policy: Policy, verdict: Verd
             return replace(verdict.to(VerdictKind.REGRESSED, "COMPARE_FAIL"), exceeded=exceeded)
     if only_the_clock:
         return verdict.to(VerdictKind.PASS, SAME_PER_CLOCK)
-    boards_clock = reference.board_spread and is_baselines(o, reference)
+    boards_clock = elsewhere and is_baselines(o, reference)
     if _clock(o, reference) == "higher" and fewer and not boards_clock:
         return verdict.to(VerdictKind.AMBIGUOUS, HIGHER_CLOCK)
     return verdict.to(VerdictKind.IMPROVED, "FASTER") if change > of_seconds else verdict

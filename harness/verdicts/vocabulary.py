@@ -114,7 +114,9 @@ class Reference:
         temperature_c: the temperature in °C; None if unknown.
         cublas_ratio: speed relative to cuBLAS's in the same run; None without one.
         stats: pytest-benchmark's statistics of the seconds, for the user's own checks.
-        board_spread: how far boards of the model differ, relative, where another board was measured; else 0.
+        board_spread: how far boards of the model differ, relative, where another board was measured; else 0,
+            and where nothing is known of that.
+        other_board: whether another board was measured; not recorded by older versions.
     """
 
     median_s: float
@@ -130,6 +132,7 @@ class Reference:
     cublas_ratio: float | None = None
     stats: Mapping[str, Any] = field(default_factory=dict)
     board_spread: float = 0.0
+    other_board: bool = False
 
 
 @dataclass(frozen=True)

@@ -222,6 +222,14 @@ def test_a_board_s_own_figures_are_judged_as_strictly_as_ever(root: Path) -> Non
     assert [e.board_spread for e in judged_on(root, "0c0c0c0c").entries.values()] == pytest.approx(
         [0.0003 / 0.01015] * 2, rel=1e-3
     )
+    for board, other in ((OURS_IS, False), ("0c0c0c0c", True)):
+        assert [e.reference.other_board for e in judged_on(root, board).entries.values()] == [other] * 2
+
+
+def test_another_board_is_one_also_where_no_other_file_says_how_far_it_may_differ(root: Path) -> None:
+    stored(root, THEIRS_IS)
+    entries = judged_on(root, OURS_IS).entries.values()
+    assert [(e.reference.other_board, e.board_spread) for e in entries] == [(True, 0.0)] * len(entries)
 
 
 def test_an_unseen_board_may_differ_as_those_seen_do(root: Path) -> None:
@@ -282,8 +290,11 @@ def test_the_clock_of_another_board_is_part_of_what_boards_differ_by() -> None:
     o = synthetic.observed(TILED, 0.01, sm_clock_mhz=1020.0, cubin=synthetic.OLD)
     reference = dataclasses.replace(synthetic.reference(TILED), sm_clock_mhz=1000.0)
     assert judge(o, reference, Policy()).reason == "HIGHER_CLOCK"
-    elsewhere = dataclasses.replace(reference, board_spread=0.004)
-    assert judge(o, elsewhere, Policy()).reason == "WITHIN_THRESHOLD"
+    for known in (0.004, 0.0):
+        elsewhere = dataclasses.replace(reference, board_spread=known, other_board=True)
+        assert judge(o, elsewhere, Policy()).reason == "WITHIN_THRESHOLD"
+    older = dataclasses.replace(reference, board_spread=0.004)
+    assert judge(o, older, Policy()).reason == "WITHIN_THRESHOLD"
     changed = dataclasses.replace(elsewhere, cubin_sha256=synthetic.NEW)
     assert judge(o, changed, Policy()).reason == "HIGHER_CLOCK"  # the code may be slower
 
