@@ -769,6 +769,8 @@ TIMED_FEW = {
         name: Timed((*_FEW, Problem(8192, 8192, 8192), _SKINNY), (_SMALL, _SQUARE))
         for name in ("mma_sync", "mma_tma")
     },
+    # Its copies of ragged and narrow tiles are those of mma_sync.
+    "tf32x3": Timed((*_FEW, Problem(8192, 8192, 8192)), (_SMALL, _SQUARE)),
     # Its configs differ by the tile alone, which matrices of 32 fill or do not.
     "batched_small": Timed((*TIMED_BATCHED, *TIMED_GIBIBYTE), TIMED_BATCHED[2:4]),
     # The tile of the default config is that of matrices of 8, which the others do not fill.
@@ -802,7 +804,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("tf32x3", F32, X3_WIDE, _square(4096)),
     # BF16 differs from FP16 by a word of its mma: what slows one down, slows down the other.
     *((name, BF16, Config(), _BF16) for name in ("cublas", "select")),
-    ("mma_sync", BF16, MMA_TALL, _BF16),
+    ("mma_sync", BF16, MMA_TALL, _square(1024, 4096, 8192)),
     ("mma_tma", BF16, TMA_WIDE, _square(1024, 2048, 4096, 8192)),
     ("mma_sync", BF16, MMA_WIDE, _square(4096)),
     ("mma_sync", BF16, MMA_SMALL, _square(1024)),

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from harness.baselines import Baseline, BaselineEntry
 from harness.devices import DeviceError, TimingDevice
 from harness.gate.against import Wanted
-from harness.model import Case
+from harness.model import Case, Problem
 from harness.timing.measurement import Measurement
 from harness.timing.plan import Plan
 from harness.verdicts.drift import differences
@@ -80,24 +80,32 @@ def run_all(
 ) -> None:
     """Times and judges cases on one device; a failure of the device becomes a verdict, not an exception.
 
-    A case is taken from ``cases`` when the device is free for it, so that several devices can share them;
-    ``done`` is told each result, maybe later and in another order. First every case is measured. Then those
-    whose binary is not the baseline's are compared with the baseline's commit by ``against``, the most
-    suspicious ones first; then what is slower than the baseline, and not than that commit, is measured again
-    in a new process, the same for all of them: one process can be unlucky (memory layout, another process's
-    burst), two in a row are unlikely to be.
+    A case is taken from ``cases`` when the device is free for it, so that several devices can share them; one
+    that was chosen, and was measured before under its own name, has that measurement. ``done`` is told each
+    result, maybe later and in another order. First every case is measured. Then those whose binary is not the
+    baseline's are compared with the baseline's commit by ``against``, the most suspicious ones first; then
+    what is slower than the baseline, and not than that commit, is measured again in a new process, the same
+    for all of them: one process can be unlucky (memory layout, another process's burst), two in a row are
+    unlikely to be.
 
     ``now`` returns this run's machine_info, to report what has changed; ``busy`` lists other GPU processes;
     ``says`` is told what is done while results are waited for.
     """
     began, left = clock(), list[_Judging]()
+    measured: dict[tuple[str, Problem], _Judging] = {}
     for case in cases:
         entry = baseline.entry(case.id) if baseline else None
         judging = _Judging(case, entry, policy.of_kernel(case.kernel.threshold), baseline is not None)
         if left:
             says(f"{case.id}; {len(left)} to be compared or repeated afterwards")
-        judging.measure(device, plan)
+        same = measured.get((case.variant, case.problem)) if case.chosen_for else None
+        if same is None:
+            judging.measure(device, plan)
+        else:
+            judging.take(same)
         judging.see(busy)
+        if not judging.evidence.error:
+            measured[case.variant, case.problem] = judging
         if judging.needs_more(against is not None):
             left.append(judging)
             if judging.to_confirm:
@@ -168,6 +176,14 @@ class _Judging:
         seen = observation(self.case, self.measurement)
         e = self.evidence
         self.evidence = replace(e, second=seen) if e.first else replace(e, first=seen)
+
+    def take(self, same: _Judging) -> None:
+        """The measurement of a case of the same binary on the same problem."""
+        assert same.measurement is not None
+        assert same.evidence.first is not None
+        self.measurement = same.measurement
+        first = replace(same.evidence.first, case_id=self.case.id)
+        self.evidence = replace(self.evidence, first=first, others=same.evidence.others)
 
     def see(self, busy: Callable[[], Sequence[str]]) -> None:
         """Who else uses the GPU."""

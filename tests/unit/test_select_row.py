@@ -13,15 +13,17 @@ import pytest
 from harness.baselines import BaselineEntry, load_run, merge_runs, write
 from harness.commands.select import main as command
 from harness.counters.chosen import chosen as counted
+from harness.devices import DeviceError
 from harness.devices.cuda.protocol import Build
 from harness.gate.against import Against, Wanted
-from harness.gate.timed import observation
+from harness.gate.timed import Result, observation, run_all
 from harness.model import F32, Case, Config, Problem
 from harness.model.legality import GpuLimits
 from harness.project.loader import ProjectError, load
 from harness.project.selection import Choice, select
 from harness.reports import row
 from harness.timing.measurement import Measurement
+from harness.timing.plan import Plan
 from harness.tuning.accuracy import Summary, outcomes
 from harness.tuning.figures import Known
 from harness.tuning.select import Selector
@@ -90,6 +92,50 @@ def test_a_choice_has_the_id_of_the_row_and_the_launch_of_the_kernel() -> None:
     assert not observation(of, measurement()).library
     shown = row(of, Verdict(VerdictKind.PASS, "WITHIN_THRESHOLD"), None, Policy())
     assert (shown.stage, shown.config) == ("select", "tiled-tile32-pad0")
+
+
+class Clocked:
+    """A device that says which cases it timed."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.timed, self._fails = list[str](), fails
+
+    def time(self, case: Case, plan: Plan) -> Measurement:
+        self.timed.append(case.id)
+        if case.id == self._fails:
+            raise DeviceError("HANG", case.id)
+        return measurement(0.01 * len(self.timed))
+
+    def restart(self) -> None: ...
+
+    def ahead(self) -> None: ...
+
+
+@pytest.mark.parametrize("fails", ["", case("tiled").id])
+def test_a_choice_that_was_timed_under_its_own_name_is_not_timed_again(fails: str) -> None:
+    """Unless it could not be; another problem or config is another measurement."""
+    other = Problem(64, 64, 64)
+    device, results = Clocked(fails), dict[str, Result]()
+    larger = replace(resolved(), problem=other)
+    given = [case("tiled"), resolved(), replace(larger, chosen_for=replace(ROW, problem=other))]
+    policy = Policy(allow_no_baseline=True)
+    run_all(device, given, lambda r: results.update({r.case.id: r}), None, policy, Plan())
+    own = [] if not fails else [ROW.id]
+    assert device.timed == [case("tiled").id, *own, f"select-f32-{other.id}"]
+    row_, stage = results[ROW.id], results[case("tiled").id]
+    assert (row_.measurement is stage.measurement) is not bool(fails)
+    assert row_.evidence.first
+    assert row_.evidence.first.case_id == ROW.id
+    assert results[f"select-f32-{other.id}"].measurement is not row_.measurement
+
+
+def test_who_else_used_the_gpu_then_counts_for_both() -> None:
+    others, results = iter([["pid 7"], []]), list[Result]()
+    run_all(
+        *(Clocked(), [case("tiled"), resolved()], results.append, None, Policy(), Plan()),
+        busy=lambda: next(others),
+    )
+    assert [r.verdict.reason for r in results] == ["SHARED_GPU"] * 2
 
 
 def test_without_a_choice_nothing_runs() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,13 @@ class Image:
 
 
 class GuardedArena:
-    """The buffers of a launch in one allocation, guard bands of 0xFF (a NaN in every dtype) around each."""
+    """The buffers of some launches in one allocation, guard bands of 0xFF (a NaN in every dtype) around each.
+
+    ``most``: bytes of launches that are copied at once. Contexts of several processes take turns on a GPU,
+    and every copy and every wait costs a turn.
+    """
+
+    most = 64 << 20
 
     def __init__(self) -> None:
         self._device: Any = None
@@ -55,37 +62,50 @@ class GuardedArena:
             self._device, self._size = cuda.mem_alloc(size), size
         return int(self._device)
 
-    def upload(self, buffers: Mapping[str, Array], offsets: Mapping[str, int]) -> Image:
-        """Copies the buffers to the device, each to an address ``offsets`` bytes past a boundary."""
-        starts, size = {}, GUARD
-        for name, array in buffers.items():
-            starts[name] = size + offsets.get(name, 0)
-            size = _up(starts[name] + array.nbytes) + GUARD
-        image = np.full(size, 0xFF, np.uint8)
-        for name, array in buffers.items():
-            image[starts[name] : starts[name] + array.nbytes] = _bytes(array)
-        base = self._reserve(size)
-        cuda.memcpy_htod(base, image)
-        return Image(image, starts, {name: base + start for name, start in starts.items()})
+    def upload(self, launches: Sequence[Mapping[str, Array]], offsets: Mapping[str, int]) -> list[Image]:
+        """Copies the buffers of each launch to the device, each buffer to an address ``offsets`` bytes past a
+        boundary."""
+        every, sizes = [], []
+        for buffers in launches:
+            starts, size = {}, GUARD
+            for name, array in buffers.items():
+                starts[name] = size + offsets.get(name, 0)
+                size = _up(starts[name] + array.nbytes) + GUARD
+            every.append(starts)
+            sizes.append(size)
+        ends = list(accumulate(sizes))
+        whole = np.full(ends[-1], 0xFF, np.uint8)
+        base, images = self._reserve(whole.size), []
+        for buffers, starts, size, end in zip(launches, every, sizes, ends, strict=True):
+            image = whole[end - size : end]
+            for name, array in buffers.items():
+                image[starts[name] : starts[name] + array.nbytes] = _bytes(array)
+            images.append(Image(image, starts, {name: base + end - size + starts[name] for name in starts}))
+        cuda.memcpy_htod(base, whole)
+        return images
 
-    def download(self, image: Image, buffers: Mapping[str, Array]) -> Array:
-        """The same image after a launch."""
-        after = np.empty_like(image.bytes)
+    def download(self, images: Sequence[Image], launches: Sequence[Mapping[str, Array]]) -> list[Array]:
+        """The same images after the launches."""
+        ends = list(accumulate(image.bytes.size for image in images))
+        after = np.empty(ends[-1], np.uint8)
         cuda.memcpy_dtoh(after, int(self._device))
-        return after
+        return np.split(after, ends[:-1])
 
 
 class ExactBuffers:
     """Each buffer in an allocation of exactly its size, since a sanitizer only knows bounds of
-    allocations."""
+    allocations; those of one launch at a time, since a buffer of another could lie beyond a bound."""
+
+    most = 0
 
     def __init__(self) -> None:
         self._allocated: list[Any] = []
         self._buffers: dict[str, int] = {}
 
-    def upload(self, buffers: Mapping[str, Array], offsets: Mapping[str, int]) -> Image:
+    def upload(self, launches: Sequence[Mapping[str, Array]], offsets: Mapping[str, int]) -> list[Image]:
         """As ``GuardedArena.upload``; the image holds the buffers one behind the other. An allocation has
         the bytes of an offset before its buffer, and none after it."""
+        (buffers,) = launches
         for allocation in self._allocated:
             allocation.free()
         self._allocated, self._buffers = [], {}
@@ -99,16 +119,17 @@ class ExactBuffers:
             if array.nbytes:
                 cuda.memcpy_htod(self._buffers[name], _bytes(array))
         image = np.concatenate([_bytes(array) for array in buffers.values()])
-        return Image(image, starts, dict(self._buffers))
+        return [Image(image, starts, dict(self._buffers))]
 
-    def download(self, image: Image, buffers: Mapping[str, Array]) -> Array:
-        """The same image after a launch."""
+    def download(self, images: Sequence[Image], launches: Sequence[Mapping[str, Array]]) -> list[Array]:
+        """As ``GuardedArena.download``."""
+        (image,), (buffers,) = images, launches
         after = np.empty_like(image.bytes)
         for name, array in buffers.items():
             if array.nbytes:
                 start = image.starts[name]
                 cuda.memcpy_dtoh(after[start : start + array.nbytes], self._buffers[name])
-        return after
+        return [after]
 
 
 def _bytes(array: Array) -> Array:

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
@@ -19,7 +19,7 @@ import numpy as np
 import pycuda.driver as cuda
 
 from harness.compiler.tools import arch
-from harness.devices import DeviceError, Inputs, Outputs
+from harness.devices import DeviceError, Outputs
 from harness.devices.cuda import library, roofs
 from harness.devices.cuda.checks import Checks
 from harness.devices.cuda.environment import Gpu
@@ -105,8 +105,7 @@ class Worker:
         if request.what == "resources":
             return None if build.source is None else self._load(build).resources
         if request.what == "run":
-            each = zip(request.works, request.inputs, strict=True)
-            return [self._run(build, work, inputs, request.workspace) for work, inputs in each]
+            return self._run(build, request)
         (work,) = request.works
         if request.what == "once":
             return self._once(build, work)
@@ -128,19 +127,32 @@ class Worker:
             self._loaded[build, slot] = load(build)
         return self._loaded[build, slot]
 
-    def _run(self, build: Build, work: Work, inputs: Inputs, workspace: Array | None) -> Outputs:
-        kernel = self._under_test(build, work)
-        buffers = {**inputs, **({} if workspace is None else {WORKSPACE: workspace})}
-        image = self._arena.upload(buffers, work.offsets)
-        stream = cuda.Stream()
-        kernel.bind(work, dict(image.at))(stream)
+    def _run(self, build: Build, request: Request) -> list[Outputs]:
+        """Launches one after another; as many together as may be copied at once."""
+        shared = {} if request.workspace is None else {WORKSPACE: request.workspace}
+        launches = [{**inputs, **shared} for inputs in request.inputs]
+        size = max(sum(array.nbytes for array in buffers.values()) for buffers in launches)
+        step = max(1, self._arena.most // max(1, size))
+        outputs: list[Outputs] = []
+        for i in range(0, len(launches), step):
+            outputs += self._run_some(build, request.works[i : i + step], launches[i : i + step])
+        return outputs
+
+    def _run_some(
+        self, build: Build, works: Sequence[Work], launches: Sequence[Mapping[str, Array]]
+    ) -> Iterator[Outputs]:
+        kernel, stream = self._under_test(build, works[0]), cuda.Stream()
+        images = self._arena.upload(launches, works[0].offsets)
+        for work, image in zip(works, images, strict=True):
+            kernel.bind(work, dict(image.at))(stream)
         stream.synchronize()
-        after = self._arena.download(image, buffers)
-        found = violations(image.bytes, after, buffers, image.starts, (work.result, WORKSPACE))
-        if workspace is not None:
-            words = image.read(WORKSPACE, workspace, after)
-            found += tuple(workspace_violations(work.workspace[1], words))
-        return Outputs(image.read(work.result, inputs[work.result], after), found)
+        afters = self._arena.download(images, launches)
+        for work, buffers, image, after in zip(works, launches, images, afters, strict=True):
+            found = violations(image.bytes, after, buffers, image.starts, (work.result, WORKSPACE))
+            if (workspace := buffers.get(WORKSPACE)) is not None:
+                words = image.read(WORKSPACE, workspace, after)
+                found += tuple(workspace_violations(work.workspace[1], words))
+            yield Outputs(image.read(work.result, buffers[work.result], after), found)
 
     def _once(self, build: Build, work: Work) -> None:
         """One launch on the data of a timed case, for a profiler."""
