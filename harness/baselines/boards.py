@@ -46,15 +46,15 @@ def _measured(baseline: Baseline, entry: BaselineEntry) -> dict[str, object]:
 
 def expected(case: str, known: Mapping[str, Spread]) -> float:
     """How far another board may differ at a case: the most of its kernel's cases of that dtype, itself
-    included, since a few boards say little of one case; where no other board has measured those, of the cases
-    of its problem on the same kind of core, else of all on that kind; 0 where nothing is known."""
+    included, since a few boards say little of one case; where no other board has measured those, the most of
+    all on the same kind of core, since another kernel of its problem need not wait for the same; 0 where
+    nothing is known."""
     return _expected(case, _most(known))
 
 
 def _groups(case: str) -> tuple[tuple[object, ...], ...]:
     """What a case belongs to, the nearest first."""
-    kind, problem = kind_of(case), case.rpartition("-")[2]
-    return ("kernel", *case.split("-")[:2]), ("problem", problem, kind), ("kind", kind)
+    return ("kernel", *case.split("-")[:2]), ("kind", kind_of(case))
 
 
 def _most(known: Mapping[str, Spread]) -> dict[tuple[object, ...], float]:
