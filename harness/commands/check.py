@@ -26,6 +26,5 @@ def main(arguments: Sequence[str]) -> int:
     alone = not files or {"-n", "--list-cases"}.intersection(options)
     spread = () if alone else ("-n", "auto", "--dist", "loadgroup")
     unchanged = ("--from-cache",) if files else ()  # a test picked by its id is run
-    # Hypothesis' plugin, where there is one, takes a second for a summary of tests that are none of these.
-    plain = ("-p", "no:hypothesispytest", *SHOWN, "check", "--device", "emulated")
+    plain = (*SHOWN, "check", "--device", "emulated")
     return int(pytest.main([*files, *plain, *unchanged, *spread, *options]))

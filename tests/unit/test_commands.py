@@ -18,7 +18,6 @@ from tests.ladder import PROJECT
 
 CHECKED = ["tests/test_kernels.py", "tests/test_static.py"]
 TIMED = ["tests/test_kernels.py", "tests/test_performance.py"]
-UNUSED = ["-p", "no:hypothesispytest"]
 SPREAD = ["--from-cache", "-n", "auto", "--dist", "loadgroup"]
 
 
@@ -87,7 +86,6 @@ def test_project_before_the_command_goes_on_to_it(
     (run,) = runs
     assert [Path(file).resolve() for file in run[:2]] == [PROJECT.root / file for file in CHECKED]
     assert run[2:] == [
-        *UNUSED,
         *SHOWN,
         "check",
         "--device",
@@ -115,16 +113,12 @@ def test_without_a_project_a_command_says_what_is_missing(
 
 def test_check_emulates_and_keeps_the_cases_of_a_variant_together(runs: list[list[str]]) -> None:
     assert check.main(["-k", "naive"]) == 3
-    assert runs == [
-        [*CHECKED, *UNUSED, *SHOWN, "check", "--device", "emulated", *SPREAD, *PLUGIN, "-k", "naive"]
-    ]
+    assert runs == [[*CHECKED, *SHOWN, "check", "--device", "emulated", *SPREAD, *PLUGIN, "-k", "naive"]]
 
 
 def test_check_leaves_the_number_of_processes_to_its_user(runs: list[list[str]]) -> None:
     check.main(["-n", "0"])
-    assert runs == [
-        [*CHECKED, *UNUSED, *SHOWN, "check", "--device", "emulated", "--from-cache", *PLUGIN, "-n", "0"]
-    ]
+    assert runs == [[*CHECKED, *SHOWN, "check", "--device", "emulated", "--from-cache", *PLUGIN, "-n", "0"]]
 
 
 @pytest.mark.parametrize("command", [check, gpu], ids=["check", "gpu"])
