@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ KERNELS, PERFORMANCE, STATIC = "test_kernels.py", "test_performance.py", "test_s
 # Hypothesis' plugin, where there is one, takes a second for a summary of tests that are none of these.
 _PLAIN = ("-p", "no:hypothesispytest")
 SHOWN = (*_PLAIN, "--no-header", "-o", "console_output_style=classic", "--progress")
+_LEFT_OUT = ("--ignore", "--ignore-glob", "--deselect")  # before a file or id that is not to run
 # Needed if the harness is not installed, only on the path; and no warning about pytest's import order.
 PLUGIN = ("-p", "harness.commands.entry", "-W", "ignore:Module already:pytest.PytestAssertRewriteWarning")
 
@@ -61,10 +63,13 @@ def for_pytest(name: str, doc: str, arguments: Sequence[str]) -> tuple[Project, 
 
 
 def files_of_tests(project: Project, *names: str, given: Sequence[str] = ()) -> list[str]:
-    """The project's test files with these names; none where the user gave ids of tests, which run alone.
-    Raises ProjectError if one is missing."""
-    if any("::test_" in word for word in given if not word.startswith("-")):
+    """The project's test files with these names, or those that the user named instead; none where the user
+    gave ids of tests, which run alone. Raises ProjectError if one is missing."""
+    words = [word for before, word in pairwise(("", *given)) if word[:1] != "-" and before not in _LEFT_OUT]
+    if any("::test_" in word for word in words):
         return []
+    if named := [word for word in words if word.endswith(".py") and Path(word).is_file()]:
+        return named
     paths = [project.tests / name for name in names]
     if missing := next((path for path in paths if not path.is_file()), None):
         raise ProjectError(f"{os.path.relpath(missing)} does not exist; `gemm-regression init` creates it")

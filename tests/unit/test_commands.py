@@ -130,6 +130,26 @@ def test_a_test_by_its_id_runs_alone(command: Any, runs: list[list[str]]) -> Non
     assert "-n" not in arguments
 
 
+@pytest.mark.parametrize("command", [check, gpu], ids=["check", "gpu"])
+@pytest.mark.parametrize(
+    ("given", "runs_those"),
+    [
+        (["-v", "tests/test_kernels.py"], {"tests/test_kernels.py"}),
+        (["--suite", "smoke", "tests/test_static.py"], {"tests/test_static.py"}),
+        (["--ignore", "tests/test_kernels.py"], set()),
+        (["--deselect", "tests/test_kernels.py::test_kernel"], set()),
+    ],
+)
+def test_a_named_file_runs_in_place_of_the_others(
+    command: Any, given: list[str], runs_those: set[str], runs: list[list[str]]
+) -> None:
+    command.main(given)
+    files = CHECKED if command is check else TIMED
+    own = runs[0][: runs[0].index(SHOWN[0])]
+    assert set(own) == (runs_those or set(files))
+    assert ("-n" in runs[0]) is (command is check)
+
+
 def test_gpu_asks_for_the_gpu_and_passes_the_selection_on(runs: list[list[str]]) -> None:
     assert gpu.main(["-k", "tiled and not 4096", "--junitxml=out.xml"]) == 3
     given = ["-k", "tiled and not 4096", "--junitxml=out.xml"]
