@@ -98,7 +98,8 @@ commit; slower than the baseline and not than the commit, it is measured again i
 every verdict that fails: REGRESSED, AMBIGUOUS or DRIFTED. *Baseline alone*: the same without the pair, as
 where the commit cannot be had: slower by more than 1 % or three noise floors, and confirmed in another
 process. *Paired comparison*: blocks ABBA and BAAB, at most three interim analyses, an error probability of
-{error:g} % divided among the cases of a run. *Two runs*: other tools
+{error:g} % divided among the cases of a run; the gate's own pairs, where what stays AMBIGUOUS fails, have a
+fourth since. *Two runs*: other tools
 applied to the samples that the gate had, a stored run and a new one. *Interleaved*: other tools applied to
 the samples that the paired comparison had, all its blocks pooled. pytest-benchmark's check and NVBench's
 robust comparison are computed by their own code (NVBench's with its default thresholds, on files of its own
