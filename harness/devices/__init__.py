@@ -116,6 +116,9 @@ class PairingDevice(Protocol):
     def prepare_pairs(self, pairs: Iterable[tuple[Case, Case]], step: Step = ...) -> None:
         """Compiles bases and cases. ``step`` is called with the name of each variant and its base's."""
 
+    def restart(self) -> None:
+        """As of `TimingDevice`."""
+
 
 class Gpu(TimingDevice, PairingDevice, Protocol):
     """An open GPU: ``info`` is from NVML."""

@@ -304,9 +304,12 @@ def paired_text(p: Paired) -> str:
     if p.change is None or p.interval is None or p.delta is None:
         return f"paired with {short}: {p.detail}"
     low, high = p.interval
+    second = ""
+    if p.second:
+        second = ", in a second process, too" if low > 0 else ": not slower in a second process"
     return (
         f"paired with {short}, its time changes by {percent_text(p.change, 2)} ({percent_text(low, 2)} … "
-        f"{percent_text(high, 2)}), {_MARGIN[p.reason]} ±{100 * p.delta:.2g} %"
+        f"{percent_text(high, 2)}), {_MARGIN[p.reason]} ±{100 * p.delta:.2g} %{second}"
     )
 
 

@@ -14,7 +14,15 @@ from scipy import stats
 from harness.study.ladder import case_of
 from harness.study.methods import others
 from harness.study.raw import seconds
-from harness.study.trials import MARGINS, alone_verdict, gate_verdict, judged, pair_finding, policy
+from harness.study.trials import (
+    MARGINS,
+    alone_verdict,
+    gate_pair,
+    gate_verdict,
+    judged,
+    pair_finding,
+    policy,
+)
 from harness.verdicts.paired import SLOWER, outcome_of
 from harness.verdicts.vocabulary import DEFAULT_MARGIN, VerdictKind
 
@@ -56,24 +64,39 @@ def cells(head: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> list
     """One cell for every record that did not fail."""
     major, minor = map(int, head["machine_info"]["capability"].split("."))
     whole, margins = not head.get("summaries"), head.get("margins", MARGINS)
+    usable = [record for record in records if "error" not in record and record["looks"][0]["blocks"]]
+    alike: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
+    for record in usable:
+        alike.setdefault((record["case"], record["size"]), []).append(record)
+    next_of = {
+        id(record): others[place - len(others) + 1]
+        for others in alike.values()
+        for place, record in enumerate(others)
+        if len(others) > 1
+    }
     return [
-        _cell(record, head["baseline"][record["case"]], (major, minor), margins, whole=whole)
-        for record in records
-        if "error" not in record and record["looks"][0]["blocks"]
+        _cell(
+            *(record, next_of.get(id(record)), head["baseline"][record["case"]], (major, minor), margins),
+            whole=whole,
+        )
+        for record in usable
     ]
 
 
 def _cell(
     record: Mapping[str, Any],
+    following: Mapping[str, Any] | None,
     stored: Mapping[str, Any],
     capability: tuple[int, int],
     margins: Sequence[float],
     *,
     whole: bool,
 ) -> Cell:
-    """``whole``: all samples are stored, which other tools' rules need."""
+    """``following``: the next trial of the same case and size, in another process. ``whole``: all samples are
+    stored, which other tools' rules need."""
     case, runs, looks = case_of(record["case"], capability), record["gate"], judged(record["looks"])
-    verdict = gate_verdict(case, stored, runs, looks)
+    others_looks = judged(following["looks"]) if following else []
+    verdict = gate_verdict(case, stored, runs, looks, others_looks)
     found = {
         GATE: verdict.failed(policy(case)),
         GATE_SLOWER: verdict.kind is VerdictKind.REGRESSED,
@@ -94,7 +117,9 @@ def _cell(
         cost[name] = sum(look["gpu_seconds"] for look in looks[: last + 1])
     # What the pair called slower is not measured again.
     again = 0.0 if verdict.reason == SLOWER.reason else cost[ALONE] - first
-    cost |= dict.fromkeys((GATE, GATE_SLOWER), first + cost[PAIRED[DEFAULT_MARGIN]] + again)
+    doubtful = gate_pair(looks, DEFAULT_MARGIN).doubtful
+    twice = sum(look["gpu_seconds"] for look in others_looks) if doubtful else 0.0
+    cost |= dict.fromkeys((GATE, GATE_SLOWER), first + cost[PAIRED[DEFAULT_MARGIN]] + twice + again)
     found |= alone
     blocks = [block for look in record["looks"] for block in look["blocks"]]
     a, b, a_mhz, b_mhz = ([x for block in blocks for x in block[part]] for part in range(4))

@@ -94,7 +94,8 @@ with its confidence limits (the column *measured*).
 
 **The methods.** *Gate*: what `nox -s gpu` says of a case of another binary than its baseline's. The median is
 compared with the stored one of five processes, and the case is compared side by side with the baseline's
-commit; slower than the baseline and not than the commit, it is measured again in another process. *Red* is
+commit; slower than the baseline and not than the commit, it is measured again in another process, and slower
+than the commit by less than 2 %, compared again in another process (here: in the next trial). *Red* is
 every verdict that fails: REGRESSED, AMBIGUOUS or DRIFTED. *Baseline alone*: the same without the pair, as
 where the commit cannot be had: slower by more than 1 % or three noise floors, and confirmed in another
 process. *Paired comparison*: blocks ABBA and BAAB, at most three interim analyses, an error probability of

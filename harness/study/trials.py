@@ -76,18 +76,38 @@ def gate_verdict(
     stored: Mapping[str, Any],
     runs: Sequence[Mapping[str, Any]],
     looks: Sequence[Mapping[str, Any]],
+    others: Sequence[Mapping[str, Any]] = (),
 ) -> Verdict:
     """The gate's verdict on a case of another binary than its baseline's: from a measurement, its repetition
-    in a new process if it was slower, and the paired comparison with the baseline's commit."""
+    in a new process if it was slower, and the paired comparison with the baseline's commit; with that of
+    another process, ``others``, where the gate makes one."""
     rules = policy(case)
-    finding = pair_finding(looks, rules.pair_margin)
+    paired = gate_pair(looks, rules.pair_margin)
+    if paired.doubtful and others:
+        paired = paired.in_new_process(_log_ratios(others))
     first, *again = (_observation(case, run) for run in runs)
-    paired = Paired(*UNDECIDED, delta=rules.pair_margin)
-    if finding:
-        outcome = outcome_of(finding.kind)
-        paired = Paired(*outcome, change=finding.change, interval=finding.interval, delta=rules.pair_margin)
     evidence = Evidence(first, reference(case, stored), second=again[0] if again else None, paired=paired)
     return conclude(evidence, rules)
+
+
+def gate_pair(looks: Sequence[Mapping[str, Any]], margin: float) -> Paired:
+    """The gate's paired comparison, in one process."""
+    finding = pair_finding(looks, margin)
+    if finding is None:
+        return Paired(*UNDECIDED, delta=margin)
+    return Paired(
+        *outcome_of(finding.kind),
+        change=finding.change,
+        interval=finding.interval,
+        delta=margin,
+        log_ratios=_log_ratios(looks[: finding.look + 1]),
+        resolution=looks[finding.look]["resolution"],
+        miss=finding.miss,
+    )
+
+
+def _log_ratios(looks: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
+    return tuple(ratio for look in looks for ratio in look["log_ratios"])
 
 
 def alone_verdict(case: Case, stored: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> Verdict:

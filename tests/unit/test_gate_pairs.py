@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from harness.reports.wording import message
 from harness.timing.measurement import Measurement
 from harness.timing.plan import PairPlan, Plan
 from harness.timing.samples import PairedSamples
+from harness.verdicts.evidence import again, recorded
 from harness.verdicts.vocabulary import Policy, VerdictKind
 from tests.unit import synthetic
 from tests.unit.repo import Repo
@@ -185,6 +187,62 @@ def test_sixty_suspected_cases_take_two_workers_and_less_than_twice_the_time(rep
     assert {found[case.id].verdict.reason for case in cases[60:]} == {"WITHIN_THRESHOLD"}
     assert host.restarts == 2
     assert host.elapsed < 2 * green.elapsed
+
+
+def in_each_process(repo: Repo, *changes: float) -> tuple[gate.Result, Host]:
+    """One changed case, that much slower than its base in the first process, in the second …"""
+    case, host = cases_of(repo, 1, 0)[0], Host()
+
+    def seconds(of: Case) -> float:
+        return 1e-3 * (1 + changes[host.restarts - 1]) if is_ours(of, repo) else 1e-3
+
+    host.seconds = seconds
+    found, _ = judge_all(repo, host, [case])
+    return found[case.id], host
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected", "processes"),
+    [
+        pytest.param((0.01, 0.009), ("REGRESSED", "SLOWER_PAIRED"), 2, id="slower in both"),
+        pytest.param((0.01, 0.003), ("REGRESSED", "SLOWER_PAIRED"), 2, id="within the margin in one"),
+        pytest.param((0.01, -0.004), ("PASS", "WITHIN_THRESHOLD"), 2, id="as where copies differ"),
+        pytest.param((0.005, 0.005), ("AMBIGUOUS", "PAIR_AMBIGUOUS"), 2, id="at the margin"),
+        pytest.param((0.005, -0.001), ("PASS", "WITHIN_THRESHOLD"), 2, id="at the margin in one"),
+        pytest.param((0.03,), ("REGRESSED", "SLOWER_PAIRED"), 1, id="more than copies differ by"),
+        pytest.param((0.002,), ("PASS", "WITHIN_MARGIN"), 1, id="within the margin"),
+        pytest.param((-0.01,), ("IMPROVED", "FASTER_PAIRED"), 1, id="faster"),
+    ],
+)
+def test_what_is_slower_by_little_is_so_in_a_second_process(
+    repo: Repo, changes: tuple[float, ...], expected: tuple[str, str], processes: int
+) -> None:
+    """One process has one place for each copy of the code, by which copies of one binary may differ."""
+    result, host = in_each_process(repo, *changes)
+    assert (result.verdict.outcome, host.restarts) == (expected, processes)
+    assert result.evidence.paired is not None
+    assert bool(result.evidence.paired.second) is (processes == 2)
+    text = message(result.verdict, result.evidence)
+    assert ("in a second process, too" in text) is (processes == 2 and expected[0] != "PASS")
+    assert (": not slower in a second process" in text) is (processes == 2 and expected[0] == "PASS")
+    info = {"case": result.case.id, "variant": result.case.variant}
+    stored = {"evidence": json.loads(json.dumps(recorded(result.evidence, result.policy)))}
+    assert result.evidence.last is not None
+    verdict, _ = again({**info, **stored}, result.evidence.last.seconds)
+    assert verdict == result.verdict
+
+
+def test_what_cannot_be_timed_in_a_second_process_stays_slower(repo: Repo) -> None:
+    def fail(base: Case, case: Case) -> None:
+        if device.restarts == 2:
+            raise DeviceError("WORKER_DIED", "the worker process died")
+
+    case = cases_of(repo, 1, 0)[0]
+    device = Host(lambda of: 1.01e-3 if is_ours(of, repo) else 1e-3)
+    device.fail = fail
+    found, _ = judge_all(repo, device, [case])
+    assert found[case.id].verdict.outcome == ("REGRESSED", "SLOWER_PAIRED")
+    assert device.restarts == 2
 
 
 def test_a_new_process_for_many_is_one_process_for_each(repo: Repo) -> None:
