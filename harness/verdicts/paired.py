@@ -90,7 +90,7 @@ class Paired:
     def doubtful(self) -> bool:
         """Whether the case is slower for certain, and by no more than two copies of one binary may differ
         by: where code lies is another place in each process."""
-        slower = self.outcome in (SLOWER, UNDECIDED) and self.interval is not None
+        slower = self.outcome in (SLOWER, UNDECIDED)
         return slower and self.interval is not None and 0 < self.interval[0] < COPIES
 
     def in_new_process(self, log_ratios: Sequence[float]) -> Paired:
