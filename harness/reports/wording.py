@@ -63,6 +63,8 @@ def path(e: Evidence) -> str:
     if e.paired:
         no_pair = e.paired.outcome == NO_PAIR
         steps.append("no pair" if no_pair else f"paired with commit {e.paired.commit[:12]}")
+        if e.paired.second:
+            steps.append("paired in a new process")
     if e.second:
         steps.append("repeated in a new process")
     return ", ".join(steps)

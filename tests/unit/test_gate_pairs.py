@@ -14,7 +14,7 @@ from harness.devices import DeviceError
 from harness.gate import timed as gate
 from harness.gate.against import Against
 from harness.model import Case, Problem
-from harness.reports.wording import message
+from harness.reports.wording import message, path
 from harness.timing.measurement import Measurement
 from harness.timing.plan import PairPlan, Plan
 from harness.timing.samples import PairedSamples
@@ -222,6 +222,7 @@ def test_what_is_slower_by_little_is_so_in_a_second_process(
     assert (result.verdict.outcome, host.restarts) == (expected, processes)
     assert result.evidence.paired is not None
     assert bool(result.evidence.paired.second) is (processes == 2)
+    assert ("paired in a new process" in path(result.evidence)) is (processes == 2)
     text = message(result.verdict, result.evidence)
     assert ("in a second process, too" in text) is (processes == 2 and expected[0] != "PASS")
     assert (": not slower in a second process" in text) is (processes == 2 and expected[0] == "PASS")
