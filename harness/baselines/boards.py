@@ -16,10 +16,12 @@ from harness.baselines.store import Baseline, BaselineEntry
 @dataclass(frozen=True)
 class Spread:
     """``relative``: (max - min) / median of the medians of so many ``boards``, with the same binary, launched
-    and timed in the same way, with the same driver. Boards that older files do not name count as one."""
+    and timed in the same way, with the same driver. Boards that older files do not name count as one.
+    ``library``: of a library's kernel."""
 
     relative: float
     boards: int
+    library: bool = False
 
 
 def spreads(baseline: Baseline, files: Sequence[Baseline]) -> dict[str, Spread]:
@@ -35,7 +37,8 @@ def spreads(baseline: Baseline, files: Sequence[Baseline]) -> dict[str, Spread]:
                 of_boards[other.board] = other.median_s
         if len(of_boards) > 1:
             seconds = list(of_boards.values())
-            found[case] = Spread((max(seconds) - min(seconds)) / median(seconds), len(seconds))
+            relative = (max(seconds) - min(seconds)) / median(seconds)
+            found[case] = Spread(relative, len(seconds), is_library(entry))
     return found
 
 
@@ -44,29 +47,35 @@ def _measured(baseline: Baseline, entry: BaselineEntry) -> dict[str, object]:
     return {**what_ran(entry.info, machine), "driver": machine.get("driver")}
 
 
-def expected(case: str, known: Mapping[str, Spread]) -> float:
-    """How far another board may differ at a case: the most of its kernel's cases of that dtype, itself
-    included, since a few boards say little of one case; where no other board has measured those, the most of
-    all on the same kind of core, since another kernel of its problem need not wait for the same; 0 where
-    nothing is known."""
-    return _expected(case, _most(known))
+def expected(case: str, known: Mapping[str, Spread], library: bool = False) -> float:
+    """How far another board may differ at a case, a library's or not: the most of its kernel's cases of that
+    dtype, itself included, since a few boards say little of one case; where no other board has measured
+    those, the most of all such kernels on the same kind of core, since another kernel of its problem need not
+    wait for the same; 0 where nothing is known."""
+    return _expected(case, library, _most(known))
 
 
-def _groups(case: str) -> tuple[tuple[object, ...], ...]:
+def is_library(entry: BaselineEntry) -> bool:
+    """Whether a library's kernel was measured, which is not a binary of ours."""
+    return entry.cubin_sha256 is None
+
+
+def _groups(case: str, library: bool) -> tuple[tuple[object, ...], ...]:
     """What a case belongs to, the nearest first."""
-    return ("kernel", *case.split("-")[:2]), ("kind", kind_of(case))
+    return ("kernel", *case.split("-")[:2]), ("kind", kind_of(case), library)
 
 
 def _most(known: Mapping[str, Spread]) -> dict[tuple[object, ...], float]:
     """The largest spread of each group."""
     most: dict[tuple[object, ...], float] = {}
     for case, spread in known.items():
-        most |= {group: max(spread.relative, most.get(group, 0.0)) for group in _groups(case)}
+        of = _groups(case, spread.library)
+        most |= {group: max(spread.relative, most.get(group, 0.0)) for group in of}
     return most
 
 
-def _expected(case: str, most: Mapping[tuple[object, ...], float]) -> float:
-    return next((most[group] for group in _groups(case) if group in most), 0.0)
+def _expected(case: str, library: bool, most: Mapping[tuple[object, ...], float]) -> float:
+    return next((most[group] for group in _groups(case, library) if group in most), 0.0)
 
 
 def is_strange(entry: BaselineEntry, board: str | None) -> bool:
@@ -82,7 +91,7 @@ def judging(baseline: Baseline, board: str | None, files: Callable[[str], Sequen
         return baseline
     most = _most(spreads(baseline, files(baseline.slug)))
     entries = {
-        case: replace(entry, board_spread=_expected(case, most), other_board=True)
+        case: replace(entry, board_spread=_expected(case, is_library(entry), most), other_board=True)
         if is_strange(entry, board)
         else entry
         for case, entry in baseline.entries.items()

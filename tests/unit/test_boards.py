@@ -258,6 +258,7 @@ def test_a_case_differs_between_boards_as_the_most_like_it_do() -> None:
             "wmma-f16-a-8x8x8": 0.05,
         }.items()
     }
+    known["cublas-f32-256x256x256"] = boards.Spread(0.08, 2, library=True)
     expected = {
         "tiled-f32-a-8x8x8": 0.02,  # its kernel: what two boards agree on, a third need not
         "tiled-f32-b-8x8x8": 0.02,
@@ -268,6 +269,8 @@ def test_a_case_differs_between_boards_as_the_most_like_it_do() -> None:
         "other-bf16-a-7x7x7": 0.05,  # tensor cores
     }
     assert {case: boards.expected(case, known) for case in expected} == expected
+    assert boards.expected("cublas-f32-9x9x9", known, library=True) == 0.08
+    assert boards.expected("otherblas-f32-9x9x9", known, library=True) == 0.08
     assert boards.expected("tiled-f32-a-8x8x8", {}) == 0.0
 
 
