@@ -119,6 +119,9 @@ class PairingDevice(Protocol):
     def restart(self) -> None:
         """As of `TimingDevice`."""
 
+    def ahead(self) -> None:
+        """As of `TimingDevice`."""
+
 
 class Gpu(TimingDevice, PairingDevice, Protocol):
     """An open GPU: ``info`` is from NVML."""

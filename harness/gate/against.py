@@ -108,6 +108,7 @@ class Against:
         if both:
             with contextlib.suppress(DeviceError):  # reported again when it is timed
                 self._device.prepare_pairs(both)
+            self._device.ahead()  # what is slower by little is paired once more in a new process
         seconds = max(LEAST_SECONDS, measured_seconds) if self._budget is None else self._budget
         end = self._clock() + seconds
         for commit, rule, pairs in compiled:  # one comparison: its controls and its error are of all of them
