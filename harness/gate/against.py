@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from harness.baselines import BaselineEntry
@@ -97,7 +98,8 @@ class Against:
         for (name, margin), cases in groups.items():
             try:
                 commit = self._commit(name)
-                pairs = pairs_of(cases, commit, self._capability)
+                with self._prepared(commit, cases):
+                    pairs = pairs_of(cases, commit, self._capability)
             except (CommitError, ToolchainError) as error:
                 found |= {case.id: _none(str(error)) for case in cases}
                 continue
@@ -119,6 +121,17 @@ class Against:
         once = [(rule, pairs) for _, rule, pairs in compiled]
         self._doubted(found, once, lambda: self._clock() > end, step)
         return found
+
+    @contextlib.contextmanager
+    def _prepared(self, commit: Commit, cases: Sequence[Case]) -> Iterator[None]:
+        """Meanwhile the device compiles both sides as it loads them, which takes as long as to compare their
+        binaries. What fails is reported when it is timed."""
+        sides = [(base, case) for case in cases if isinstance(base := commit.counterpart(case), Case)]
+        with ThreadPoolExecutor(1) as beside:
+            job = beside.submit(self._device.prepare_pairs, sides)
+            yield
+        with contextlib.suppress(DeviceError):
+            job.result()
 
     def _doubted(
         self,

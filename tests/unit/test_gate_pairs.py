@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 
 from harness.baselines import Baseline
 from harness.devices import DeviceError
+from harness.gate import against as gate_against
 from harness.gate import timed as gate
 from harness.gate.against import Against
+from harness.gate.pairs import pairs_of
 from harness.model import Case, Problem
 from harness.reports.wording import message, path
 from harness.timing.measurement import Measurement
@@ -244,6 +247,30 @@ def test_what_cannot_be_timed_in_a_second_process_stays_slower(repo: Repo) -> No
     found, _ = judge_all(repo, device, [case])
     assert found[case.id].verdict.outcome == ("REGRESSED", "SLOWER_PAIRED")
     assert device.restarts == 2
+
+
+def test_the_device_compiles_while_the_binaries_are_compared(
+    repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both take as long as nvcc does; what the device cannot compile is reported by the pair."""
+    begun, given = threading.Event(), list[Any]()
+
+    class Compiling(Host):
+        def prepare_pairs(self, pairs: Any, step: Any = None) -> None:
+            given.append(list(pairs))
+            begun.set()
+            raise DeviceError("COMPILE_ERROR", "said later")
+
+    def compared(*args: Any) -> Any:
+        assert begun.wait(10)
+        return pairs_of(*args)
+
+    monkeypatch.setattr(gate_against, "pairs_of", compared)
+    cases = cases_of(repo, 3, 0)
+    found, _ = judge_all(repo, Compiling(lambda case: 1e-3), cases)
+    assert {r.verdict.reason for r in found.values()} == {"WITHIN_MARGIN"}
+    assert {case.id for _, case in given[0]} == {case.id for case in cases}
+    assert not any(is_ours(base, repo) for base, _ in given[0])
 
 
 def test_a_new_process_for_many_is_one_process_for_each(repo: Repo) -> None:
