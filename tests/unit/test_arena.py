@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Iterator
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 
 from harness.devices.cuda.guards import ALIGN, GUARD, violations
 from harness.model import Array
+from tests.unit.fake_pycuda import made_up
 
 BASE = 1 << 20  # where the first allocation lies
 LAUNCHES: list[dict[str, Array]] = [
@@ -55,15 +55,10 @@ class Allocation(SimpleNamespace):
 
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Memory]:
-    found, driver, package = Memory(), ModuleType("pycuda.driver"), ModuleType("pycuda")
-    for name in ("mem_alloc", "memcpy_htod", "memcpy_dtoh"):
-        setattr(driver, name, getattr(found, name))
-    package.driver = driver  # type: ignore[attr-defined]
-    for module in (package, driver):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.delitem(sys.modules, "harness.devices.cuda.memory", raising=False)
-    yield found
-    del sys.modules["harness.devices.cuda.memory"]
+    found = Memory()
+    functions = {name: getattr(found, name) for name in ("mem_alloc", "memcpy_htod", "memcpy_dtoh")}
+    with made_up(monkeypatch, "memory", **functions):
+        yield found
 
 
 def arena(kind: str) -> Any:

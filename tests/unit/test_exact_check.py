@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -13,12 +11,12 @@ import pytest
 
 from harness.devices import DeviceError
 from harness.model import Array, Problem
+from tests.unit.fake_pycuda import made_up
 from tests.unit.synthetic import case
 
 PROBLEM = Problem(3, 4, 5)
 SIZE = 4 * PROBLEM.m * PROBLEM.ldc
 PRODUCT = np.arange(12.0).reshape(3, 4)
-UNDER_TEST = ("checks", "memory")
 
 
 class Bench:
@@ -69,20 +67,11 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     def fetch(to: Array, address: int) -> None:
         to[:] = np.frombuffer(memory, to.dtype, to.size, address)
 
-    driver: Any = ModuleType("pycuda.driver")
-    driver.memset_d8, driver.memset_d16, driver.memset_d32 = memset("u1"), memset("u2"), memset("u4")
-    driver.memcpy_dtoh = fetch
-    driver.Stream = lambda: SimpleNamespace(synchronize=lambda: None)
-    package: Any = ModuleType("pycuda")
-    package.driver, package.compiler = driver, ModuleType("pycuda.compiler")
-    for module in (package, driver, package.compiler):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    for name in UNDER_TEST:
-        monkeypatch.delitem(sys.modules, f"harness.devices.cuda.{name}", raising=False)
-    checks = importlib.import_module("harness.devices.cuda.checks")
-    yield Bench(checks, memory, GUARD)
-    for name in UNDER_TEST:  # Those that know the made-up PyCUDA.
-        del sys.modules[f"harness.devices.cuda.{name}"]
+    memsets = {"memset_d8": memset("u1"), "memset_d16": memset("u2"), "memset_d32": memset("u4")}
+    stream = SimpleNamespace(synchronize=lambda: None)
+    functions: dict[str, Any] = {**memsets, "memcpy_dtoh": fetch, "Stream": lambda: stream}
+    with made_up(monkeypatch, "checks", "memory", **functions) as (checks, _):
+        yield Bench(checks, memory, GUARD)
 
 
 def test_right_output_passes(bench: Bench) -> None:
