@@ -38,7 +38,7 @@ def spreads(baseline: Baseline, files: Sequence[Baseline]) -> dict[str, Spread]:
         if len(of_boards) > 1:
             seconds = list(of_boards.values())
             relative = (max(seconds) - min(seconds)) / median(seconds)
-            found[case] = Spread(relative, len(seconds), is_library(entry))
+            found[case] = Spread(relative, len(seconds), _is_library(entry))
     return found
 
 
@@ -55,7 +55,7 @@ def expected(case: str, known: Mapping[str, Spread], library: bool = False) -> f
     return _expected(case, library, _most(known))
 
 
-def is_library(entry: BaselineEntry) -> bool:
+def _is_library(entry: BaselineEntry) -> bool:
     """Whether a library's kernel was measured, which is not a binary of ours."""
     return entry.cubin_sha256 is None
 
@@ -91,7 +91,7 @@ def judging(baseline: Baseline, board: str | None, files: Callable[[str], Sequen
         return baseline
     most = _most(spreads(baseline, files(baseline.slug)))
     entries = {
-        case: replace(entry, board_spread=_expected(case, is_library(entry), most), other_board=True)
+        case: replace(entry, board_spread=_expected(case, _is_library(entry), most), other_board=True)
         if is_strange(entry, board)
         else entry
         for case, entry in baseline.entries.items()

@@ -15,8 +15,7 @@ from harness.project.loader import Project, ProjectError, find, load
 KERNELS, PERFORMANCE, STATIC = "test_kernels.py", "test_performance.py", "test_static.py"
 # What a command shows of pytest's own: no versions, and in place of dots how far it is. And a name.
 # Hypothesis' plugin, where there is one, takes a second for a summary of tests that are none of these.
-_PLAIN = ("-p", "no:hypothesispytest")
-SHOWN = (*_PLAIN, "--no-header", "-o", "console_output_style=classic", "--progress")
+SHOWN = ("-p", "no:hypothesispytest", "--no-header", "-o", "console_output_style=classic", "--progress")
 _LEFT_OUT = ("--ignore", "--ignore-glob", "--deselect")  # before a file or id that is not to run
 # Needed if the harness is not installed, only on the path; and no warning about pytest's import order.
 PLUGIN = ("-p", "harness.commands.entry", "-W", "ignore:Module already:pytest.PytestAssertRewriteWarning")

@@ -93,10 +93,8 @@ def run_all(device: Device, cases: Sequence[Case], inputs: Sequence[Inputs]) -> 
 Step = Callable[[str], None]
 
 
-class TimingDevice(Protocol):
-    """A device with a clock. Raises DeviceError."""
-
-    def time(self, case: Case, plan: Plan) -> Measurement: ...
+class Restartable(Protocol):
+    """A device whose timings run in a process of its own."""
 
     def restart(self) -> None:
         """The next timing runs in a new process."""
@@ -106,8 +104,14 @@ class TimingDevice(Protocol):
         Again: nothing more."""
 
 
+class TimingDevice(Restartable, Protocol):
+    """A device with a clock. Raises DeviceError."""
+
+    def time(self, case: Case, plan: Plan) -> Measurement: ...
+
+
 @runtime_checkable
-class PairingDevice(Protocol):
+class PairingDevice(Restartable, Protocol):
     """A device that times two builds alternately. Raises DeviceError; its code begins with BASE_ if the
     base's side failed."""
 
@@ -115,12 +119,6 @@ class PairingDevice(Protocol):
 
     def prepare_pairs(self, pairs: Iterable[tuple[Case, Case]], step: Step = ...) -> None:
         """Compiles bases and cases. ``step`` is called with the name of each variant and its base's."""
-
-    def restart(self) -> None:
-        """As of `TimingDevice`."""
-
-    def ahead(self) -> None:
-        """As of `TimingDevice`."""
 
 
 class Gpu(TimingDevice, PairingDevice, Protocol):

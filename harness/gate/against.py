@@ -105,21 +105,20 @@ class Against:
                 continue
             found |= {p.case.id: _untimed(p, commit) for p in pairs if p.outcome is not None}
             if timed := [p for p in pairs if p.outcome is None]:
-                compiled.append((commit, _rule(margin, len(groups)), timed))
-        both = [(p.base, p.case) for _, _, pairs in compiled for p in pairs if p.base]
-        if both:
-            with contextlib.suppress(DeviceError):  # reported again when it is timed
-                self._device.prepare_pairs(both)
+                rule = Rule(delta=margin, error=Rule.error / len(groups), looks=LOOKS)
+                compiled.append((commit, rule, timed))
+        if compiled:
             self._device.ahead()  # what is slower by little is paired once more in a new process
         seconds = max(LEAST_SECONDS, measured_seconds) if self._budget is None else self._budget
         end = self._clock() + seconds
+
+        def late() -> bool:
+            return self._clock() > end
+
         for commit, rule, pairs in compiled:  # one comparison: its controls and its error are of all of them
-            result = compare(
-                self._device, pairs, rule, self._seed, self._plan, step=step, late=lambda: self._clock() > end
-            )
+            result = compare(self._device, pairs, rule, self._seed, self._plan, step=step, late=late)
             found |= {row.case.id: _timed(row, commit, rule, seconds) for row in result.rows}
-        once = [(rule, pairs) for _, rule, pairs in compiled]
-        self._doubted(found, once, lambda: self._clock() > end, step)
+        self._doubted(found, compiled, step, late)
         return found
 
     @contextlib.contextmanager
@@ -136,13 +135,13 @@ class Against:
     def _doubted(
         self,
         found: dict[str, Paired],
-        groups: Sequence[tuple[Rule, Sequence[Pair]]],
-        late: Callable[[], bool],
+        compiled: Sequence[tuple[Commit, Rule, Sequence[Pair]]],
         step: Step,
+        late: Callable[[], bool],
     ) -> None:
         """What is slower by little, once more in a new process. What cannot be timed there stays as it is."""
-        each = [(rule, [p for p in pairs if found[p.case.id].doubtful]) for rule, pairs in groups]
-        again = [(rule, pairs) for rule, pairs in each if pairs]
+        doubted = ((rule, [p for p in pairs if found[p.case.id].doubtful]) for _, rule, pairs in compiled)
+        again = [(rule, pairs) for rule, pairs in doubted if pairs]
         if not again or late():
             return
         self._device.restart()
@@ -152,11 +151,6 @@ class Against:
                 if row.finding:
                     seen = found[row.case.id]
                     found[row.case.id] = seen.in_new_process(row.samples.log_ratios)
-
-
-def _rule(margin: float, groups: int) -> Rule:
-    """Of one of so many comparisons."""
-    return Rule(delta=margin, error=Rule.error / groups, looks=LOOKS)
 
 
 def _impossible(wanted: Wanted) -> str:

@@ -20,6 +20,7 @@ from harness.study.trials import (
     gate_pair,
     gate_verdict,
     judged,
+    log_ratios,
     pair_finding,
     policy,
 )
@@ -68,15 +69,18 @@ def cells(head: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> list
     alike: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
     for record in usable:
         alike.setdefault((record["case"], record["size"]), []).append(record)
-    next_of = {
-        id(record): others[place - len(others) + 1]
-        for others in alike.values()
-        for place, record in enumerate(others)
-        if len(others) > 1
+    after = {
+        (one["case"], one["size"], one["trial"]): another
+        for each in alike.values()
+        for one, another in zip(each, each[1:] + each[:1], strict=True)
     }
     return [
         _cell(
-            *(record, next_of.get(id(record)), head["baseline"][record["case"]], (major, minor), margins),
+            record,
+            after[record["case"], record["size"], record["trial"]],
+            head["baseline"][record["case"]],
+            (major, minor),
+            margins,
             whole=whole,
         )
         for record in usable
@@ -85,18 +89,22 @@ def cells(head: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> list
 
 def _cell(
     record: Mapping[str, Any],
-    following: Mapping[str, Any] | None,
+    following: Mapping[str, Any],
     stored: Mapping[str, Any],
     capability: tuple[int, int],
     margins: Sequence[float],
     *,
     whole: bool,
 ) -> Cell:
-    """``following``: the next trial of the same case and size, in another process. ``whole``: all samples are
-    stored, which other tools' rules need."""
+    """``following``: the next trial of the same case and size, in another process; the last one's is the
+    first, and a single one's is itself, which is no other process. ``whole``: all samples are stored, which
+    other tools' rules need."""
     case, runs, looks = case_of(record["case"], capability), record["gate"], judged(record["looks"])
-    others_looks = judged(following["looks"]) if following else []
-    verdict = gate_verdict(case, stored, runs, looks, others_looks)
+    paired, second = gate_pair(looks, policy(case).pair_margin), []
+    if paired.doubtful and following is not record:
+        second = judged(following["looks"])
+        paired = paired.in_new_process(log_ratios(second))
+    verdict = gate_verdict(case, stored, runs, paired)
     found = {
         GATE: verdict.failed(policy(case)),
         GATE_SLOWER: verdict.kind is VerdictKind.REGRESSED,
@@ -117,8 +125,7 @@ def _cell(
         cost[name] = sum(look["gpu_seconds"] for look in looks[: last + 1])
     # What the pair called slower is not measured again.
     again = 0.0 if verdict.reason == SLOWER.reason else cost[ALONE] - first
-    doubtful = gate_pair(looks, DEFAULT_MARGIN).doubtful
-    twice = sum(look["gpu_seconds"] for look in others_looks) if doubtful else 0.0
+    twice = sum(look["gpu_seconds"] for look in second)
     cost |= dict.fromkeys((GATE, GATE_SLOWER), first + cost[PAIRED[DEFAULT_MARGIN]] + twice + again)
     found |= alone
     blocks = [block for look in record["looks"] for block in look["blocks"]]

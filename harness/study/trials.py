@@ -75,19 +75,13 @@ def gate_verdict(
     case: Case,
     stored: Mapping[str, Any],
     runs: Sequence[Mapping[str, Any]],
-    looks: Sequence[Mapping[str, Any]],
-    others: Sequence[Mapping[str, Any]] = (),
+    paired: Paired,
 ) -> Verdict:
     """The gate's verdict on a case of another binary than its baseline's: from a measurement, its repetition
-    in a new process if it was slower, and the paired comparison with the baseline's commit; with that of
-    another process, ``others``, where the gate makes one."""
-    rules = policy(case)
-    paired = gate_pair(looks, rules.pair_margin)
-    if paired.doubtful and others:
-        paired = paired.in_new_process(_log_ratios(others))
+    in a new process if it was slower, and the paired comparison with the baseline's commit."""
     first, *again = (_observation(case, run) for run in runs)
     evidence = Evidence(first, reference(case, stored), second=again[0] if again else None, paired=paired)
-    return conclude(evidence, rules)
+    return conclude(evidence, policy(case))
 
 
 def gate_pair(looks: Sequence[Mapping[str, Any]], margin: float) -> Paired:
@@ -100,13 +94,14 @@ def gate_pair(looks: Sequence[Mapping[str, Any]], margin: float) -> Paired:
         change=finding.change,
         interval=finding.interval,
         delta=margin,
-        log_ratios=_log_ratios(looks[: finding.look + 1]),
+        log_ratios=log_ratios(looks[: finding.look + 1]),
         resolution=looks[finding.look]["resolution"],
         miss=finding.miss,
     )
 
 
-def _log_ratios(looks: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
+def log_ratios(looks: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
+    """Those of all blocks."""
     return tuple(ratio for look in looks for ratio in look["log_ratios"])
 
 

@@ -65,22 +65,16 @@ class GuardedArena:
     def upload(self, launches: Sequence[Mapping[str, Array]], offsets: Mapping[str, int]) -> list[Image]:
         """Copies the buffers of each launch to the device, each buffer to an address ``offsets`` bytes past a
         boundary."""
-        every, sizes = [], []
-        for buffers in launches:
-            starts, size = {}, GUARD
-            for name, array in buffers.items():
-                starts[name] = size + offsets.get(name, 0)
-                size = _up(starts[name] + array.nbytes) + GUARD
-            every.append(starts)
-            sizes.append(size)
-        ends = list(accumulate(sizes))
-        whole = np.full(ends[-1], 0xFF, np.uint8)
-        base, images = self._reserve(whole.size), []
-        for buffers, starts, size, end in zip(launches, every, sizes, ends, strict=True):
-            image = whole[end - size : end]
+        places = [_places(buffers, offsets) for buffers in launches]
+        whole = np.full(sum(size for _, size in places), 0xFF, np.uint8)
+        base, end = self._reserve(whole.size), 0
+        images = []
+        for buffers, (starts, size) in zip(launches, places, strict=True):
+            begin, end = end, end + size
+            image = whole[begin:end]
             for name, array in buffers.items():
                 image[starts[name] : starts[name] + array.nbytes] = _bytes(array)
-            images.append(Image(image, starts, {name: base + end - size + starts[name] for name in starts}))
+            images.append(Image(image, starts, {name: base + begin + starts[name] for name in starts}))
         cuda.memcpy_htod(base, whole)
         return images
 
@@ -130,6 +124,15 @@ class ExactBuffers:
                 start = image.starts[name]
                 cuda.memcpy_dtoh(after[start : start + array.nbytes], self._buffers[name])
         return [after]
+
+
+def _places(buffers: Mapping[str, Array], offsets: Mapping[str, int]) -> tuple[dict[str, int], int]:
+    """Where the buffers of a launch start among its bytes, and how many these are, guard bands and all."""
+    starts, size = {}, GUARD
+    for name, array in buffers.items():
+        starts[name] = size + offsets.get(name, 0)
+        size = _up(starts[name] + array.nbytes) + GUARD
+    return starts, size
 
 
 def _bytes(array: Array) -> Array:
