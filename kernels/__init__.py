@@ -769,8 +769,8 @@ TIMED_FEW = {
         name: Timed((*_FEW, Problem(8192, 8192, 8192), _SKINNY), (_SMALL, _SQUARE))
         for name in ("mma_sync", "mma_tma")
     },
-    # Its copies of ragged and narrow tiles are those of mma_sync.
-    "tf32x3": Timed((*_FEW, Problem(8192, 8192, 8192)), (_SMALL, _SQUARE)),
+    # Its copies of ragged and narrow tiles are those of mma_sync; at 1000³ `select` takes it.
+    "tf32x3": Timed((*_FEW, Problem(8192, 8192, 8192), Problem(1000, 1000, 1000)), (_SMALL, _SQUARE)),
     # Its configs differ by the tile alone, which matrices of 32 fill or do not.
     "batched_small": Timed((*TIMED_BATCHED, *TIMED_GIBIBYTE), TIMED_BATCHED[2:4]),
     # The tile of the default config is that of matrices of 8, which the others do not fill.

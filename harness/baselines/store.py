@@ -95,6 +95,7 @@ class BaselineEntry:
             duty=self.duty,
             launch=self.launch,
             cubin_sha256=self.cubin_sha256,
+            choice=self.info.get("chosen", ""),
             sm_clock_mhz=self.sm_clock_mhz,
             temperature_c=self.info.get("temperature_c"),
             cublas_ratio=self.cublas_ratio,

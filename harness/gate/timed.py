@@ -240,5 +240,6 @@ def observation(case: Case, m: Measurement) -> Observation:
         l2=m.l2,
         duty=m.duty,
         cubin_sha256=m.resources.cubin_sha256 if m.resources else None,
+        choice=case.choice,
         reference_seconds=m.reference_seconds,
     )

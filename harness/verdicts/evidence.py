@@ -85,10 +85,11 @@ UNUSABLE = (
 )
 _SEEN = (
     *("sm_clock_mhz", "power_w", "temperature_c", "clock_event_reasons", "throttled"),
-    *("l2", "duty", "cubin_sha256"),
+    *("l2", "duty", "cubin_sha256", "choice"),
 )
 _OF_BASELINE = (
-    *("median_s", "gflops", "noise_floor", "cycle_noise_floor", "cubin_sha256", "l2", "duty"),
+    *("median_s", "gflops", "noise_floor", "cycle_noise_floor", "cubin_sha256", "choice"),
+    *("l2", "duty"),
     *("sm_clock_mhz", "launch", "board_spread", "other_board"),
 )
 
@@ -146,6 +147,7 @@ class _Seen(BaseModel):
     cubin_sha256: str | None
     l2: str = "cold"
     duty: float = 1.0
+    choice: str = ""
 
 
 class _First(_Seen):

@@ -71,6 +71,7 @@ class Observation:
         l2: ``cold`` or ``warm``.
         duty: the fraction of time the GPU is kept busy, at most 1.
         cubin_sha256: of the binary; None for a library.
+        choice: what a kernel that chooses has chosen; empty for others.
         reference_seconds: device seconds of cuBLAS for the same problem; may be empty.
     """
 
@@ -87,6 +88,7 @@ class Observation:
     l2: str = "cold"
     duty: float = 1.0
     cubin_sha256: str | None = None
+    choice: str = ""
     reference_seconds: tuple[float, ...] = ()
 
     @property
@@ -109,7 +111,7 @@ class Reference:
         gflops: GFLOPS at that median.
         noise_floor: (max - min) / median of the medians of several processes, dimensionless.
         cycle_noise_floor: the same of the medians in SM cycles; None if unknown.
-        l2, duty, launch, cubin_sha256: as in Observation; ``launch`` None if unknown.
+        l2, duty, launch, cubin_sha256, choice: as in Observation; ``launch`` None if unknown.
         sm_clock_mhz: the expected SM clock in MHz; None if unknown.
         temperature_c: the temperature in °C; None if unknown.
         cublas_ratio: speed relative to cuBLAS's in the same run; None without one.
@@ -127,6 +129,7 @@ class Reference:
     duty: float = 1.0
     launch: str | None = None
     cubin_sha256: str | None = None
+    choice: str = ""
     sm_clock_mhz: float | None = None
     temperature_c: float | None = None
     cublas_ratio: float | None = None

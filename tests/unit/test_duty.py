@@ -12,7 +12,7 @@ from harness.devices.cuda.pairing import time_pair
 from harness.reports.wording import message
 from harness.timing.duty import burst, device_seconds, rest
 from harness.timing.plan import PairPlan, queued
-from harness.verdicts.evidence import Evidence
+from harness.verdicts.evidence import Evidence, again, recorded
 from harness.verdicts.judge import judge
 from harness.verdicts.vocabulary import Policy
 from tests.unit import synthetic
@@ -67,6 +67,20 @@ def test_another_duty_cycle_than_the_baseline_s_is_not_compared() -> None:
     assert f'nox -s baseline -- -k "[{case.id}]"' in message(verdict, Evidence(slow, stored))
     alike = dataclasses.replace(stored, duty=0.25)
     assert judge(slow, alike, Policy()).reason == "SLOWER"
+
+
+def test_two_kernels_that_were_chosen_are_compared_whatever_their_duty_cycles() -> None:
+    """Seen: `select` chose a kernel of CUDA cores where it had chosen one of tensor cores."""
+    case = synthetic.case("tiled")
+    stored = dataclasses.replace(synthetic.reference(case), duty=0.25, choice="tf32x3-tile64")
+    for seconds, verdict in ((0.02, "REGRESSED SLOWER"), (0.01, "PASS WITHIN_THRESHOLD")):
+        now = dataclasses.replace(synthetic.observed(case, seconds), choice="tiled-tile16")
+        assert str(judge(now, stored, Policy()).outcome) == verdict
+        evidence = recorded(Evidence(now, stored), Policy())
+        replayed, _ = again({"case": case.id, "variant": case.variant, "evidence": evidence}, now.seconds)
+        assert str(replayed.outcome) == verdict
+    same = dataclasses.replace(now, choice=stored.choice)
+    assert judge(same, stored, Policy()).reason == "OTHER_DUTY_CYCLE"
 
 
 def test_a_library_call_of_many_launches_is_queued_less_often() -> None:

@@ -17,7 +17,7 @@ from harness.devices import DeviceError
 from harness.devices.cuda.protocol import Build
 from harness.gate.against import Against, Wanted
 from harness.gate.timed import Result, observation, run_all
-from harness.model import F32, Case, Config, Problem
+from harness.model import F32, Case, Config, Problem, find_dtype
 from harness.model.legality import GpuLimits
 from harness.project.loader import ProjectError, load
 from harness.project.selection import Choice, select
@@ -25,7 +25,7 @@ from harness.reports import row
 from harness.timing.measurement import Measurement
 from harness.timing.plan import Plan
 from harness.tuning.accuracy import Summary, outcomes
-from harness.tuning.figures import Known
+from harness.tuning.figures import Known, gpus
 from harness.tuning.select import Selector
 from harness.tuning.table import Figure
 from harness.verdicts.vocabulary import Policy, Verdict, VerdictKind
@@ -282,6 +282,31 @@ def test_the_ladder_is_within_five_percent_of_the_best_at_every_timed_shape() ->
         if summary is not None:
             assert summary.worst >= 0.95
             assert summary.mean >= 0.99
+
+
+def behind(of: Selector) -> list[str]:
+    """Rows that were measured with something faster than what is chosen now, boards' differences apart."""
+    chosen = {at: of.select(at[1], find_dtype(at[0])) for at in of.known.rows}
+    speeds = {at: (chosen[at].gflops or 0.0, row) for at, row in of.known.rows.items()}
+    return [
+        f"{row.choice} was {row.gflops / now:.3f} times as fast at {at[1].id} in {at[0]}: is it still timed?"
+        for at, (now, row) in speeds.items()
+        if now < 0.95 * row.gflops
+    ]
+
+
+@pytest.mark.parametrize("gpu", gpus(PROJECT))
+def test_no_figure_is_gone_that_a_choice_needs(gpu: str) -> None:
+    """Seen twice: a case was dropped from the suite, and `select` took the next best."""
+    assert not behind(Selector.of(PROJECT, gpu))
+
+
+def test_a_figure_that_is_gone_is_told() -> None:
+    of, at = selector(), ("f32", Problem(512, 512, 512))
+    slower = of.select(at[1], F32)
+    for faster, told in ((1.04, 0), (1.06, 1)):
+        row = Figure(slower.variant, at[1], faster * (slower.gflops or 0.0), choice="another")
+        assert len(behind(Selector(of.kernels, replace(of.known, rows={at: row})))) == told
 
 
 def test_a_single_shape_has_nothing_to_be_chosen_by_without_it() -> None:

@@ -51,6 +51,7 @@ class Loaded:
             cubin_sha256=hashlib.sha256(compile_cached(self.build)).hexdigest(),
         )
 
+    @cached_property
     def _offsets(self) -> tuple[int, ...]:
         return elf.parameter_offsets(compile_cached(self.build), self._symbol)
 
@@ -60,7 +61,7 @@ class Loaded:
         if launch.dynamic_shared != self._dynamic:
             self._dynamic = launch.dynamic_shared
             self.function.set_attribute(cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, self._dynamic)
-        format, args = pack(work, at, self._offsets)
+        format, args = pack(work, at, lambda: self._offsets)
         self.function.prepare(format)
         call, shared = self.function.prepared_async_call, launch.dynamic_shared
         grid, block = launch.grid, launch.block
