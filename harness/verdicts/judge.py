@@ -32,6 +32,7 @@ _GREEN = (VerdictKind.PASS, VerdictKind.IMPROVED)
 CLOCK_TOLERANCE = 0.01  # relative; the clock of a case varies less between runs on an H200
 # NVML's hardware slowdown, software and hardware thermal slowdown and power brake: never normal operation.
 _HEAT = 0x008 | 0x020 | 0x040 | 0x080
+_POWER_CAP = 0x004  # its software power cap
 MIN_SAMPLES = 5  # fewer rounds give no meaningful median
 
 
@@ -82,8 +83,10 @@ def _compare(o: Observation, reference: Reference, policy: Policy, verdict: Verd
     fewer = per_clock is not None and per_clock < -threshold  # work per clock cycle
     # More cycles at a higher clock may be no slower: that is told below.
     slower = change < -of_seconds or (per_cycle and fewer and change < 0)
+    # Which clock a board reaches at its power cap is its own: of another board nothing has drifted.
+    capped = elsewhere and per_clock is not None and bool(o.clock_event_reasons & _POWER_CAP)
     # The clock alone is the machine's, unless another binary may have lowered it by drawing more power.
-    only_the_clock = slower and per_cycle and not fewer and is_baselines(o, reference)
+    only_the_clock = slower and (per_cycle or capped) and not fewer and is_baselines(o, reference)
     if slower and not only_the_clock:
         return verdict.to(VerdictKind.REGRESSED, "SLOWER")
     for check in policy.compare_fail:

@@ -302,6 +302,25 @@ def test_the_clock_of_another_board_is_part_of_what_boards_differ_by() -> None:
     assert judge(o, changed, Policy()).reason == "HIGHER_CLOCK"  # the code may be slower
 
 
+def test_the_clock_that_a_board_reaches_at_its_power_cap_is_its_own() -> None:
+    """Of eight H200s one took 2.4 % longer for 8192³ on tensor cores, at 2.4 % fewer MHz."""
+    slow = synthetic.observed(TILED, 0.0103, sm_clock_mhz=970.0, cubin=synthetic.OLD)
+    capped = dataclasses.replace(slow, clock_event_reasons=0x004)
+    reference = dataclasses.replace(synthetic.reference(TILED), sm_clock_mhz=1000.0, board_spread=0.005)
+    elsewhere = dataclasses.replace(reference, other_board=True)
+    for known in (reference, elsewhere):  # older runs do not tell the board
+        assert str(judge(capped, known, Policy()).outcome) == "PASS SAME_PER_CLOCK"
+    drifted = [
+        (slow, elsewhere),  # set to another clock
+        (capped, dataclasses.replace(reference, board_spread=0.0)),  # the same board
+        (dataclasses.replace(capped, sm_clock_mhz=1000.0), elsewhere),  # more cycles
+        (dataclasses.replace(capped, sm_clock_mhz=0.0), elsewhere),
+        (dataclasses.replace(capped, cubin_sha256=synthetic.NEW), elsewhere),  # which may draw more power
+    ]
+    for observed, known in drifted:
+        assert judge(observed, known, Policy()).reason == "SLOWER"
+
+
 def test_show_has_what_boards_differ_by(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stored(root, THEIRS_IS, [NAIVE], seconds=0.0103)
     stored(root, OURS_IS)
