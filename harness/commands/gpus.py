@@ -27,7 +27,9 @@ from harness.project import selection as cases
 from harness.tuning.select import Selector
 
 _FEW = 50  # cases that are checked before other processes have started
-_MOST = 12  # processes that check on one GPU: oracle and copies take longer than the launches
+# Processes that check, on all GPUs of a host: oracle and copies take longer than the launches, but the driver
+# makes one context after another, 0.2 s each on H200s, whichever GPU it is on, and ends them so, 0.08 s each.
+_MOST = 12
 _MEMORY = 6 << 10  # MiB of the GPU for each: a context, and what its worker allocates at once
 
 
@@ -194,7 +196,7 @@ def _processes(mib: Sequence[int]) -> int:
     """How many check on each of the GPUs with so much memory. One waits for its worker, so the two keep about
     one core busy; the other half of the cores is for the tests and the driver."""
     cores = len(os.sched_getaffinity(0)) // (2 * len(mib))
-    return max(2, min(_MOST, cores, min(mib) // _MEMORY))
+    return max(2, min(_MOST // len(mib), cores, min(mib) // _MEMORY))
 
 
 def choose_baselines(config: pytest.Config, session: Session) -> None:

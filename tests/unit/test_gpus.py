@@ -350,6 +350,26 @@ def test_correctness_is_checked_by_processes_of_each_gpu(
     assert outcome.status == bool(lost)
 
 
+@pytest.mark.parametrize(
+    ("cores", "mib", "count"),
+    [
+        (64, [143_000], 12),
+        (64, [143_000] * 2, 6),  # of a host as many as of one GPU
+        (64, [143_000] * 4, 3),
+        (512, [143_000] * 16, 2),
+        (16, [143_000], 8),
+        (16, [143_000] * 2, 4),
+        (64, [143_000, 24_000], 3),
+        (2, [8_000], 2),
+    ],
+)
+def test_how_many_processes_check_on_each_gpu(
+    monkeypatch: pytest.MonkeyPatch, cores: int, mib: list[int], count: int
+) -> None:
+    monkeypatch.setattr(gpus.os, "sched_getaffinity", lambda pid: range(cores))
+    assert gpus._processes(mib) == count
+
+
 def test_cases_are_timed_before_they_are_checked_where_the_files_are_in_that_order(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
