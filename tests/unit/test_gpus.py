@@ -366,7 +366,7 @@ def test_correctness_is_checked_by_processes_of_each_gpu(
 def test_how_many_processes_check_on_each_gpu(
     monkeypatch: pytest.MonkeyPatch, cores: int, mib: list[int], count: int
 ) -> None:
-    monkeypatch.setattr(gpus.os, "sched_getaffinity", lambda pid: range(cores))
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(cores))
     assert gpus._processes(mib) == count
 
 
