@@ -12,16 +12,20 @@ from statistics import median
 from harness.baselines.agree import alike, kind_of, what_ran
 from harness.baselines.store import Baseline, BaselineEntry
 
+_Group = tuple[object, ...]  # cases that boards may differ at alike
+_ENOUGH = 3  # boards: two may agree where a third does not
+
 
 @dataclass(frozen=True)
 class Spread:
     """``relative``: (max - min) / median of the medians of so many ``boards``, with the same binary, launched
     and timed in the same way, with the same driver. Boards that older files do not name count as one.
-    ``library``: of a library's kernel."""
+    ``library``: of a library's kernel; ``chosen``: the kernel that was measured as a choice, else empty."""
 
     relative: float
     boards: int
     library: bool = False
+    chosen: str = ""
 
 
 def spreads(baseline: Baseline, files: Sequence[Baseline]) -> dict[str, Spread]:
@@ -38,7 +42,7 @@ def spreads(baseline: Baseline, files: Sequence[Baseline]) -> dict[str, Spread]:
         if len(of_boards) > 1:
             seconds = list(of_boards.values())
             relative = (max(seconds) - min(seconds)) / median(seconds)
-            found[case] = Spread(relative, len(seconds), _is_library(entry))
+            found[case] = Spread(relative, len(seconds), _is_library(entry), _chosen(entry))
     return found
 
 
@@ -47,12 +51,13 @@ def _measured(baseline: Baseline, entry: BaselineEntry) -> dict[str, object]:
     return {**what_ran(entry.info, machine), "driver": machine.get("driver")}
 
 
-def expected(case: str, known: Mapping[str, Spread], library: bool = False) -> float:
+def expected(case: str, known: Mapping[str, Spread], library: bool = False, chosen: str = "") -> float:
     """How far another board may differ at a case, a library's or not: the most of its kernel's cases of that
-    dtype, itself included, since a few boards say little of one case; where no other board has measured
-    those, the most of all such kernels on the same kind of core, since another kernel of its problem need not
-    wait for the same; 0 where nothing is known."""
-    return _expected(case, library, _most(known))
+    dtype, itself included, since a few boards say little of one case; where fewer than three boards have
+    measured those, also the most of all such kernels on the same kind of core, since another kernel of its
+    problem need not wait for the same; 0 where nothing is known. A choice is a case of the kernel that was
+    chosen."""
+    return _expected(_groups(case, library, chosen), _most(known))
 
 
 def _is_library(entry: BaselineEntry) -> bool:
@@ -60,22 +65,35 @@ def _is_library(entry: BaselineEntry) -> bool:
     return entry.cubin_sha256 is None
 
 
-def _groups(case: str, library: bool) -> tuple[tuple[object, ...], ...]:
+def _chosen(entry: BaselineEntry) -> str:
+    """The kernel of a choice, such as ``wgmma`` of ``wgmma-tile64x64``; else empty."""
+    return str(entry.info.get("chosen", "")).split("-")[0]
+
+
+def _groups(case: str, library: bool, chosen: str) -> tuple[_Group, ...]:
     """What a case belongs to, the nearest first."""
-    return ("kernel", *case.split("-")[:2]), ("kind", kind_of(case), library)
+    kernel, dtype = case.split("-")[:2]
+    return ("kernel", chosen or kernel, dtype), ("kind", kind_of(case), library)
 
 
-def _most(known: Mapping[str, Spread]) -> dict[tuple[object, ...], float]:
-    """The largest spread of each group."""
-    most: dict[tuple[object, ...], float] = {}
+def _most(known: Mapping[str, Spread]) -> dict[_Group, tuple[float, int]]:
+    """The largest spread of each group, and by how many boards it is known at most."""
+    most: dict[_Group, tuple[float, int]] = {}
     for case, spread in known.items():
-        of = _groups(case, spread.library)
-        most |= {group: max(spread.relative, most.get(group, 0.0)) for group in of}
+        for group in _groups(case, spread.library, spread.chosen):
+            relative, boards = most.get(group, (0.0, 0))
+            most[group] = max(spread.relative, relative), max(spread.boards, boards)
     return most
 
 
-def _expected(case: str, library: bool, most: Mapping[tuple[object, ...], float]) -> float:
-    return next((most[group] for group in _groups(case, library) if group in most), 0.0)
+def _expected(groups: Sequence[_Group], most: Mapping[_Group, tuple[float, int]]) -> float:
+    largest = 0.0
+    for group in groups:
+        relative, boards = most.get(group, (0.0, 0))
+        largest = max(largest, relative)
+        if boards >= _ENOUGH:
+            break
+    return largest
 
 
 def is_strange(entry: BaselineEntry, board: str | None) -> bool:
@@ -90,10 +108,13 @@ def judging(baseline: Baseline, board: str | None, files: Callable[[str], Sequen
     if not any(is_strange(entry, board) for entry in baseline.entries.values()):
         return baseline
     most = _most(spreads(baseline, files(baseline.slug)))
+
+    def elsewhere(case: str, entry: BaselineEntry) -> BaselineEntry:
+        groups = _groups(case, _is_library(entry), _chosen(entry))
+        return replace(entry, board_spread=_expected(groups, most), other_board=True)
+
     entries = {
-        case: replace(entry, board_spread=_expected(case, _is_library(entry), most), other_board=True)
-        if is_strange(entry, board)
-        else entry
+        case: elsewhere(case, entry) if is_strange(entry, board) else entry
         for case, entry in baseline.entries.items()
     }
     return replace(baseline, entries=entries)

@@ -250,7 +250,7 @@ def test_an_unseen_board_may_differ_as_those_seen_do(root: Path) -> None:
 
 def test_a_case_differs_between_boards_as_the_most_like_it_do() -> None:
     known = {
-        f"{case}": boards.Spread(relative, 2)
+        f"{case}": boards.Spread(relative, 3)
         for case, relative in {
             "tiled-f32-a-8x8x8": 0.01,
             "tiled-f32-a-9x9x9": 0.02,
@@ -258,7 +258,10 @@ def test_a_case_differs_between_boards_as_the_most_like_it_do() -> None:
             "wmma-f16-a-8x8x8": 0.05,
         }.items()
     }
-    known["cublas-f32-256x256x256"] = boards.Spread(0.08, 2, library=True)
+    known["cublas-f32-256x256x256"] = boards.Spread(0.08, 3, library=True)
+    known["select-f16-9x9x9"] = boards.Spread(0.06, 3, chosen="wmma")
+    known["select-f16-7x7x7"] = boards.Spread(0.04, 3, chosen="mma")
+    known["new-f16-a-7x7x7"] = boards.Spread(0.01, 2)
     expected = {
         "tiled-f32-a-8x8x8": 0.02,  # its kernel: what two boards agree on, a third need not
         "tiled-f32-b-8x8x8": 0.02,
@@ -266,9 +269,14 @@ def test_a_case_differs_between_boards_as_the_most_like_it_do() -> None:
         "other-f32-a-7x7x7": 0.03,  # CUDA cores
         "other-f32-a-8x8x8": 0.03,  # not what another kernel of its problem differs by
         "other-f32-a-6x6x6": 0.03,
-        "other-bf16-a-7x7x7": 0.05,  # tensor cores
+        "other-bf16-a-7x7x7": 0.06,  # tensor cores
+        "wmma-f16-a-7x7x7": 0.06,  # a choice is its kernel's, too
+        "mma-f16-a-7x7x7": 0.04,
+        "new-f16-a-7x7x7": 0.06,  # two boards say little of a third
     }
     assert {case: boards.expected(case, known) for case in expected} == expected
+    # Seen: two boards had measured the choices of a kernel, five others the kernel by its own name.
+    assert boards.expected("select-f16-7x7x7", known, chosen="wmma") == 0.06
     assert boards.expected("cublas-f32-9x9x9", known, library=True) == 0.08
     assert boards.expected("otherblas-f32-9x9x9", known, library=True) == 0.08
     assert boards.expected("tiled-f32-a-8x8x8", {}) == 0.0
