@@ -30,6 +30,7 @@ SAME_PER_CLOCK = "SAME_PER_CLOCK"
 _NOT_SLOWER = (WITHIN, FASTER, SAME_BINARY)  # verdicts of pairs
 _GREEN = (VerdictKind.PASS, VerdictKind.IMPROVED)
 CLOCK_TOLERANCE = 0.01  # relative; the clock of a case varies less between runs on an H200
+BOARDS_CLOCKS = 0.02  # relative; how far boards of a model lie apart that nothing holds back
 # NVML's hardware slowdown, software and hardware thermal slowdown and power brake: never normal operation.
 _HEAT = 0x008 | 0x020 | 0x040 | 0x080
 _POWER_CAP = 0x004  # its software power cap
@@ -83,10 +84,9 @@ def _compare(o: Observation, reference: Reference, policy: Policy, verdict: Verd
     fewer = per_clock is not None and per_clock < -threshold  # work per clock cycle
     # More cycles at a higher clock may be no slower: that is told below.
     slower = change < -of_seconds or (per_cycle and fewer and change < 0)
-    # Which clock a board reaches at its power cap is its own: of another board nothing has drifted.
-    capped = elsewhere and per_clock is not None and bool(o.clock_event_reasons & _POWER_CAP)
     # The clock alone is the machine's, unless another binary may have lowered it by drawing more power.
-    only_the_clock = slower and (per_cycle or capped) and not fewer and is_baselines(o, reference)
+    a_clock = per_cycle or (elsewhere and _reached(o, reference))
+    only_the_clock = slower and a_clock and not fewer and is_baselines(o, reference)
     if slower and not only_the_clock:
         return verdict.to(VerdictKind.REGRESSED, "SLOWER")
     for check in policy.compare_fail:
@@ -112,6 +112,15 @@ def is_baselines(o: Observation, reference: Reference) -> bool:
     library's. An unknown launch counts as equal."""
     same = o.cubin_sha256 is not None and o.cubin_sha256 == reference.cubin_sha256
     return o.library or (same and reference.launch in (None, o.launch))
+
+
+def _reached(o: Observation, reference: Reference) -> bool:
+    """Whether another board than the reference's may have its SM clock by its own nature: at the power cap,
+    where each reaches another one, or near the reference's."""
+    if not reference.sm_clock_mhz or not o.sm_clock_mhz:
+        return False
+    near = o.sm_clock_mhz >= (1 - BOARDS_CLOCKS) * reference.sm_clock_mhz
+    return near or bool(o.clock_event_reasons & _POWER_CAP)
 
 
 def _clock(o: Observation, reference: Reference | None) -> str | None:
