@@ -275,7 +275,7 @@ def test_a_case_differs_between_boards_as_the_most_like_it_do() -> None:
         "new-f16-a-7x7x7": 0.06,  # two boards say little of a third
     }
     assert {case: boards.expected(case, known) for case in expected} == expected
-    # Seen: two boards had measured the choices of a kernel, five others the kernel by its own name.
+    # Seen: two boards had measured a choice, and its kernel by its own name had all that the kind differs by.
     assert boards.expected("select-f16-7x7x7", known, chosen="wmma") == 0.06
     assert boards.expected("cublas-f32-9x9x9", known, library=True) == 0.08
     assert boards.expected("otherblas-f32-9x9x9", known, library=True) == 0.08
