@@ -67,7 +67,7 @@ def _is_library(entry: BaselineEntry) -> bool:
 
 def _chosen(entry: BaselineEntry) -> str:
     """The kernel of a choice, such as ``wgmma`` of ``wgmma-tile64x64``; else empty."""
-    return str(entry.info.get("chosen", "")).split("-")[0]
+    return entry.choice.partition("-")[0]
 
 
 def _groups(case: str, library: bool, chosen: str) -> tuple[_Group, ...]:

@@ -95,7 +95,7 @@ class BaselineEntry:
             duty=self.duty,
             launch=self.launch,
             cubin_sha256=self.cubin_sha256,
-            choice=self.info.get("chosen", ""),
+            choice=self.choice,
             sm_clock_mhz=self.sm_clock_mhz,
             temperature_c=self.info.get("temperature_c"),
             cublas_ratio=self.cublas_ratio,
@@ -118,6 +118,11 @@ class BaselineEntry:
     def launch(self) -> str | None:
         """Grid, block and dynamic shared memory as text; None in an older baseline."""
         return self.info.get("launch")
+
+    @property
+    def choice(self) -> str:
+        """What a kernel that chooses had chosen, as `Case.choice`; empty for others."""
+        return str(self.info.get("chosen", ""))
 
     @property
     def commit(self) -> str:

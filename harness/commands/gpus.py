@@ -195,8 +195,8 @@ def _end(checkers: Sequence[Checker]) -> None:
 def _processes(mib: Sequence[int]) -> int:
     """How many check on each of the GPUs with so much memory. One waits for its worker, so the two keep about
     one core busy; the other half of the cores is for the tests and the driver."""
-    cores = len(os.sched_getaffinity(0)) // (2 * len(mib))
-    return max(2, min(_MOST // len(mib), cores, min(mib) // _MEMORY))
+    of_host = min(_MOST, len(os.sched_getaffinity(0)) // 2)
+    return max(2, min(of_host // len(mib), min(mib) // _MEMORY))
 
 
 def choose_baselines(config: pytest.Config, session: Session) -> None:

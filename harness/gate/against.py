@@ -156,8 +156,8 @@ class Against:
 def _impossible(wanted: Wanted) -> str:
     """Why a case cannot be paired, as far as its baseline tells; else empty."""
     case, entry = wanted.case, wanted.entry
-    if case.chosen_for and entry.info.get("chosen") != case.choice:
-        return f"{case.choice} was chosen, and {entry.info.get('chosen')} when it was measured"
+    if case.chosen_for and entry.choice != case.choice:
+        return f"{case.choice} was chosen, and {entry.choice or None} when it was measured"
     if entry.dirty:
         return f"the baseline was measured with uncommitted changes to {entry.commit[:12]}"
     return ""

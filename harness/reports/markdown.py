@@ -157,7 +157,7 @@ def _best(baseline: Baseline, kernels: Sequence[Kernel]) -> Iterator[tuple[Kerne
             configs = [(entry, c.label) for entry, c in zip(stored, kernel.configs, strict=True) if entry]
             if configs:
                 best, label = max(configs, key=lambda pair: pair[0].gflops)
-                yield kernel, str(dtype), str(best.info.get("chosen", label)), best
+                yield kernel, str(dtype), best.choice or label, best
 
 
 def _figures(kernel: Kernel, best: BaselineEntry) -> tuple[str, str]:

@@ -117,17 +117,22 @@ def is_baselines(o: Observation, reference: Reference) -> bool:
 def _reached(o: Observation, reference: Reference) -> bool:
     """Whether another board than the reference's may have its SM clock by its own nature: at the power cap,
     where each reaches another one, or near the reference's."""
-    if not reference.sm_clock_mhz or not o.sm_clock_mhz:
-        return False
-    near = o.sm_clock_mhz >= (1 - BOARDS_CLOCKS) * reference.sm_clock_mhz
-    return near or bool(o.clock_event_reasons & _POWER_CAP)
+    off = _off(o, reference)
+    return off is not None and (off >= -BOARDS_CLOCKS or bool(o.clock_event_reasons & _POWER_CAP))
+
+
+def _off(o: Observation, reference: Reference | None) -> float | None:
+    """How far the SM clock is from the reference's, relative; None if either is unknown."""
+    if reference is None or not reference.sm_clock_mhz or not o.sm_clock_mhz:
+        return None
+    return o.sm_clock_mhz / reference.sm_clock_mhz - 1
 
 
 def _clock(o: Observation, reference: Reference | None) -> str | None:
     """The SM clock relative to the reference's: lower, higher or alike; None if either is unknown."""
-    if reference is None or not reference.sm_clock_mhz or not o.sm_clock_mhz:
+    off = _off(o, reference)
+    if off is None:
         return None
-    off = o.sm_clock_mhz / reference.sm_clock_mhz - 1
     return "alike" if abs(off) <= CLOCK_TOLERANCE else "lower" if off < 0 else "higher"
 
 

@@ -311,7 +311,7 @@ def test_the_clock_of_another_board_is_part_of_what_boards_differ_by() -> None:
 
 
 def test_the_clock_that_a_board_reaches_is_its_own() -> None:
-    """Of eight H200s one took 2.4 % longer for 8192³ on tensor cores, at 2.4 % fewer MHz."""
+    """An H200 took 2.4 % longer than another for 8192³ on tensor cores, at 2.4 % fewer MHz."""
     slow = synthetic.observed(TILED, 0.0103, sm_clock_mhz=970.0, cubin=synthetic.OLD)
     capped = dataclasses.replace(slow, clock_event_reasons=0x004)
     reference = dataclasses.replace(synthetic.reference(TILED), sm_clock_mhz=1000.0, board_spread=0.005)

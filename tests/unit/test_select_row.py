@@ -286,13 +286,13 @@ def test_the_ladder_is_within_five_percent_of_the_best_at_every_timed_shape() ->
 
 def behind(of: Selector) -> list[str]:
     """Rows that were measured with something faster than what is chosen now, boards' differences apart."""
-    chosen = {at: of.select(at[1], find_dtype(at[0])) for at in of.known.rows}
-    speeds = {at: (chosen[at].gflops or 0.0, row) for at, row in of.known.rows.items()}
-    return [
-        f"{row.choice} was {row.gflops / now:.3f} times as fast at {at[1].id} in {at[0]}: is it still timed?"
-        for at, (now, row) in speeds.items()
-        if now < 0.95 * row.gflops
-    ]
+    found = []
+    for (dtype, problem), then in of.known.rows.items():
+        now = of.select(problem, find_dtype(dtype)).gflops or 0.0
+        if now < 0.95 * then.gflops:
+            lost = f"{then.choice} had {then.gflops:,.0f} GFLOPS, not {now:,.0f}"
+            found.append(f"{problem.id} in {dtype}: {lost}: is it still timed?")
+    return found
 
 
 @pytest.mark.parametrize("gpu", gpus(PROJECT))
