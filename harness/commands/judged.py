@@ -52,6 +52,13 @@ def test_performance(timed_case: Case, gate: GateFixture) -> None:
 
 
 @pytest.mark.gpu
+def test_machine(machine: list[str]) -> None:
+    """The machine is what it should be: asked once a run, after its cases, of each GPU that timed any."""
+    if machine:
+        pytest.fail("\n".join(machine), pytrace=False)
+
+
+@pytest.mark.gpu
 def test_no_orphans(orphans: list[str]) -> None:
     """Every case of the baseline is still in the suite."""
     if orphans:

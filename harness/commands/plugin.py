@@ -39,8 +39,8 @@ from harness.verdicts.vocabulary import CompareFail, Policy
 pytest_plugins = [
     f"harness.commands.plugin_{part}"
     for part in (
-        *("ahead", "gpus", "benchmark", "failures", "progress", "shards", "summary", "unchanged"),
-        "workers",
+        *("ahead", "gpus", "benchmark", "failures", "machine", "progress", "shards", "summary"),
+        *("unchanged", "workers"),
     )
 ]
 
@@ -102,6 +102,7 @@ def open_session(config: pytest.Config) -> Session:
         judging=not config.option.baseline_run,
         arch=config.option.arch,
         plan=Plan(sustained=config.option.sustained),
+        busy_allowed=config.option.allow_busy,
     )
     if config.option.help or (config.option.collectonly and not config.option.list_cases):
         session.no_gpu = "not opened for --collect-only"

@@ -48,6 +48,7 @@ def conclude(e: Evidence, policy: Policy) -> Verdict:
 UNUSABLE = (
     "gemm_unusable"  # next to pytest-benchmark's "benchmarks", which can contain only cases with samples
 )
+MACHINES = "gemm_machines"  # the verdict on each GPU's machine, by the number of the GPU
 _SEEN = (
     *("flop", "launch", "library", "sm_clock_mhz", "power_w", "temperature_c", "clock_event_reasons"),
     *("throttled", "l2", "duty", "cubin_sha256", "launch_id", "choice"),

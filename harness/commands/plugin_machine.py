@@ -1,0 +1,68 @@
+"""The machine of a run: judged once, when all cases are timed, by a test that every run with a timed case
+has."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from harness.baselines import BaselineError, store
+from harness.commands.judged import test_machine
+from harness.commands.session import KEY, Session
+from harness.compiler.static.files import StoreError
+from harness.counters.traffic import Known
+from harness.gate.boards import Board
+from harness.gate.machine import judge_board
+from harness.model import Case
+from harness.reports.machine import machine_text
+from harness.verdicts.machine import MachineVerdict
+
+
+def machines(session: Session) -> dict[Board, MachineVerdict]:
+    """The verdict on each GPU that timed a case; judged at the first call."""
+    if session.machines is None:
+        known = Known()
+        with contextlib.suppress(StoreError):  # what bounds a case is then not known
+            known = Known.of(session.project.baselines)
+        session.machines = {}
+        for board in session.boards if session.judging else ():
+            results = [r for r in session.results if session.judged_on[r.case.id] is board]
+            if results and board.baseline:
+                measured = store.history(session.project.baselines, board.slug)
+                others = [] if session.busy_allowed else board.gpu.busy()
+                session.machines[board] = judge_board(board, results, measured, known, others)
+    return session.machines
+
+
+@pytest.fixture
+def machine(request: pytest.FixtureRequest) -> list[str]:
+    """What is not as it should be, a line for each GPU; empty where all is, or drift is allowed."""
+    session = request.config.stash[KEY]
+    try:
+        judged = machines(session)
+    except BaselineError as error:
+        return [str(error)]
+    failed = {board: verdict for board, verdict in judged.items() if verdict.failed}
+    if not session.policy.fail_on_drift:
+        return []
+    several = len(session.boards) > 1
+    return [
+        f"GPU {board.label}: {machine_text(v)}" if several else machine_text(v)
+        for board, v in failed.items()
+    ]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Whichever timed cases were chosen, the machine is asked for after them."""
+    session, option = config.stash[KEY], config.option
+    timed = [item for item in items if isinstance(_timed(item), Case)]
+    module = timed[-1].getparent(pytest.Module) if timed else None
+    if module is None or session.gpu is None or not session.judging or option.benchmark_skip:
+        return
+    items.append(pytest.Function.from_parent(module, name="test_machine", callobj=test_machine))
+
+
+def _timed(item: pytest.Item) -> object:
+    return getattr(getattr(item, "callspec", None), "params", {}).get("timed_case")
