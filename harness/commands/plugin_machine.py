@@ -36,7 +36,7 @@ def machines(session: Session) -> dict[Board, MachineVerdict]:
 
 
 @pytest.fixture
-def machine(request: pytest.FixtureRequest) -> list[str]:
+def gemm_machine(request: pytest.FixtureRequest) -> list[str]:
     """What is not as it should be, a line for each GPU; empty where all is, or drift is allowed."""
     session = request.config.stash[KEY]
     try:
