@@ -15,7 +15,7 @@ import pytest
 from harness.compiler.elf import parameter_offsets
 from harness.compiler.nvcc import compile_cubin
 from harness.devices.cuda import arguments
-from harness.devices.cuda.protocol import Work
+from harness.devices.work import Work
 from harness.model import F16, F32, GEMM, TF32, BlockShape, Case, Config, DType, Kernel, Problem, TensorMap
 from harness.project.loader import load
 from tests.unit import synthetic

@@ -23,7 +23,7 @@ class Bench:
     """The checks without a context, and C between two guard bands in its memory."""
 
     def __init__(self, checks: ModuleType, memory: bytearray, guard: int) -> None:
-        from harness.devices.cuda.protocol import Work
+        from harness.devices.work import Work
 
         self.memory, self.checks, self.start = memory, checks.Checks(None), guard
         self.checks._product = self._product

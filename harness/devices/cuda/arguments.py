@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from harness.devices import DeviceError
-from harness.devices.cuda.protocol import Work
+from harness.devices.work import Work
 from harness.model import Argument, Storage
 
 # struct's letters for the kinds of arguments, and their bytes; a half is handed over by its bits.

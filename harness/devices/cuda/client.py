@@ -22,7 +22,8 @@ from harness.compiler.signature import mismatch
 from harness.compiler.tools import arch
 from harness.devices import DeviceError, Inputs, Outputs
 from harness.devices.cuda.environment import Gpu, GpuInfo
-from harness.devices.cuda.protocol import Build, Reply, Request, Work
+from harness.devices.cuda.protocol import Build, Reply, Request
+from harness.devices.work import Work
 from harness.devices.workspace import new_workspace
 from harness.model import Case, Resources
 from harness.timing.measurement import Measurement

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pycuda.driver as cuda
 
-from harness.devices.cuda.protocol import Work
+from harness.devices.work import Work
 from harness.model import DType, Problem, Resources
 
 _DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14, "int8": 3, "int32": 10}  # cudaDataType_t

@@ -11,8 +11,8 @@ import numpy as np
 import pycuda.driver as cuda
 
 from harness.devices.cuda.guards import ALIGN, GUARD
-from harness.devices.cuda.protocol import Work
 from harness.devices.probes import odd, sparse
+from harness.devices.work import Work
 from harness.devices.workspace import WORKSPACE
 from harness.model import Array, DType
 

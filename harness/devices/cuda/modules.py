@@ -24,7 +24,8 @@ from harness.compiler.nvcc import compile_error
 from harness.compiler.tools import find_nvcc
 from harness.devices import DeviceError
 from harness.devices.cuda.arguments import pack
-from harness.devices.cuda.protocol import Build, Work
+from harness.devices.cuda.protocol import Build
+from harness.devices.work import Work
 from harness.model import Resources
 
 
@@ -32,13 +33,12 @@ class Loaded:
     """A kernel in this context, ready to be launched for any problem."""
 
     def __init__(self, build: Build) -> None:
-        assert build.source is not None
-        self.build = build
+        self._cubin, self._symbol = image_of(build)
         try:
-            self._symbol = symbol_of(build.entry, elf.symbols(compile_cached(build)), build.name)
-        except (CompileError, ToolchainError) as error:
-            raise DeviceError("COMPILE_ERROR", str(error)) from None
-        self.function = _source_module(build).get_function(self._symbol)
+            module = cuda.module_from_buffer(self._cubin) if build.cubin else _source_module(build)
+            self.function = module.get_function(self._symbol)
+        except cuda.LogicError as error:  # of another architecture, say
+            raise DeviceError("LAUNCH_FAILED", f"{build.name}: its binary does not load: {error}") from None
         self._dynamic = 0
 
     @cached_property
@@ -48,12 +48,12 @@ class Loaded:
             registers=int(f.num_regs),
             shared_bytes=int(f.shared_size_bytes) + self._dynamic,
             local_bytes=int(f.local_size_bytes),
-            cubin_sha256=hashlib.sha256(compile_cached(self.build)).hexdigest(),
+            cubin_sha256=hashlib.sha256(self._cubin).hexdigest(),
         )
 
     @cached_property
     def _offsets(self) -> tuple[int, ...]:
-        return elf.parameter_offsets(compile_cached(self.build), self._symbol)
+        return elf.parameter_offsets(self._cubin, self._symbol)
 
     def bind(self, work: Work, at: Mapping[str, int]) -> Callable[[Any], None]:
         """A function that enqueues the launch on a stream, with the operands at these addresses."""
@@ -83,6 +83,18 @@ def _arguments(build: Build) -> dict[str, Any]:
         "arch": build.arch,
         "cache_dir": _pycuda_cache(),
     }
+
+
+def image_of(build: Build) -> tuple[bytes, str]:
+    """The cubin that is launched, and the symbol of its entry. Needs no context. Raises DeviceError
+    COMPILE_ERROR."""
+    if build.cubin:
+        return build.cubin, build.entry
+    try:
+        cubin = compile_cached(build)
+        return cubin, symbol_of(build.entry, elf.symbols(cubin), build.name)
+    except (CompileError, ToolchainError) as error:
+        raise DeviceError("COMPILE_ERROR", str(error)) from None
 
 
 def compile_cached(build: Build) -> bytes:
@@ -131,7 +143,7 @@ def compile_all(builds: Sequence[Build]) -> dict[str, str]:
             return str(error)
         return ""
 
-    work = [b for b in builds if b.source is not None]
+    work = [b for b in builds if b.source is not None and not b.cubin]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return {b.name: error for b, error in zip(work, pool.map(one, work), strict=True) if error}
 

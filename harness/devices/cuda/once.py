@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from harness.devices import DeviceError, NoDevice, open_cuda
-from harness.devices.cuda.protocol import Build, Request, Work
+from harness.devices.cuda.protocol import Build, Request
+from harness.devices.work import Work
 from harness.project.loader import ProjectError, load
 from harness.project.selection import find_case
 

@@ -28,8 +28,9 @@ from harness.devices.cuda.library import Library
 from harness.devices.cuda.memory import ExactBuffers, GuardedArena, TimedData, TimedDataArena
 from harness.devices.cuda.modules import Loaded, compile_all, compile_probe, load, load_probe
 from harness.devices.cuda.pairing import time_pair
-from harness.devices.cuda.protocol import Build, Reply, Request, Work
+from harness.devices.cuda.protocol import Build, Reply, Request
 from harness.devices.cuda.timing import Rounds, Stopwatch
+from harness.devices.work import Work
 from harness.devices.workspace import WORKSPACE, workspace_violations
 from harness.model import Array, DType
 from harness.timing.measurement import Measurement
