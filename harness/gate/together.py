@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from harness.baselines.agree import LEAST, LIMITS, kind_of
+from harness.baselines.agree import LEAST, limit, near_cap
 from harness.devices import DeviceError
 from harness.gate.boards import Board
 from harness.model import Case
@@ -46,7 +46,7 @@ class Control:
 
     @property
     def limit(self) -> float:
-        return LIMITS[kind_of(self.case.id)]
+        return limit(self.case.kernel.duty)
 
     @property
     def agrees(self) -> bool:
@@ -83,8 +83,8 @@ def controls_of(boards: Sequence[Board], names: Sequence[str]) -> list[list[Cont
         mine = []
         for place in range(each):
             fitting = [board.timed[n] for n in names if n in board.timed and _fits(board, board.timed[n])]
-            kind = list(LIMITS)[(number + place) % 2]
-            fitting.sort(key=lambda c: (c.id in used, kind_of(c.id) != kind, _noise(board, c)))
+            capped = (number + place) % 2 == 1
+            fitting.sort(key=lambda c: (c.id in used, near_cap(c.kernel.duty) != capped, _noise(board, c)))
             if fitting:
                 used.add(fitting[0].id)
                 mine.append(Control(board, fitting[0]))
