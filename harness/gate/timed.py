@@ -65,6 +65,7 @@ class Gate:
         kept: the binary of an entry.
         policy, plan: how strict, and how cases are timed.
         pairing: times the pairs.
+        visited: is told, after each case, to look for other processes on the GPU.
         says: is told what is done while results are waited for.
     """
 
@@ -74,6 +75,7 @@ class Gate:
     policy: Policy
     plan: Plan
     pairing: Pairing
+    visited: Callable[[], None] = lambda: None
     says: Callable[[str], None] = lambda what: None
 
     def run(self, cases: Iterable[Case], done: Callable[[Result], None]) -> None:
@@ -94,6 +96,7 @@ class Gate:
                     place = case.variant, case.problem
                     m = measured.get(place) if case.chosen_for else None
                     m = measured[place] = m or self.device.time(case, self.plan)
+                    self.visited()
                     done(self._result(case, reference, m, mine))
                     continue
                 base = self.kept(entry)
@@ -108,6 +111,7 @@ class Gate:
             paired[case.id] = case, reference
             self.says(f"{case.id} beside the baseline's binary")
             self.pairing.time(self._pair(case, entry, base))
+            self.visited()
         for timed in self.pairing.finish():
             case, reference = paired[timed.pair.case.id]
             done(self._of_pair(case, reference, timed))
