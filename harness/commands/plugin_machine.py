@@ -26,17 +26,16 @@ def machines(session: Session) -> dict[Board, MachineVerdict]:
         with contextlib.suppress(StoreError):  # what bounds a case is then not known
             known = Known.of(session.project.baselines)
         session.machines = {}
-        for board in session.boards if session.judging else ():
+        for board in session.boards:
             results = [r for r in session.results if session.judged_on[r.case.id] is board]
-            if results and board.baseline:
+            if results:
                 measured = store.history(session.project.baselines, board.slug)
-                others = [] if session.busy_allowed else board.gpu.busy()
-                session.machines[board] = judge_board(board, results, measured, known, others)
+                session.machines[board] = judge_board(board, results, measured, known)
     return session.machines
 
 
 @pytest.fixture
-def machine(request: pytest.FixtureRequest) -> list[str]:
+def gemm_machine(request: pytest.FixtureRequest) -> list[str]:
     """What is not as it should be, a line for each GPU; empty where all is, or drift is allowed."""
     session = request.config.stash[KEY]
     try:
@@ -59,7 +58,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     session, option = config.stash[KEY], config.option
     timed = [item for item in items if isinstance(_timed(item), Case)]
     module = timed[-1].getparent(pytest.Module) if timed else None
-    if module is None or session.gpu is None or not session.judging or option.benchmark_skip:
+    if module is None or session.gpu is None or option.benchmark_skip:
         return
     items.append(pytest.Function.from_parent(module, name="test_machine", callobj=test_machine))
 
