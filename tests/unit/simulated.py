@@ -10,6 +10,7 @@ from typing import Any
 from harness.devices import DeviceError
 from harness.devices.cuda.environment import GpuInfo, Telemetry
 from harness.devices.cuda.pairing import time_pair
+from harness.devices.stored import StoredBinary
 from harness.model import Case, Resources
 from harness.timing.measurement import Measurement
 from harness.timing.plan import PairPlan, Plan
@@ -17,6 +18,12 @@ from harness.timing.samples import PairedSamples
 from tests.unit.replay import recorded
 
 MHZ = 1980.0
+Build = Case | StoredBinary
+
+
+def name_of(build: Build) -> str:
+    """The id of a case; of a stored binary its name, which is that of the variant, and its problem."""
+    return build.id if isinstance(build, Case) else f"{build.name}-{build.work.problem.id}"
 
 
 @dataclass
@@ -29,18 +36,18 @@ class Run:
 
 @dataclass(eq=False)
 class SimulatedDevice:
-    """``seconds(case)`` is a build's true duration; ``bias`` slows whatever is arm B, as an unfit machine
+    """``seconds(build)`` is the true duration of a case or a stored binary; ``bias`` slows whatever is arm B, as an unfit machine
     does; ``spread`` is the noise of a launch, ``tick`` that of an event pair in seconds, ``process`` that
     of a whole process; ``mhz(arm)`` the clock of a launch; ``fail(base, case)`` may raise."""
 
-    seconds: Callable[[Case], float] = lambda case: 1e-3
+    seconds: Callable[[Any], float] = lambda build: 1e-3
     bias: float = 0.0
     spread: float = 0.001
     tick: float = 0.0
     process: float = 0.0
     seed: int = 0
     mhz: Callable[[str], float] = lambda arm: MHZ
-    fail: Callable[[Case, Case], None] = lambda base, case: None
+    fail: Callable[[Any, Any], None] = lambda base, case: None
     others: list[str] = field(default_factory=list)
     asked: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     restarts: int = 0
@@ -96,12 +103,12 @@ class SimulatedDevice:
         mhz = [self.mhz(arm) for arm, _ in work]
         return Run(seconds, mhz, [Telemetry(MHZ, 300.0, 50.0, 0)], sum(seconds) + 5e-5 * len(work))
 
-    def _true(self, case: Case, spin: int) -> float:
-        layout = self._layout.setdefault(case.id, 1 + self._random.gauss(0, self.process))
-        return self.seconds(case) * layout + spin / (MHZ * 1e6)
+    def _true(self, build: Build, spin: int) -> float:
+        layout = self._layout.setdefault(name_of(build), 1 + self._random.gauss(0, self.process))
+        return self.seconds(build) * layout + spin / (MHZ * 1e6)
 
-    def pair(self, base: Case, case: Case, plan: PairPlan) -> PairedSamples:
-        self.asked.append((case.id, plan.orders))
+    def pair(self, base: Build, case: Build, plan: PairPlan) -> PairedSamples:
+        self.asked.append((name_of(case), plan.orders))
         self.fail(base, case)
         spin = plan.spin or (0, 0)
         arms = {
@@ -132,5 +139,5 @@ class SimulatedDevice:
         )
 
 
-def crash(base: Case, case: Case) -> None:
-    raise DeviceError("WORKER_DIED", f"{case.variant}: the worker process died (exit code -9)")
+def crash(base: Build, case: Build) -> None:
+    raise DeviceError("WORKER_DIED", f"{name_of(case)}: the worker process died (exit code -9)")
