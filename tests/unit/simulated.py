@@ -11,6 +11,7 @@ from harness.devices import DeviceError
 from harness.devices.cuda.environment import GpuInfo, Telemetry
 from harness.devices.cuda.pairing import time_pair
 from harness.devices.stored import StoredBinary
+from harness.devices.work import Work
 from harness.model import Case, Resources
 from harness.timing.measurement import Measurement
 from harness.timing.plan import PairPlan, Plan
@@ -18,12 +19,6 @@ from harness.timing.samples import PairedSamples
 from tests.unit.replay import recorded
 
 MHZ = 1980.0
-Build = Case | StoredBinary
-
-
-def name_of(build: Build) -> str:
-    """The id of a case; of a stored binary its name, which is that of the variant, and its problem."""
-    return build.id if isinstance(build, Case) else f"{build.name}-{build.work.problem.id}"
 
 
 @dataclass
@@ -36,11 +31,12 @@ class Run:
 
 @dataclass(eq=False)
 class SimulatedDevice:
-    """``seconds(build)`` is the true duration of a case or a stored binary; ``bias`` slows whatever is arm B, as an unfit machine
-    does; ``spread`` is the noise of a launch, ``tick`` that of an event pair in seconds, ``process`` that
+    """``seconds(side)`` is the true duration of a build, a case's or a stored one; ``cubin(case)`` its binary;
+    ``bias`` slows whatever is arm B, as an unfit machine does; ``spread`` is the noise of a launch, ``tick`` that of an event pair in seconds, ``process`` that
     of a whole process; ``mhz(arm)`` the clock of a launch; ``fail(base, case)`` may raise."""
 
-    seconds: Callable[[Any], float] = lambda build: 1e-3
+    seconds: Callable[[Any], float] = lambda side: 1e-3
+    cubin: Callable[[Case], bytes] = lambda case: case.variant.encode()
     bias: float = 0.0
     spread: float = 0.001
     tick: float = 0.0
@@ -87,8 +83,16 @@ class SimulatedDevice:
     def facts(self) -> dict[str, Any]:
         return {}
 
-    def roofs(self) -> dict[str, Any]:
+    def health(self) -> dict[str, Any]:
         return {}
+
+    def binary(self, case: Case) -> StoredBinary | None:
+        if case.kernel.library:
+            return None
+        return StoredBinary(case.variant, self.cubin(case), case.kernel.entry, Work.of(case))
+
+    def resources(self, case: Case) -> Resources:
+        return Resources(32, 0, 0, "a" * 64)
 
     def ready(self) -> None:
         pass
@@ -103,12 +107,14 @@ class SimulatedDevice:
         mhz = [self.mhz(arm) for arm, _ in work]
         return Run(seconds, mhz, [Telemetry(MHZ, 300.0, 50.0, 0)], sum(seconds) + 5e-5 * len(work))
 
-    def _true(self, build: Build, spin: int) -> float:
-        layout = self._layout.setdefault(name_of(build), 1 + self._random.gauss(0, self.process))
-        return self.seconds(build) * layout + spin / (MHZ * 1e6)
+    def _true(self, side: Case | StoredBinary, spin: int) -> float:
+        layout = self._layout.setdefault(_name(side), 1 + self._random.gauss(0, self.process))
+        return self.seconds(side) * layout + spin / (MHZ * 1e6)
 
-    def pair(self, base: Build, case: Build, plan: PairPlan) -> PairedSamples:
-        self.asked.append((name_of(case), plan.orders))
+    def pair(
+        self, base: Case | StoredBinary, case: Case | StoredBinary, plan: PairPlan
+    ) -> PairedSamples:
+        self.asked.append((_name(case), plan.orders))
         self.fail(base, case)
         spin = plan.spin or (0, 0)
         arms = {
@@ -139,5 +145,9 @@ class SimulatedDevice:
         )
 
 
-def crash(base: Build, case: Build) -> None:
-    raise DeviceError("WORKER_DIED", f"{name_of(case)}: the worker process died (exit code -9)")
+def _name(side: Case | StoredBinary) -> str:
+    return side.id if isinstance(side, Case) else f"{side.name} stored"
+
+
+def crash(base: Any, case: Any) -> None:
+    raise DeviceError("WORKER_DIED", f"{_name(case)}: the worker process died (exit code -9)")
