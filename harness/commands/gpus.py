@@ -5,17 +5,15 @@ from __future__ import annotations
 import atexit
 import os
 import re
+import tempfile
 import threading
 from collections.abc import Collection, Sequence
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness import baselines
-from harness.baselines import BaselineError, store
-from harness.baselines import boards as of_boards
+from harness.baselines import Baseline, BaselineError, current, export
 from harness.commands.common import KERNELS
 from harness.commands.session import Session
 from harness.devices import Gpu, NoDevice, count_gpus, open_cuda
@@ -206,38 +204,35 @@ def choose_baselines(config: pytest.Config, session: Session) -> None:
         raise pytest.UsageError(
             f"--benchmark-compare: nothing can be compared without a GPU ({session.no_gpu})"
         )
-    # Read once for all boards of a model.
-    files, load = cache(partial(store.history, session.project.baselines)), cache(baselines.load)
+    root = session.project.baselines
     for board in session.boards:
-        path = _path(board, session.project.baselines, wanted)
-        if path is None:
-            continue
+        info = board.gpu.info
         try:
-            board.baseline = load(path)
-            board.baseline.require_gpu(board.slug, board.gpu.info.name)
-            board.baseline.require_mig(board.gpu.info.mig)
-            if session.judging:
-                board.baseline = of_boards.judging(board.baseline, board.gpu.info.board, files)
+            if isinstance(wanted, str):
+                board.baseline = export.named(root, board.slug, info.board, wanted)
+            else:
+                board.baseline = current(root, board.slug, info.board)
+            if board.baseline:
+                board.baseline.require_mig(info.mig)
+                board.path = board.baseline.path
         except BaselineError as error:
             if session.judging:
                 raise pytest.UsageError(str(error)) from None
-        board.path = path
+        if wanted and board.baseline is None:
+            folder = os.path.relpath(root / board.slug)
+            raise pytest.UsageError(
+                f"--benchmark-compare: no baseline for {info.name} in {folder}; measure one with "
+                "`nox -s baseline`"
+            )
     if wanted and session.boards:
-        config.option.benchmark_compare = os.path.relpath(str(session.boards[0].path))  # as the table has it
+        config.option.benchmark_compare = str(_for_the_table(config, session.boards[0].baseline, wanted))
 
 
-def _path(board: Board, root: Path, wanted: Any) -> Path | None:
-    folder = root / board.slug
-    if isinstance(wanted, str):
-        found = [Path(wanted)] if Path(wanted).is_file() else sorted(folder.glob(f"{wanted}*.json"))
-        if not found:
-            said = f"no such file, and none in {os.path.relpath(folder)}"
-            raise pytest.UsageError(f"--benchmark-compare={wanted}: {said}")
-        return found[-1]
-    path = baselines.current(root, board.slug, board.gpu.info.board)
-    if path is None and wanted:
-        raise pytest.UsageError(
-            f"--benchmark-compare: no baseline for {board.gpu.info.name} in "
-            f"{os.path.relpath(folder)}; measure one with `nox -s baseline`"
-        )
-    return path
+def _for_the_table(config: pytest.Config, baseline: Baseline | None, wanted: Any) -> Path:
+    """The file that pytest-benchmark's own table compares with."""
+    if isinstance(wanted, str) and Path(wanted).is_file():
+        return Path(wanted)
+    assert baseline is not None
+    folder = tempfile.TemporaryDirectory(prefix="gemm-baseline-")
+    config.add_cleanup(folder.cleanup)
+    return export.write_export(baseline, Path(folder.name) / f"{baseline.label}.json")

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.baselines import BaselineError, current, load
+from harness.baselines import BaselineError, current
 from harness.commands.common import KERNELS, PERFORMANCE, SHOWN, files_of_tests, for_pytest
 from harness.commands.gpus import chosen
 from harness.commands.progress import Steps, progress, quiet
@@ -187,8 +187,7 @@ def _board(project: Project, choice: cases.Choice, number: int) -> Board:
     timed = cases.select(project, choice, board.gpu.info.capability).timed
     board.timed = {case.id: case for case in timed if not case.kernel.chooses}
     try:
-        path = current(project.baselines, board.slug, board.gpu.info.board)
-        board.baseline = load(path) if path else None
+        board.baseline = current(project.baselines, board.slug, board.gpu.info.board)
     except BaselineError:
         pass
     return board

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from harness.baselines import history
+from harness.baselines import moves
 from harness.commands.session import KEY, Session
 from harness.devices import Device, DeviceError
 from harness.gate.boards import Board
@@ -165,12 +165,13 @@ def _timing(session: Session, names: Sequence[str]) -> Spread[Board, Result]:
 
 
 def _histories(session: Session) -> dict[int, str]:
-    """What the stored files say of the history of each board that judges, by its number; and what the suite
-    no longer has, which is asked at the end."""
+    """What is stored of the history of each GPU model that judges, by the number of a GPU of it; and what the
+    suite no longer has, which is asked at the end."""
     _ = session.orphans
     root = session.project.baselines
     judging = [board for board in session.boards if session.judging and board.baseline]
-    return {board.number: history.note(root, board.slug, board.gpu.info.board) for board in judging}
+    first = {board.slug: board for board in reversed(judging)}  # of each model
+    return {board.number: moves.note(root, slug) for slug, board in first.items()}
 
 
 def _look_up_roofs(board: Board) -> None:

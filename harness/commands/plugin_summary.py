@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from harness.baselines import Baseline, provenance
-from harness.baselines.boards import is_strange
 from harness.commands.session import KEY, Session
 from harness.compiler.static.files import StoreError
 from harness.counters.traffic import Known
@@ -298,6 +297,6 @@ def _compared(session: Session, board: Board, baseline: Baseline) -> list[str]:
         notes.append(f"changed since the baseline was measured: {', '.join(map(difference_text, unlike))}")
     mine = [r.case.id for r in session.results if session.judged_on[r.case.id] is board]
     entries = [entry for case in mine if (entry := baseline.entry(case))]
-    if strange := [entry.board_spread for entry in entries if is_strange(entry, own)]:
+    if strange := sum(entry.is_of_another(own) for entry in entries):
         notes.append(strange_text(strange, len(entries)))
     return notes

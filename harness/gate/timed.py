@@ -193,7 +193,7 @@ class _Judging:
     def compare_machines(self, baseline: Baseline | None, machine: Mapping[str, Any]) -> None:
         e = self.evidence
         if baseline and e.reference and e.second:
-            unlike = differences(baseline.machine_of(self.stored), e.reference, machine, e.second)
+            unlike = differences(self.stored.machine, e.reference, machine, e.second)
             self.evidence = replace(e, differences=unlike)
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from statistics import median
 
 from harness.gate.checked import UNSUPPORTED, Checked
 from harness.reports.figures import gflops_text, percent_text
@@ -139,19 +138,11 @@ def refresh_several(chosen: Sequence[str], timed: Collection[str]) -> str:
     return f"nox -s baseline -- {' '.join(f'--kernel {name}' for name in kernels)}"
 
 
-def strange_text(spreads: Sequence[float], timed: int) -> str:
-    """What is said where another board's figures judge: of so many of the cases that were ``timed``, with the
-    relative ``spreads`` between boards."""
-    if known := sorted(spread for spread in spreads if spread):
-        wider = (
-            "their thresholds are wider by what boards of this model differ by, "
-            f"{100 * median(known):.1f} % in the median and at most {100 * known[-1]:.1f} %"
-        )
-    else:
-        wider = "boards of a model may differ by a few per cent, and no file says how far these do"
+def strange_text(count: int, timed: int) -> str:
+    """What is said where ``count`` of the cases that were ``timed`` have another board's figures."""
     return (
-        f"{len(spreads)} of {timed} cases were judged by another board's figures: {wider}; nox -s baseline "
-        "measures this board"
+        f"{count} of {timed} cases have no figure of this board yet, and are shown beside another board's; "
+        "nox -s baseline measures this board"
     )
 
 
