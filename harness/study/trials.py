@@ -14,7 +14,7 @@ from itertools import accumulate
 from random import Random
 from typing import Any
 
-from harness.baselines.store import cycle_noise_floor, noise_floor
+from harness.baselines.entries import cycle_noise_floor, noise_floor
 from harness.devices import DeviceError, Gpu
 from harness.model import Case
 from harness.study.ladder import case_of
