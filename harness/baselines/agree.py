@@ -6,7 +6,7 @@ LEAST = 100e-6  # seconds, that a case lasts which this is said of
 
 
 def near_cap(duty: float) -> bool:
-    """Whether a kernel with this duty cycle would reach the power cap if kept busy, as those on tensor cores."""
+    """Whether a kernel with this duty cycle would reach the power cap if kept busy; those on tensor cores."""
     return duty < 1.0
 
 

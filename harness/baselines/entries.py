@@ -23,7 +23,8 @@ class BaselineEntry:
         stats: pytest-benchmark's statistics, in seconds.
         info: our ``extra_info``; see the properties.
         machine: the GPU, its settings and the software of the measurement that it is from.
-        datetime: when that was, ISO 8601.
+        commit_info: the commit whose kernel was measured.
+        datetime: when, ISO 8601.
         launch_id: of the kept launch; None for a library, and where its binary was not kept.
         margin: the smallest change that counted when it was stored, relative; None: the policy's.
         best: cubin and launch id of the best binary ever accepted, if not its own.
@@ -35,6 +36,7 @@ class BaselineEntry:
     stats: Mapping[str, Any]
     info: Mapping[str, Any]
     machine: Mapping[str, Any]
+    commit_info: Mapping[str, Any]
     datetime: str
     launch_id: str | None = None
     margin: float | None = None
@@ -122,12 +124,12 @@ class BaselineEntry:
     @property
     def commit(self) -> str:
         """The commit whose kernel was measured, or ``unknown``."""
-        return str(self.info.get("commit", "unknown"))
+        return str(self.commit_info.get("id") or "unknown")
 
     @property
     def dirty(self) -> bool:
         """Whether the tree had changes on top of that commit."""
-        return bool(self.info.get("dirty", True))
+        return bool(self.commit_info.get("dirty", True))
 
     @property
     def board(self) -> str | None:
@@ -163,8 +165,7 @@ class Baseline:
 
     Attributes:
         slug: the folder of the GPU model.
-        runs: the number of processes that the newest of its measurements rests on.
-        machine_info: the GPU, its settings and the software of that one.
+        machine_info: the GPU, its settings and the software of the newest of its measurements.
         commit_info: the commit that it measured.
         datetime: when, ISO 8601.
         entries: the cases, by id, each with the machine and the commit of its own.
@@ -174,7 +175,6 @@ class Baseline:
     """
 
     slug: str
-    runs: int
     machine_info: Mapping[str, Any]
     commit_info: Mapping[str, Any]
     datetime: str

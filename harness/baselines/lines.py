@@ -1,6 +1,6 @@
 """The lines of ``figures.jsonl``, ``{"id": …, KIND: {…}}``, sealed by the id, which is derived from the rest.
 
-    run      once a measurement: the machine, the commit, the date, how many processes
+    run      once a measurement: the machine, the commit, the date
     timed    what was timed, and how: problem, binary, launch, resources; many figures share one
     figure   one case of one run
 
@@ -15,14 +15,14 @@ import hashlib
 import json
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, field_validator, model_validator
 
-from harness.baselines.entries import Baseline, BaselineEntry, noise_floor
+from harness.baselines.entries import BaselineEntry, noise_floor
 from harness.baselines.fields import BaselineError, Commit, Machine, NotNegative, Positive, checked
 from harness.files import no_key_twice
 
@@ -46,7 +46,6 @@ class RunLine(_Strict):
     machine: Machine
     commit: Commit
     datetime: StrictStr
-    runs: Annotated[int, Field(strict=True, ge=MIN_RUNS)]
 
     @field_validator("datetime")
     @classmethod
@@ -160,10 +159,11 @@ def parsed(where: str, text: str) -> dict[str, Any]:
 
 def read(path: Path) -> list[Line]:
     """The lines of a file, validated one by one. Raises BaselineError."""
-    return [_read(where, text) for where, text in raw_lines(path)]
+    return [validated(where, text) for where, text in raw_lines(path)]
 
 
-def _read(where: str, text: str) -> Line:
+def validated(where: str, text: str) -> Line:
+    """Raises BaselineError."""
     document = parsed(where, text)
     kind = next((kind for kind in _KINDS if kind in document), None)
     if kind is None or set(document) != {"id", kind}:
@@ -178,59 +178,39 @@ def _read(where: str, text: str) -> Line:
     return Line(kind, id_, says, text)
 
 
-@dataclass
-class File:
-    """The lines of one GPU model, and the measurements in them: a `Baseline` for each run, oldest first."""
-
-    path: Path
-    slug: str
-    lines: list[Line] = field(default_factory=list)
-
-    @property
-    def known(self) -> set[str]:
-        return {each.id for each in self.lines}
-
-    def measurements(self) -> list[Baseline]:
-        """Raises BaselineError for a figure whose run, or whose binary, is in no line."""
-        of = {kind: {each.id: each.says for each in self.lines if each.kind == kind} for kind in _KINDS}
-        entries: dict[str, dict[str, BaselineEntry]] = {run: {} for run in of["run"]}
-        for each in self.lines:
-            if each.kind == "figure":
-                says = each.says
-                for name in ("run", "timed"):
-                    if says[name] not in of[name]:
-                        raise BaselineError(
-                            f"{self.path}: {says['case']}: its {name} {says[name]} is in no line; {RESTORE}"
-                        )
-                if says["case"] in entries[says["run"]]:
-                    raise BaselineError(f"{self.path}: {says['case']} twice in run {says['run']}; {RESTORE}")
-                entry = _entry(says, of["run"][says["run"]], of["timed"][says["timed"]])
-                entries[says["run"]][entry.case_id] = entry
-        found = []
-        for run, says in of["run"].items():
-            about = says["runs"], says["machine"], says["commit"], says["datetime"]
-            found.append(
-                (moment(says["datetime"]), run, Baseline(self.slug, *about, entries[run], self.path))
-            )
-        return [measured for _, _, measured in sorted(found, key=lambda each: each[:2]) if measured.entries]
+def entries(lines: Sequence[Line], where: object) -> list[dict[str, BaselineEntry]]:
+    """The figures of each run, by case, oldest first. Raises BaselineError for one whose run, or what it
+    timed, is in no line."""
+    of = {kind: {each.id: each.says for each in lines if each.kind == kind} for kind in _KINDS}
+    found: dict[str, dict[str, BaselineEntry]] = {}
+    for says in of["figure"].values():
+        case, run = says["case"], says["run"]
+        for name in ("run", "timed"):
+            if says[name] not in of[name]:
+                raise BaselineError(f"{where}: {case}: its {name} {says[name]} is in no line; {RESTORE}")
+        if case in found.setdefault(run, {}):
+            raise BaselineError(f"{where}: {case} twice in run {run}; {RESTORE}")
+        found[run][case] = _entry(says, of["run"][run], of["timed"][says["timed"]])
+    order = sorted(found, key=lambda run: (moment(of["run"][run]["datetime"]), run))
+    return [found[run] for run in order]
 
 
-def of_measurement(measured: Baseline) -> Iterable[Line]:
-    """The lines of a measurement, whose entries are all of its machine and commit."""
-    run = line(
-        "run",
-        {
-            "machine": dict(measured.machine_info),
-            "commit": dict(measured.commit_info),
-            "datetime": measured.datetime,
-            "runs": measured.runs,
-        },
-    )
-    yield run
-    for entry in measured.entries.values():
+def written(entries: Iterable[BaselineEntry]) -> list[Line]:
+    """The lines of figures, each once. Raises BaselineError for what would be refused when read."""
+    found: dict[str, Line] = {}
+    for entry in entries:
+        run = line(
+            "run",
+            {
+                "machine": dict(entry.machine),
+                "commit": dict(entry.commit_info),
+                "datetime": entry.datetime,
+            },
+        )
         timed = line("timed", _timed(entry))
-        yield timed
-        yield line("figure", _figure(entry, run.id, timed.id))
+        figure = line("figure", _figure(entry, run.id, timed.id))
+        found |= {each.id: each for each in (run, timed, figure)}
+    return list(found.values())
 
 
 def _timed(entry: BaselineEntry) -> dict[str, Any]:
@@ -324,6 +304,7 @@ def _entry(says: Mapping[str, Any], run: Mapping[str, Any], timed: Mapping[str, 
         stats=_stats(says["stats"], middle),
         info=info,
         machine=machine,
+        commit_info=commit,
         datetime=run["datetime"],
         launch_id=timed.get("launch_id"),
         margin=says.get("margin"),

@@ -109,6 +109,11 @@ def _run(document: dict[str, Any], label: str) -> Run:
     return Run(label, machine_of(document), commit_of(document), document["datetime"], records)
 
 
+def of_run(run: Run) -> Baseline:
+    """One run alone, whose noise floor is the spread of its rounds."""
+    return _measurement([run])
+
+
 def merge_runs(runs: Sequence[Run]) -> Baseline:
     """The measurement of several runs: for each case, the statistics of the run with the middle median.
 
@@ -116,15 +121,17 @@ def merge_runs(runs: Sequence[Run]) -> Baseline:
     """
     if len(runs) < MIN_RUNS:
         raise BaselineError(f"{len(runs)} runs; a baseline needs at least {MIN_RUNS}")
-    first = runs[0]
     for run in runs[1:]:
-        _refuse_other(first, run)
+        _refuse_other(runs[0], run)
     if len({run.datetime for run in runs}) < len(runs):
         raise BaselineError("the same run was given twice; every run must be a separate one")
-    moment = max(run.datetime for run in runs)
+    return _measurement(runs)
+
+
+def _measurement(runs: Sequence[Run]) -> Baseline:
+    first, moment = runs[0], max(run.datetime for run in runs)
     return Baseline(
         slug=gpu_slug(first.machine_info["name"]),
-        runs=len(runs),
         machine_info=first.machine_info,
         commit_info=first.commit_info,
         datetime=moment,
@@ -166,7 +173,7 @@ def _merge_case(case: str, runs: Sequence[Run], moment: str) -> BaselineEntry:
     info |= {
         "gflops": _significant(seen["flops"] / stats["median"] / 1e9),
         "median_s": _significant(stats["median"]),
-        "noise_floor": _significant(noise_floor(medians), 3),
+        "noise_floor": _significant(noise_floor(medians) if medians[1:] else seen["spread"], 3),
         "run_medians": medians,
         **({"run_clocks_mhz": clocks} if all(clocks) else {}),
         **{name: _seen(seen.get(name)) for name in _OBSERVED},
@@ -177,7 +184,13 @@ def _merge_case(case: str, runs: Sequence[Run], moment: str) -> BaselineEntry:
     kept = {name: _significant(stats[name]) for name in Stats.model_fields if name not in _COUNTS}
     counts = {name: stats[name] for name in _COUNTS}
     return BaselineEntry(
-        middle["fullname"], middle["group"], {**kept, **counts}, info, first.machine_info, moment
+        fullname=middle["fullname"],
+        group=middle["group"],
+        stats={**kept, **counts},
+        info=info,
+        machine=first.machine_info,
+        commit_info=first.commit_info,
+        datetime=moment,
     )
 
 

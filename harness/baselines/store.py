@@ -19,7 +19,7 @@ from harness.baselines.binaries import (
 )
 from harness.baselines.entries import Baseline, BaselineEntry, gpu_slug
 from harness.baselines.fields import BaselineError
-from harness.baselines.lines import RESTORE, File, of_measurement, read
+from harness.baselines.lines import RESTORE, Line, entries, read, written
 from harness.devices.stored import StoredBinary
 from harness.files import write_whole
 
@@ -44,31 +44,40 @@ def history(root: Path, slug: str) -> list[Baseline]:
 
 @lru_cache(maxsize=8)
 def _history(path: Path, slug: str, changed: int, size: int) -> tuple[Baseline, ...]:
-    found = File(path, slug, read(path)).measurements()
-    for measured in found:
-        if gpu_slug(measured.name) != slug:
-            raise BaselineError(f"{path}: has figures of {measured.name}; {RESTORE}")
-    return tuple(replace(measured, number=n) for n, measured in enumerate(found, 1))
+    return tuple(measurements(read(path), path, slug))
+
+
+def measurements(lines: Sequence[Line], path: Path, slug: str) -> list[Baseline]:
+    """A `Baseline` of each run, oldest first. Raises BaselineError."""
+    found = []
+    for number, own in enumerate(entries(lines, path), 1):
+        one = next(iter(own.values()))
+        if gpu_slug(str(one.machine["name"])) != slug:
+            raise BaselineError(f"{path}: has figures of {one.machine['name']}; {RESTORE}")
+        found.append(
+            Baseline(slug, one.machine, one.commit_info, one.datetime, own, path=path, number=number)
+        )
+    return found
 
 
 def current(root: Path, slug: str, board: str | None = None) -> Baseline | None:
     """For each case the newest binary of the GPU model, with this board's newest figure of it, else the
     model's; None without any. Raises BaselineError for what cannot be trusted."""
-    measurements = history(root, slug)
-    return derived(measurements, board) if measurements else None
+    found = history(root, slug)
+    return derived(found, board) if found else None
 
 
-def derived(measurements: Sequence[Baseline], board: str | None = None) -> Baseline:
+def derived(found: Sequence[Baseline], board: str | None = None) -> Baseline:
     """What is current of some measurements, oldest first."""
     newest: dict[str, BaselineEntry] = {}
     own: dict[tuple[object, ...], BaselineEntry] = {}
-    for measured in measurements:
+    for measured in found:
         newest |= measured.entries
         if board and measured.board == board:
             own |= {(case, entry.binary): entry for case, entry in measured.entries.items()}
     entries = {case: own.get((case, entry.binary), entry) for case, entry in newest.items()}
-    mine = [measured for measured in measurements if board and measured.board == board]
-    return replace((mine or measurements)[-1], entries=entries, derived_for=board)
+    mine = [measured for measured in found if board and measured.board == board]
+    return replace((mine or found)[-1], entries=entries, derived_for=board, number=0)
 
 
 def stored(root: Path) -> list[Baseline]:
@@ -78,7 +87,7 @@ def stored(root: Path) -> list[Baseline]:
 
 
 def append(root: Path, measured: Baseline, binaries: Mapping[str, StoredBinary]) -> Path:
-    """Appends a measurement, with the binaries of its cases, by id; the file.
+    """Appends figures, each with its own provenance, and the binaries of their cases, by id; the file.
 
     Raises BaselineError, and writes no figure, for what would be refused when read, and for a binary that is
     not the one that was measured.
@@ -86,18 +95,13 @@ def append(root: Path, measured: Baseline, binaries: Mapping[str, StoredBinary])
     path = figures_path(root, measured.slug)
     if before := current(root, measured.slug, measured.board):
         before.require_mig(measured.machine_info.get("mig"))
-    entries = {
-        case: _with_binary(root, entry, binaries.get(case)) for case, entry in measured.entries.items()
-    }
-    file = File(path, measured.slug, read(path))
-    known, fresh = file.known, []
-    for each in of_measurement(replace(measured, entries=entries)):
-        if each.id not in known:
-            known.add(each.id)
-            fresh.append(each)
+    fresh = written(_with_binary(root, entry, binaries.get(case)) for case, entry in measured.entries.items())
+    there = read(path)
+    known = {each.id for each in there}
+    fresh = [each for each in fresh if each.id not in known]
     if not any(each.kind == "figure" for each in fresh):
-        raise BaselineError(f"{path}: not written: it contains this measurement already")
-    File(path, measured.slug, [*file.lines, *fresh]).measurements()  # what would be refused is never written
+        raise BaselineError(f"{path}: not written: it contains these figures already")
+    measurements([*there, *fresh], path, measured.slug)  # what would be refused is never written
     try:
         append_lines(path, [each.text for each in fresh])
     except OSError as error:
@@ -121,30 +125,29 @@ def prune(root: Path, slug: str, keep: Collection[str], newest: int = 0) -> int:
     each board's so many newest measurements and what is current on it; how many. Raises BaselineError and
     OSError."""
     path = figures_path(root, slug)
-    file = File(path, slug, read(path))
+    lines = read(path)
     by_board: dict[str | None, list[Baseline]] = {}
-    for measured in file.measurements():
+    for measured in measurements(lines, path, slug):
         by_board.setdefault(measured.board, []).append(measured)
     wanted: set[tuple[str, str]] = set()  # when, and which case
     for mine in by_board.values():
-        now = derived(mine)
-        for each in (*mine[-newest or len(mine) :], now):
+        for each in (*mine[-newest or len(mine) :], derived(mine)):
             wanted |= {(e.datetime, e.case_id) for e in each.entries.values() if e.case_id in keep}
-    runs = {each.id: each.says["datetime"] for each in file.lines if each.kind == "run"}
-    figures = [each for each in file.lines if each.kind == "figure"]
+    runs = {each.id: each.says["datetime"] for each in lines if each.kind == "run"}
+    figures = [each for each in lines if each.kind == "figure"]
     left = [each for each in figures if (runs[each.says["run"]], each.says["case"]) in wanted]
     if len(left) < len(figures):
         used = {id_ for each in left for id_ in (each.id, each.says["run"], each.says["timed"])}
-        write_whole(path, "".join(f"{each.text}\n" for each in file.lines if each.id in used))
+        write_whole(path, "".join(f"{each.text}\n" for each in lines if each.id in used))
     return len(figures) - len(left)
 
 
 def prune_binaries(root: Path) -> tuple[int, int]:
     """Removes the binaries and launches that no figure names; how many. Raises BaselineError."""
-    measurements = [measured for slug in slugs(root) for measured in history(root, slug)]
-    entries = [entry for measured in measurements for entry in measured.entries.values()]
-    cubins = {e.cubin_sha256 for e in entries if e.launch_id} | {e.best[0] for e in entries if e.best}
-    launches = {e.launch_id for e in entries if e.launch_id} | {e.best[1] for e in entries if e.best}
+    found = [measured for slug in slugs(root) for measured in history(root, slug)]
+    every = [entry for measured in found for entry in measured.entries.values()]
+    cubins = {e.cubin_sha256 for e in every if e.launch_id} | {e.best[0] for e in every if e.best}
+    launches = {e.launch_id for e in every if e.launch_id} | {e.best[1] for e in every if e.best}
     gone = [path for sha, path in kept_binaries(root) if sha not in cubins]
     for path in gone:
         path.unlink()

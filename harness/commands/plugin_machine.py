@@ -19,6 +19,9 @@ from harness.reports.machine import machine_text
 from harness.verdicts.machine import MachineVerdict
 
 
+NAME = "test_machine"
+
+
 def machines(session: Session) -> dict[Board, MachineVerdict]:
     """The verdict on each GPU that timed a case; judged at the first call."""
     if session.machines is None:
@@ -60,7 +63,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     module = timed[-1].getparent(pytest.Module) if timed else None
     if module is None or session.gpu is None or option.benchmark_skip:
         return
-    items.append(pytest.Function.from_parent(module, name="test_machine", callobj=test_machine))
+    name = f"{NAME}[{option.shard}]" if option.shard else NAME  # each part has a machine of its own
+    items.append(pytest.Function.from_parent(module, name=name, callobj=test_machine))
 
 
 def _timed(item: pytest.Item) -> object:
