@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 
 from harness.baselines import Baseline
@@ -45,6 +46,7 @@ _CLOCK_EVENT_REASONS = {
     0x080: "hardware power brake",
     0x100: "display clocks",
 }
+_COMMIT = re.compile("[0-9a-f]{7,64}")
 _LISTED, _KERNELS = 5, 3  # cases, or kernels, that a command names one by one
 _BEYOND = {
     SLOWER: "more than",
@@ -70,7 +72,7 @@ def told(case_id: str, v: Verdict, e: Evidence, policy: Policy) -> str:
         return e.error[1]
     said = [_exceeded(v.exceeded)] if v.exceeded else []
     if e.paired:
-        said.append(_pair(e.paired, e.reference, policy))
+        said.append(paired_text(e.paired, _set_by(e.reference, policy)))
         if e.seen and e.paired.change is not None:
             said.append(f"{gflops_text(v.gflops)} GFLOPS")
     elif e.seen:
@@ -90,25 +92,25 @@ def _stores(v: Verdict) -> bool:
     return v.kind is VerdictKind.NO_BASELINE or v.outcome == BASE_UNUSABLE
 
 
-def _pair(p: Paired, reference: Reference | None, policy: Policy) -> str:
-    """The result of a pair."""
-    binary = "the baseline's binary"
-    if p.base and p.base != "unknown":
-        binary += f" (commit {p.base[:12]})"
+def paired_text(p: Paired, set_by: str = "") -> str:
+    """The result of a pair; ``set_by``: who has set the margin, told where it is not the default."""
+    base = p.base
+    if base in ("", "unknown") or _COMMIT.fullmatch(base):
+        base = "the baseline's binary" + (f" (commit {base[:12]})" if _COMMIT.fullmatch(base) else "")
     if p.change is None or p.interval is None or p.margin is None:
         what = {
-            BASE_UNUSABLE: f"{binary} does not run here: ",
+            BASE_UNUSABLE: f"{base} does not run here: ",
             BINARY_NOT_KEPT: "",
             CONTROL_FAILED: "not judged, ",
         }
-        return f"{what.get(p.outcome, f'beside {binary}: ')}{p.detail}"
+        return f"{what.get(p.outcome, f'beside {base}: ')}{p.detail}"
     low, high = (percent_text(end, 2) for end in p.interval)
     change = f"{percent_text(p.change, 2)} ({low.removesuffix(' %')} … {high})"
     second = " in a second process" if p.second else ""
     margin = f"the margin of {100 * p.margin:.3g} %"
-    if p.margin != DEFAULT_MARGIN:
-        margin += f" ({_set_by(reference, policy)})"
-    return f"its time changes by {change} beside {binary}{second}, {_BEYOND[p.outcome]} {margin}"
+    if set_by and p.margin != DEFAULT_MARGIN:
+        margin += f" ({set_by})"
+    return f"its time changes by {change} beside {base}{second}, {_BEYOND[p.outcome]} {margin}"
 
 
 def _set_by(reference: Reference | None, policy: Policy) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.reports.changed import changed_text
-from harness.reports.wording import baseline_text, message, told
+from harness.reports.wording import baseline_text, message, paired_text, told
 from harness.timing.interval import Estimate
 from harness.timing.looks import Finding
 from harness.verdicts.evidence import Evidence, conclude
@@ -72,13 +72,16 @@ def test_what_a_pair_says_of_the_margin(change: float, spread: float, how: str) 
     assert (AGAIN in text) is (change > 0.001)  # green: nothing to do
 
 
-def test_a_second_process_and_an_unknown_commit() -> None:
+def test_a_second_process_and_other_bases() -> None:
     paired = pair(0.01)
     second = paired.in_second_process([0.012 + s for s in (1e-4, -1e-4) * 6], 0.0)
     assert f"its time changes by +1.21 % (+1.19 … +1.23 %) {BESIDE} in a second process, more" in changed(
         second
     )
     assert "beside the baseline's binary, more than" in changed(pair(0.01, base="unknown"))
+    assert "beside the best binary ever stored, more than the margin of 1 %" in paired_text(
+        pair(0.03, margin=0.01, base="the best binary ever stored")
+    )
 
 
 @pytest.mark.parametrize(
