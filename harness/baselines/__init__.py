@@ -1,25 +1,32 @@
-"""Stored measurements of a GPU model.
+"""Stored baselines: the binaries of cases, and the figures that boards of a GPU model measured of them.
 
-The format is pytest-benchmark's own JSON, ``baselines/<gpu>/NNNN_<date>.json``, the highest number being
-the current one. It names the GPU and the software, never a host or a user, and whatever cannot be trusted
+Figures are JSON Lines, ``baselines/<gpu>/figures.jsonl``, appended and never rewritten; what is current is
+derived from them. They name the GPU and the software, never a host or a user, and whatever cannot be trusted
 is refused with the reason. ``python -m harness baseline --help`` shows the commands.
 """
 
+from harness.baselines.binaries import binary, keep_binary, load_binary
+from harness.baselines.entries import Baseline, BaselineEntry, gpu_slug
 from harness.baselines.fields import BaselineError
 from harness.baselines.merge import Run, load_run, merge_runs
-from harness.baselines.store import Baseline, BaselineEntry, current, gpu_slug, load, prune, stored, write
+from harness.baselines.store import append, current, derived, history, prune, prune_binaries, stored
 
 __all__ = [
     "Baseline",
     "BaselineEntry",
     "BaselineError",
     "Run",
+    "append",
+    "binary",
     "current",
+    "derived",
     "gpu_slug",
-    "load",
+    "history",
+    "keep_binary",
+    "load_binary",
     "load_run",
     "merge_runs",
     "prune",
+    "prune_binaries",
     "stored",
-    "write",
 ]

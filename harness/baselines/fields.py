@@ -110,7 +110,7 @@ class Machine(BaseModel):
     nvcc: StrictStr
 
 
-class _Commit(BaseModel):
+class Commit(BaseModel):
     id: StrictStr
     dirty: StrictBool
 
@@ -119,7 +119,7 @@ class File(BaseModel):
     """The file of a run or a baseline."""
 
     machine_info: Machine
-    commit_info: _Commit
+    commit_info: Commit
     datetime: StrictStr
     benchmarks: list[Any]
 

@@ -1,6 +1,6 @@
-"""Which cases changed over the numbered baselines of a GPU, and when: change points, found with ruptures.
+"""Which cases changed over the measurements of a GPU model, and when: change points, found with ruptures.
 
-A loss of 0.3 % per update is invisible in each, but not in the sequence. Never part of a verdict.
+A loss of 0.3 % per refresh is invisible in each, but not in the sequence. Never part of a verdict.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from statistics import mean, median
 import numpy as np
 
 from harness.baselines import store
-from harness.baselines.agree import LIMITS, kind_of
+from harness.baselines.agree import limit
+from harness.baselines.entries import Baseline, BaselineEntry
 from harness.baselines.fields import BaselineError
-from harness.baselines.store import Baseline, BaselineEntry
 
 
 @dataclass(frozen=True)
 class Move:
-    """A ``case`` whose GFLOPS changed from one level to another (``gflops``) with this ``file``, measured at
-    this ``commit``."""
+    """A ``case`` whose GFLOPS changed from one level to another (``gflops``) with this measurement (``at``),
+    of this ``commit``; below ``limit`` two runs of one binary may lie apart, relative."""
 
     case: str
-    file: str
+    at: str
     commit: str
     gflops: tuple[float, float]
+    limit: float
 
     @property
     def change(self) -> float:
@@ -36,9 +37,19 @@ class Move:
         return self.gflops[1] / self.gflops[0] - 1
 
 
-def moves(files: Sequence[Baseline], cases: Collection[str] | None = None) -> list[Move]:
-    """The changes of the newest baseline's ``cases`` (default: all), by file. ``files``: of one board, or at
-    least of one GPU model, oldest first.
+@dataclass(frozen=True)
+class Point:
+    """The ``entry`` of a case in a measurement (``at``), and the ``gflops`` that it shows on the board of the
+    newest one."""
+
+    at: str
+    entry: BaselineEntry
+    gflops: float
+
+
+def moves(measurements: Sequence[Baseline], cases: Collection[str] | None = None) -> list[Move]:
+    """The changes of some cases (default: all that are current), by measurement. ``measurements``: of a GPU
+    model, oldest first.
 
     A case has a level in each segment between two change points: the mean of its log medians. The segments
     are those with the least cost according to PELT (Killick, Fearnhead and Eckley, 2012). The cost of a
@@ -48,77 +59,89 @@ def moves(files: Sequence[Baseline], cases: Collection[str] | None = None) -> li
 
     The first is the modified BIC for a mean of known variance (Zhang and Siegmund, Biometrics 63, 2007), over
     all n medians of all N cases, since all are looked at; σ is the case's noise floor, the median over its
-    files, which is above the standard error of a median of five runs and so leaves room for what differs from
-    day to day. The second is what a step of L between two files gains, L being how far two runs of one
-    binary may lie apart (`agree.LIMITS`). Raises ImportError where ruptures is not installed.
+    measurements, which is above the standard error of a median of five runs and so leaves room for what
+    differs from day to day. The second is what a step of L between two measurements gains, L being how far
+    two runs of one binary may lie apart (`agree.limit`). Raises ImportError where ruptures is not installed.
     """
-    if len(files) < 2:
+    if len(measurements) < 2:
         return []
     import ruptures  # late: it takes most of a second, and most runs have no use for it
 
+    every = store.derived(measurements).case_ids
     found = []
-    for case in files[-1].case_ids if cases is None else cases:
-        points = measured(files, case)
+    for case in every if cases is None else cases:
+        points = measured(measurements, case)
         if len(points) < 2:
             continue
-        logs = [math.log(entry.median_s) for _, entry in points]
-        sigma = median(entry.noise_floor for _, entry in points)
-        medians = len(points) * len(files[-1].case_ids)
-        penalty = max(3 * sigma**2 * math.log(medians), LIMITS[kind_of(case)] ** 2 / 2)
+        logs = [math.log(point.gflops) for point in points]
+        sigma = median(point.entry.noise_floor for point in points)
+        apart = limit(points[-1].entry.duty)
+        penalty = max(3 * sigma**2 * math.log(len(points) * len(every)), apart**2 / 2)
         search = ruptures.Pelt(model="l2", min_size=1, jump=1)
         ends = search.fit_predict(np.array(logs)[:, None], pen=penalty)
-        work = points[-1][1].gflops * points[-1][1].median_s
-        levels = [work / math.exp(mean(logs[i:j])) for i, j in pairwise((0, *ends))]
+        levels = [math.exp(mean(logs[i:j])) for i, j in pairwise((0, *ends))]
         for first, pair in zip(ends[:-1], pairwise(levels), strict=True):
-            name, entry = points[first]
-            found.append(Move(case, name, entry.commit[:12] + " with changes" * entry.dirty, pair))
-    return sorted(found, key=lambda move: move.file)
+            entry = points[first].entry
+            commit = entry.commit[:12] + " with changes" * entry.dirty
+            found.append(Move(case, points[first].at, commit, pair, apart))
+    return sorted(found, key=lambda move: move.at)
 
 
-def measured(files: Sequence[Baseline], case: str) -> list[tuple[str, BaselineEntry]]:
-    """The entries of a case, with the names of the files; without those carried over from the previous file.
+def measured(measurements: Sequence[Baseline], case: str) -> list[Point]:
+    """What a case showed in each measurement, as the board of the newest one would have shown it.
 
-    Only those of the newest file's board that were timed with the same L2 policy and duty cycle as now;
-    others are not comparable."""
-    found: list[tuple[str, BaselineEntry]] = []
-    newest = files[-1].entry(case)
-    for file in files:
-        entry = file.entry(case)
-        if entry is None or newest is None or (found and entry == found[-1][1]):
-            continue
-        if entry.board != newest.board:
-            continue
-        if found and (entry.l2, entry.duty) != (found[-1][1].l2, found[-1][1].duty):
-            found = []
-        found.append((file.path.name if file.path else "", entry))
-    return found
+    How far another board is from that one is known from the binaries that both have timed; a board that has
+    none in common with it, by way of others at least, is left out, and so is what was timed with another L2
+    policy or duty cycle than the newest.
+    """
+    found = [(each.label, entry) for each in measurements if (entry := each.entry(case))]
+    if not found:
+        return []
+    newest = found[-1][1]
+    found = [each for each in found if (each[1].l2, each[1].duty) == (newest.l2, newest.duty)]
+    factors = _factors([entry for _, entry in found])
+    return [
+        Point(at, entry, entry.gflops * factors[entry.board]) for at, entry in found if entry.board in factors
+    ]
+
+
+def _factors(entries: Sequence[BaselineEntry]) -> dict[str | None, float]:
+    """By board, how much faster the newest entry's board is."""
+    times: dict[str | None, dict[tuple[str | None, ...], list[float]]] = {}
+    for entry in entries:
+        ran = entry.cubin_sha256, entry.launch, None if entry.cubin_sha256 else entry.machine.get("cublas")
+        times.setdefault(entry.board, {}).setdefault(ran, []).append(entry.median_s)
+    known = {entries[-1].board: 1.0}
+    for near in (queue := [entries[-1].board]):
+        for board in times.keys() - known:
+            if both := times[board].keys() & times[near].keys():
+                ratios = [median(times[board][ran]) / median(times[near][ran]) for ran in both]
+                known[board] = known[near] * median(ratios)
+                queue.append(board)
+    return known
 
 
 def lost(found: Sequence[Move]) -> dict[str, float]:
     """The cases that are slower now than in their best segment, with the relative change of GFLOPS
     (negative).
 
-    Changes below L / 2, the smallest change point that four files before and after can show, are ignored.
+    Changes below L / 2, the smallest change point that four measurements before and after can show, are
+    ignored.
     """
-    best: dict[str, float] = {}
-    now: dict[str, float] = {}
-    for move in found:  # ordered by file: the last one of a case applies now
-        best[move.case] = max(best.get(move.case, 0.0), *move.gflops)
-        now[move.case] = move.gflops[1]
-    changes = {case: now[case] / best[case] - 1 for case in now}
-    return {case: change for case, change in changes.items() if change < -LIMITS[kind_of(case)] / 2}
+    of_case: dict[str, list[Move]] = {}
+    for move in found:  # ordered: the last one of a case applies now
+        of_case.setdefault(move.case, []).append(move)
+    changes = {
+        case: made[-1].gflops[1] / max(level for move in made for level in move.gflops) - 1
+        for case, made in of_case.items()
+    }
+    return {case: change for case, change in changes.items() if change < -of_case[case][0].limit / 2}
 
 
-def of_boards(files: Sequence[Baseline]) -> dict[str | None, list[Baseline]]:
-    """The files of each board, that of the newest file last."""
-    boards = dict.fromkeys(file.board for file in reversed(files))
-    return {board: [file for file in files if file.board == board] for board in reversed(boards)}
-
-
-def note(root: Path, slug: str, board: str | None) -> str:
-    """One line if cases of a board have become slower over its history, else empty; never raises."""
+def note(root: Path, slug: str) -> str:
+    """One line if cases have become slower over the history of a GPU model, else empty; never raises."""
     try:
-        found = moves(of_boards(store.history(root, slug)).get(board, []))
+        found = moves(store.history(root, slug))
     except ImportError:
         return ""
     except BaselineError as error:
@@ -126,6 +149,6 @@ def note(root: Path, slug: str, board: str | None) -> str:
     slower = lost(found)
     if not slower:
         return ""
-    since = min(move.file for move in found if move.case in slower)[:4]
+    since = min(move.at for move in found if move.case in slower)[:4]
     count = f"{len(slower)} cases" if len(slower) > 1 else "1 case"
     return f"history: {count} slower than before, since {since}; see python -m harness baseline history"

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import model_validator
 
+from harness.baselines.entries import Baseline, BaselineEntry, gpu_slug, noise_floor
 from harness.baselines.fields import (
     BaselineError,
     File,
@@ -24,7 +25,7 @@ from harness.baselines.fields import (
     machine_of,
     read_json,
 )
-from harness.baselines.store import MIN_RUNS, Baseline, BaselineEntry, gpu_slug, noise_floor
+from harness.baselines.lines import MIN_RUNS
 from harness.verdicts.judge import MIN_SAMPLES
 from harness.verdicts.vocabulary import VerdictKind
 
@@ -108,31 +109,33 @@ def _run(document: dict[str, Any], label: str) -> Run:
     return Run(label, machine_of(document), commit_of(document), document["datetime"], records)
 
 
-def merge_runs(runs: Sequence[Run], previous: Baseline | None = None) -> Baseline:
-    """The baseline from several runs: for each case, the statistics of the run with the middle median.
+def of_run(run: Run) -> Baseline:
+    """One run alone, whose noise floor is the spread of its rounds."""
+    return _measurement([run])
 
-    Cases of ``previous`` that were not run are kept, with their own provenance. Raises BaselineError for too
-    few runs, or runs that differ in GPU, software, commit, cases or binaries.
+
+def merge_runs(runs: Sequence[Run]) -> Baseline:
+    """The measurement of several runs: for each case, the statistics of the run with the middle median.
+
+    Raises BaselineError for too few runs, or runs that differ in GPU, software, commit, cases or binaries.
     """
     if len(runs) < MIN_RUNS:
         raise BaselineError(f"{len(runs)} runs; a baseline needs at least {MIN_RUNS}")
-    first = runs[0]
-    slug = gpu_slug(first.machine_info["name"])
     for run in runs[1:]:
-        _refuse_other(first, run)
+        _refuse_other(runs[0], run)
     if len({run.datetime for run in runs}) < len(runs):
         raise BaselineError("the same run was given twice; every run must be a separate one")
-    if previous is not None:
-        previous.require_gpu(slug, first.machine_info["name"])
-        previous.require_mig(first.machine_info.get("mig"))
-    fresh = {case: _merge_case(case, runs) for case in first.records}
+    return _measurement(runs)
+
+
+def _measurement(runs: Sequence[Run]) -> Baseline:
+    first, moment = runs[0], max(run.datetime for run in runs)
     return Baseline(
-        slug=slug,
-        runs=len(runs),
+        slug=gpu_slug(first.machine_info["name"]),
         machine_info=first.machine_info,
         commit_info=first.commit_info,
-        datetime=max(run.datetime for run in runs),
-        entries={**(previous.entries if previous else {}), **fresh},
+        datetime=moment,
+        entries={case: _merge_case(case, runs, moment) for case in first.records},
     )
 
 
@@ -155,7 +158,7 @@ def _refuse_other(first: Run, run: Run) -> None:
             )
 
 
-def _merge_case(case: str, runs: Sequence[Run]) -> BaselineEntry:
+def _merge_case(case: str, runs: Sequence[Run], moment: str) -> BaselineEntry:
     records = [run.records[case] for run in runs]
     for name in ("cubin_sha256", "launch", "l2", "duty", "flops"):
         if len({record["extra_info"].get(name) for record in records}) > 1:
@@ -170,8 +173,7 @@ def _merge_case(case: str, runs: Sequence[Run]) -> BaselineEntry:
     info |= {
         "gflops": _significant(seen["flops"] / stats["median"] / 1e9),
         "median_s": _significant(stats["median"]),
-        "spread": _significant(seen["spread"], 3),
-        "noise_floor": _significant(noise_floor(medians), 3),
+        "noise_floor": _significant(noise_floor(medians) if medians[1:] else seen["spread"], 3),
         "run_medians": medians,
         **({"run_clocks_mhz": clocks} if all(clocks) else {}),
         **{name: _seen(seen.get(name)) for name in _OBSERVED},
@@ -181,7 +183,15 @@ def _merge_case(case: str, runs: Sequence[Run]) -> BaselineEntry:
     }
     kept = {name: _significant(stats[name]) for name in Stats.model_fields if name not in _COUNTS}
     counts = {name: stats[name] for name in _COUNTS}
-    return BaselineEntry(middle["fullname"], middle["group"], {**kept, **counts}, info)
+    return BaselineEntry(
+        fullname=middle["fullname"],
+        group=middle["group"],
+        stats={**kept, **counts},
+        info=info,
+        machine=first.machine_info,
+        commit_info=first.commit_info,
+        datetime=moment,
+    )
 
 
 def _significant(value: float, digits: int = 6) -> float:

@@ -1,435 +1,154 @@
-"""A stored baseline: read, validated, pruned, written. Pure except for files."""
+"""Stored baselines: what was measured is appended as lines, and what is current is derived from all of them.
+
+<root>/<gpu>/figures.jsonl   runs, what they timed, and their figures (`lines`)
+<root>/binaries/             the binaries, with all that launches them (`binaries`)
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
-import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-from pydantic import BaseModel, model_validator
-
-from harness.baselines.fields import (
-    BaselineError,
-    File,
-    Info,
-    NotNegative,
-    Positive,
-    Record,
-    agree,
-    checked,
-    checked_record,
-    commit_of,
-    machine_of,
-    read_json,
+from harness.baselines.binaries import (
+    append_lines,
+    keep_binary,
+    keep_launches,
+    kept_binaries,
 )
+from harness.baselines.entries import Baseline, BaselineEntry, gpu_slug
+from harness.baselines.fields import BaselineError
+from harness.baselines.lines import RESTORE, Line, entries, read, written
+from harness.devices.stored import StoredBinary
 from harness.files import write_whole
-from harness.verdicts.vocabulary import Reference
 
-SCHEMA = 1
-MIN_RUNS = 5  # Fresh processes: their medians give the noise floor.
-_OF_A_CASE = ("board", "driver", "nvcc", "power_limit_w", "ecc", "mig")  # from a case's own provenance
-_MEASURE = "measure it with `nox -s baseline`"
-_RESTORE = "restore it from git, or remove it and measure again with `nox -s baseline`"
+FIGURES = "figures.jsonl"
 
 
-@dataclass(frozen=True)
-class BaselineEntry:
-    """One case as stored.
-
-    Attributes:
-        fullname: the name of its test.
-        group: its problem.
-        stats: pytest-benchmark's statistics, in seconds.
-        info: our ``extra_info``; see the properties.
-        board_spread: how far the board of this run may differ from the one that measured it, relative; 0 on
-            that board, and where nothing is known of it (`boards.judging`).
-        other_board: whether that is another one, as far as both are known.
-    """
-
-    fullname: str
-    group: str
-    stats: Mapping[str, Any]
-    info: Mapping[str, Any]
-    board_spread: float = 0.0
-    other_board: bool = False
-
-    @property
-    def case_id(self) -> str:
-        return str(self.info["case"])
-
-    @property
-    def median_s(self) -> float:
-        """Median device seconds of the middle run."""
-        return float(self.info["median_s"])
-
-    @property
-    def gflops(self) -> float:
-        return float(self.info["gflops"])
-
-    @property
-    def noise_floor(self) -> float:
-        """(max - min) / median of the medians of the runs, dimensionless."""
-        return float(self.info["noise_floor"])
-
-    @property
-    def cycle_noise_floor(self) -> float | None:
-        """The same of the medians in SM cycles; None if the clock of a run is unknown, as in older
-        baselines."""
-        return cycle_noise_floor(self.info.get("run_medians") or (), self.info.get("run_clocks_mhz") or ())
-
-    @property
-    def reference(self) -> Reference:
-        """What an observation of the case is compared with."""
-        return Reference(
-            median_s=self.median_s,
-            gflops=self.gflops,
-            noise_floor=self.noise_floor,
-            cycle_noise_floor=self.cycle_noise_floor,
-            l2=self.l2,
-            duty=self.duty,
-            launch=self.launch,
-            cubin_sha256=self.cubin_sha256,
-            choice=self.choice,
-            sm_clock_mhz=self.sm_clock_mhz,
-            temperature_c=self.info.get("temperature_c"),
-            cublas_ratio=self.cublas_ratio,
-            stats=self.stats,
-            board_spread=self.board_spread,
-            other_board=self.other_board,
-        )
-
-    @property
-    def cublas_ratio(self) -> float | None:
-        """Speed relative to cuBLAS's in the same run."""
-        ratio = self.info.get("cublas_ratio")
-        return None if ratio is None else float(ratio)
-
-    @property
-    def cubin_sha256(self) -> str | None:
-        return self.info.get("cubin_sha256")
-
-    @property
-    def launch(self) -> str | None:
-        """Grid, block and dynamic shared memory as text; None in an older baseline."""
-        return self.info.get("launch")
-
-    @property
-    def choice(self) -> str:
-        """What a kernel that chooses had chosen, as `Case.choice`; empty for others."""
-        return str(self.info.get("chosen", ""))
-
-    @property
-    def commit(self) -> str:
-        """The commit whose kernel was measured, or ``unknown``."""
-        return str(self.info.get("commit", "unknown"))
-
-    @property
-    def board(self) -> str | None:
-        """The board it was measured on; None if unknown."""
-        return self.info.get("board")
-
-    @property
-    def dirty(self) -> bool:
-        """Whether the tree had changes on top of that commit."""
-        return bool(self.info.get("dirty", True))
-
-    @property
-    def l2(self) -> str:
-        return str(self.info["l2"])
-
-    @property
-    def sm_clock_mhz(self) -> float | None:
-        """The expected SM clock: that of the middle run."""
-        return self.info.get("sm_clock_mhz") or None
-
-    @property
-    def duty(self) -> float:
-        """The duty cycle: the maximum fraction of time the GPU is kept busy."""
-        return float(self.info.get("duty", 1.0))
+def figures_path(root: Path, slug: str) -> Path:
+    return root / slug / FIGURES
 
 
-@dataclass(frozen=True)
-class Baseline:
-    """All cases of one GPU model.
-
-    Attributes:
-        slug: the folder of the GPU model.
-        runs: the number of runs that the latest cases are based on.
-        machine_info: the GPU, its settings and the software of the latest.
-        commit_info: the commit that was measured.
-        datetime: when, ISO 8601.
-        entries: the cases, by id.
-        path: the file, where it is one.
-    """
-
-    slug: str
-    runs: int
-    machine_info: Mapping[str, Any]
-    commit_info: Mapping[str, Any]
-    datetime: str
-    entries: Mapping[str, BaselineEntry]
-    path: Path | None = None
-
-    @property
-    def board(self) -> str | None:
-        """The board; None in an older baseline."""
-        return self.machine_info.get("board")
-
-    @property
-    def case_ids(self) -> tuple[str, ...]:
-        return tuple(self.entries)
-
-    def entry(self, case_id: str) -> BaselineEntry | None:
-        return self.entries.get(case_id)
-
-    def machine_of(self, entry: BaselineEntry) -> dict[str, Any]:
-        """The machine a case was measured on; a case may be older than the file."""
-        return {**self.machine_info, **{n: entry.info[n] for n in _OF_A_CASE if n in entry.info}}
-
-    def require_gpu(self, slug: str, name: str) -> None:
-        """Raises BaselineError if this is the baseline of another GPU model."""
-        if slug != self.slug:
-            theirs = self.machine_info["name"]
-            raise BaselineError(
-                f"{self.path} is the baseline of {theirs}, but this GPU is {name}; {_MEASURE}"
-            )
-
-    def require_mig(self, mig: bool | None) -> None:
-        """Raises BaselineError where MIG was off and is on, or the other way."""
-        then = self.machine_info.get("mig")
-        if None not in (then, mig) and then != mig:
-            states = [("off", "on")[bool(state)] for state in (then, mig)]
-            raise BaselineError(
-                f"{self.path}: measured with MIG {states[0]}, but MIG is {states[1]}, and a part of a GPU is "
-                "another GPU; switch it back, or move this baseline away"
-            )
-
-
-def gpu_slug(name: str) -> str:
-    """The folder of a GPU model: ``NVIDIA H200`` reads ``nvidia-h200``."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unnamed-gpu"
-
-
-def current(root: Path, slug: str, board: str | None = None) -> Path | None:
-    """The newest baseline of this board, else the newest of the GPU model, or None.
-
-    One newer than that of this board that cannot be read is given instead: it may be the one.
-    """
-    files = [path for _, path in reversed(_numbered(root / slug))]
-    for path in files if board else ():
-        try:
-            if _board_in(path, path.stat().st_mtime_ns) == board:
-                return path
-        except (OSError, BaselineError, ValueError):
-            return path
-    return files[0] if files else None
-
-
-def kept(root: Path, slug: str, board: str | None = None) -> Baseline | None:
-    """What a new baseline of a board has of cases that it does not measure, or None: those of the board's
-    newest one, and those that only the newest of the GPU model has. Raises BaselineError for one that cannot
-    be trusted."""
-    path, newest = current(root, slug, board), current(root, slug)
-    if path is None or newest is None:
-        return None
-    own = load(path)
-    return own if path == newest else replace(own, entries={**load(newest).entries, **own.entries})
-
-
-@lru_cache(maxsize=64)
-def _board_in(path: Path, changed: int) -> str | None:
-    """The board of a file, which is asked for each GPU of a host. Raises BaselineError and ValueError."""
-    document = read_json(path, _RESTORE)
-    checked(document, File)
-    board: str | None = machine_of(document).get("board")
-    return board
+def slugs(root: Path) -> list[str]:
+    """The GPU models that have figures."""
+    return sorted(path.parent.name for path in root.glob(f"*/{FIGURES}"))
 
 
 def history(root: Path, slug: str) -> list[Baseline]:
-    """All baselines of a GPU model, oldest first. Raises BaselineError for one that cannot be trusted."""
-    found = [load(path) for _, path in _numbered(root / slug)]
-    for baseline in found:
-        baseline.require_gpu(slug, slug)
+    """All measurements of a GPU model, oldest first. Raises BaselineError for what cannot be trusted."""
+    path = figures_path(root, slug)
+    state = path.stat() if path.exists() else None
+    return list(_history(path, slug, state.st_mtime_ns, state.st_size)) if state else []
+
+
+@lru_cache(maxsize=8)
+def _history(path: Path, slug: str, changed: int, size: int) -> tuple[Baseline, ...]:
+    return tuple(measurements(read(path), path, slug))
+
+
+def measurements(lines: Sequence[Line], path: Path, slug: str) -> list[Baseline]:
+    """A `Baseline` of each run, oldest first. Raises BaselineError."""
+    found = []
+    for number, own in enumerate(entries(lines, path), 1):
+        one = next(iter(own.values()))
+        if gpu_slug(str(one.machine["name"])) != slug:
+            raise BaselineError(f"{path}: has figures of {one.machine['name']}; {RESTORE}")
+        found.append(
+            Baseline(slug, one.machine, one.commit_info, one.datetime, own, path=path, number=number)
+        )
     return found
 
 
+def current(root: Path, slug: str, board: str | None = None) -> Baseline | None:
+    """For each case the newest binary of the GPU model, with this board's newest figure of it, else the
+    model's; None without any. Raises BaselineError for what cannot be trusted."""
+    found = history(root, slug)
+    return derived(found, board) if found else None
+
+
+def derived(found: Sequence[Baseline], board: str | None = None) -> Baseline:
+    """What is current of some measurements, oldest first."""
+    newest: dict[str, BaselineEntry] = {}
+    own: dict[tuple[object, ...], BaselineEntry] = {}
+    for measured in found:
+        newest |= measured.entries
+        if board and measured.board == board:
+            own |= {(case, entry.binary): entry for case, entry in measured.entries.items()}
+    entries = {case: own.get((case, entry.binary), entry) for case, entry in newest.items()}
+    mine = [measured for measured in found if board and measured.board == board]
+    return replace((mine or found)[-1], entries=entries, derived_for=board, number=0)
+
+
 def stored(root: Path) -> list[Baseline]:
-    """The current baseline of every GPU model. Raises BaselineError for one that cannot be trusted."""
-    folders = sorted(path.name for path in root.iterdir()) if root.is_dir() else []
-    found = {name: load(path) for name in folders if (path := current(root, name))}
-    for name, baseline in found.items():
-        baseline.require_gpu(name, name)
-    return list(found.values())
+    """What is current of every GPU model. Raises BaselineError for what cannot be trusted."""
+    found = [current(root, slug) for slug in slugs(root)]
+    return [baseline for baseline in found if baseline is not None]
 
 
-def _numbered(folder: Path) -> list[tuple[int, Path]]:
-    files = folder.glob("[0-9][0-9][0-9][0-9]_*.json") if folder.is_dir() else ()
-    return sorted((int(path.name[:4]), path) for path in files)
+def append(root: Path, measured: Baseline, binaries: Mapping[str, StoredBinary]) -> Path:
+    """Appends figures, each with its own provenance, and the binaries of their cases, by id; the file.
 
-
-# Reading
-
-
-def load(path: Path) -> Baseline:
-    """The baseline in a file. Raises BaselineError for whatever cannot be trusted."""
-    document = read_json(path, _RESTORE)
+    Raises BaselineError, and writes no figure, for what would be refused when read, and for a binary that is
+    not the one that was measured.
+    """
+    path = figures_path(root, measured.slug)
+    if before := current(root, measured.slug, measured.board):
+        before.require_mig(measured.machine_info.get("mig"))
+    fresh = written(_with_binary(root, entry, binaries.get(case)) for case, entry in measured.entries.items())
+    there = read(path)
+    known = {each.id for each in there}
+    fresh = [each for each in fresh if each.id not in known]
+    if not any(each.kind == "figure" for each in fresh):
+        raise BaselineError(f"{path}: not written: it contains these figures already")
+    measurements([*there, *fresh], path, measured.slug)  # what would be refused is never written
     try:
-        return _baseline(document, path)
-    except ValueError as error:
-        raise BaselineError(f"{path}: {error}") from None
-
-
-class _Ours(BaseModel):
-    runs: Positive
-
-
-class _File(File):
-    gemm_baseline: _Ours
-
-
-class _Info(Info):
-    median_s: Positive
-    run_medians: list[Positive]
-    noise_floor: NotNegative
-    run_clocks_mhz: list[Positive] | None = None
-    cublas_ratio: NotNegative | None = None
-    registers: NotNegative | None = None
-    shared_bytes: NotNegative | None = None
-    local_bytes: NotNegative | None = None
-
-    @model_validator(mode="after")
-    def _floor(self) -> _Info:
-        if len(self.run_medians) < MIN_RUNS:
-            raise ValueError(f"{len(self.run_medians)} run medians; at least {MIN_RUNS} are needed")
-        if abs(self.noise_floor - noise_floor(self.run_medians)) > 1e-4 + 0.01 * self.noise_floor:
-            raise ValueError(f"noise_floor {self.noise_floor!r} does not follow from its run medians")
-        if self.run_clocks_mhz is not None and len(self.run_clocks_mhz) != len(self.run_medians):
-            raise ValueError(
-                f"{len(self.run_clocks_mhz)} run clocks, but {len(self.run_medians)} run medians"
-            )
-        return self
-
-
-class _Record(Record):
-    extra_info: _Info
-
-    @model_validator(mode="after")
-    def _median(self) -> _Record:
-        agree("median_s", self.extra_info.median_s, self.stats.median)
-        return self
-
-
-def _baseline(document: dict[str, Any], path: Path | None) -> Baseline:
-    ours = document.get("gemm_baseline")
-    if not isinstance(ours, dict):
-        raise ValueError(f"not a baseline of this suite (it has no gemm_baseline); {_RESTORE}")
-    if ours.get("schema") != SCHEMA:
-        raise ValueError(f"schema {ours.get('schema')!r}, but this version reads {SCHEMA}; {_RESTORE}")
-    if ours.get("checksum") != _checksum(document):
-        raise ValueError(f"its checksum does not match: edited by hand or damaged; {_RESTORE}")
-    try:
-        checked(document, _File)
-        machine = machine_of(document)
-        if ours.get("gpu") != gpu_slug(machine["name"]):
-            raise ValueError(f"it names two different GPUs: {ours.get('gpu')!r} and {machine['name']!r}")
-        entries: dict[str, BaselineEntry] = {}
-        for record in document["benchmarks"]:
-            checked_record(record, _Record)
-            entry = BaselineEntry(record["fullname"], record["group"], record["stats"], record["extra_info"])
-            if entry.case_id in entries:
-                raise ValueError(f"it contains {entry.case_id} twice")
-            entries[entry.case_id] = entry
-        return Baseline(
-            slug=ours["gpu"],
-            runs=int(ours["runs"]),
-            machine_info=machine,
-            commit_info=commit_of(document),
-            datetime=document["datetime"],
-            entries=entries,
-            path=path,
-        )
-    except ValueError as error:
-        raise ValueError(f"{error}; {_RESTORE}") from None
-
-
-def noise_floor(medians: Sequence[float]) -> float:
-    """(max - min) / median of the medians of the runs."""
-    return (max(medians) - min(medians)) / statistics.median(medians)
-
-
-def cycle_noise_floor(medians: Sequence[float], clocks_mhz: Sequence[float]) -> float | None:
-    """The noise floor of the runs in SM cycles, from their medians in seconds and their clocks; None unless
-    there is a clock for each."""
-    if not medians or len(medians) != len(clocks_mhz):
-        return None
-    return noise_floor([median * clock for median, clock in zip(medians, clocks_mhz, strict=True)])
-
-
-# Writing
-
-
-def prune(baseline: Baseline, keep: Collection[str]) -> Baseline:
-    """The baseline without the cases that are not in ``keep``."""
-    kept = {case: entry for case, entry in baseline.entries.items() if case in keep}
-    return replace(baseline, entries=kept)
-
-
-def write(baseline: Baseline, folder: Path) -> Path:
-    """Writes the next numbered file of a folder, whole or not at all. Raises BaselineError."""
-    document = _document(baseline)
-    try:
-        _baseline(document, None)  # What would be refused when read is never written.
-    except ValueError as error:
-        raise BaselineError(f"not written: {error}") from None
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.glob("*.json*.tmp"):
-            leftover.unlink()
-        earlier = _numbered(folder)
-        number = earlier[-1][0] + 1 if earlier else 1
-        target = folder / f"{number:04}_{baseline.datetime[:10]}.json"
-        write_whole(target, json.dumps(document, indent=1, allow_nan=False) + "\n")
+        append_lines(path, [each.text for each in fresh])
     except OSError as error:
+        raise BaselineError(f"{path}: could not be written ({error.strerror}); it is unchanged") from None
+    return path
+
+
+def _with_binary(root: Path, entry: BaselineEntry, binary: StoredBinary | None) -> BaselineEntry:
+    if binary is None:
+        return entry
+    if binary.sha256 != entry.cubin_sha256:
         raise BaselineError(
-            f"{folder}: the baseline could not be written ({error.strerror}); the old files are unchanged"
-        ) from None
-    return target
+            f"{entry.case_id}: not written: its binary is {binary.sha256[:12]}, but "
+            f"{str(entry.cubin_sha256)[:12]} was measured; has its source changed since? measure it again"
+        )
+    return replace(entry, launch_id=keep_binary(root, binary)[1])
 
 
-def _document(baseline: Baseline) -> dict[str, Any]:
-    benchmarks = [
-        {
-            "group": entry.group,
-            "name": entry.fullname.rpartition("::")[2],
-            "fullname": entry.fullname,
-            "params": {"timed_case": entry.case_id},
-            "param": entry.case_id,
-            "extra_info": dict(entry.info),
-            "options": {},
-            "stats": dict(entry.stats),
-        }
-        for entry in baseline.entries.values()
-    ]
-    document: dict[str, Any] = {
-        "gemm_baseline": {"schema": SCHEMA, "gpu": baseline.slug, "runs": baseline.runs},
-        "machine_info": dict(baseline.machine_info),
-        "commit_info": dict(baseline.commit_info),
-        "benchmarks": benchmarks,
-        "datetime": baseline.datetime,
-        "version": baseline.machine_info.get("pytest_benchmark", ""),
-    }
-    document["gemm_baseline"]["checksum"] = _checksum(document)
-    return document
+def prune(root: Path, slug: str, keep: Collection[str], newest: int = 0) -> int:
+    """Removes the figures of cases that are not in ``keep``, and, unless ``newest`` is 0, all but those of
+    each board's so many newest measurements and what is current on it; how many. Raises BaselineError and
+    OSError."""
+    path = figures_path(root, slug)
+    lines = read(path)
+    by_board: dict[str | None, list[Baseline]] = {}
+    for measured in measurements(lines, path, slug):
+        by_board.setdefault(measured.board, []).append(measured)
+    wanted: set[tuple[str, str]] = set()  # when, and which case
+    for mine in by_board.values():
+        for each in (*mine[-newest or len(mine) :], derived(mine)):
+            wanted |= {(e.datetime, e.case_id) for e in each.entries.values() if e.case_id in keep}
+    runs = {each.id: each.says["datetime"] for each in lines if each.kind == "run"}
+    figures = [each for each in lines if each.kind == "figure"]
+    left = [each for each in figures if (runs[each.says["run"]], each.says["case"]) in wanted]
+    if len(left) < len(figures):
+        used = {id_ for each in left for id_ in (each.id, each.says["run"], each.says["timed"])}
+        write_whole(path, "".join(f"{each.text}\n" for each in lines if each.id in used))
+    return len(figures) - len(left)
 
 
-def _checksum(document: Mapping[str, Any]) -> str:
-    """SHA-256 of the canonical JSON of everything but the checksum itself."""
-    ours = {name: value for name, value in document["gemm_baseline"].items() if name != "checksum"}
-    text = json.dumps({**document, "gemm_baseline": ours}, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+def prune_binaries(root: Path) -> tuple[int, int]:
+    """Removes the binaries and launches that no figure names; how many. Raises BaselineError."""
+    found = [measured for slug in slugs(root) for measured in history(root, slug)]
+    every = [entry for measured in found for entry in measured.entries.values()]
+    cubins = {e.cubin_sha256 for e in every if e.launch_id} | {e.best[0] for e in every if e.best}
+    launches = {e.launch_id for e in every if e.launch_id} | {e.best[1] for e in every if e.best}
+    gone = [path for sha, path in kept_binaries(root) if sha not in cubins]
+    for path in gone:
+        path.unlink()
+    return len(gone), keep_launches(root, launches)

@@ -7,15 +7,14 @@ import os
 import re
 import threading
 from collections.abc import Collection, Sequence
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness import baselines
-from harness.baselines import BaselineError, store
-from harness.baselines import boards as of_boards
+from harness.baselines import BaselineError
+from harness.baselines.export import named, write_export
 from harness.commands.common import KERNELS
 from harness.commands.session import Session
 from harness.devices import Gpu, NoDevice, count_gpus, open_cuda
@@ -206,38 +205,28 @@ def choose_baselines(config: pytest.Config, session: Session) -> None:
         raise pytest.UsageError(
             f"--benchmark-compare: nothing can be compared without a GPU ({session.no_gpu})"
         )
-    # Read once for all boards of a model.
-    files, load = cache(partial(store.history, session.project.baselines)), cache(baselines.load)
     for board in session.boards:
-        path = _path(board, session.project.baselines, wanted)
-        if path is None:
-            continue
         try:
-            board.baseline = load(path)
-            board.baseline.require_gpu(board.slug, board.gpu.info.name)
-            board.baseline.require_mig(board.gpu.info.mig)
-            if session.judging:
-                board.baseline = of_boards.judging(board.baseline, board.gpu.info.board, files)
+            board.baseline = _baseline(board, session.project.baselines, wanted)
+            if board.baseline:
+                board.baseline.require_mig(board.gpu.info.mig)
         except BaselineError as error:
             if session.judging:
                 raise pytest.UsageError(str(error)) from None
-        board.path = path
-    if wanted and session.boards:
-        config.option.benchmark_compare = os.path.relpath(str(session.boards[0].path))  # as the table has it
+    shown = session.boards[0].baseline if session.boards else None
+    if wanted and shown:  # pytest-benchmark's table reads a file of its own form
+        path = session.project.root / ".benchmarks" / f"{shown.slug}.json"
+        config.option.benchmark_compare = os.path.relpath(write_export(shown, path))
 
 
-def _path(board: Board, root: Path, wanted: Any) -> Path | None:
-    folder = root / board.slug
+def _baseline(board: Board, root: Path, wanted: Any) -> baselines.Baseline | None:
+    own = board.gpu.info.board
     if isinstance(wanted, str):
-        found = [Path(wanted)] if Path(wanted).is_file() else sorted(folder.glob(f"{wanted}*.json"))
-        if not found:
-            said = f"no such file, and none in {os.path.relpath(folder)}"
-            raise pytest.UsageError(f"--benchmark-compare={wanted}: {said}")
-        return found[-1]
-    path = baselines.current(root, board.slug, board.gpu.info.board)
-    if path is None and wanted:
+        return named(root, board.slug, own, wanted)
+    found = baselines.current(root, board.slug, own)
+    if found is None and wanted:
         raise pytest.UsageError(
             f"--benchmark-compare: no baseline for {board.gpu.info.name} in "
-            f"{os.path.relpath(folder)}; measure one with `nox -s baseline`"
+            f"{os.path.relpath(root / board.slug)}; measure one with `nox -s baseline`"
         )
-    return path
+    return found

@@ -52,10 +52,10 @@ def test_performance(timed_case: Case, gate: GateFixture) -> None:
 
 
 @pytest.mark.gpu
-def test_machine(machine: list[str]) -> None:
+def test_machine(gemm_machine: list[str]) -> None:
     """The machine is what it should be: asked once a run, after its cases, of each GPU that timed any."""
-    if machine:
-        pytest.fail("\n".join(machine), pytrace=False)
+    if gemm_machine:
+        pytest.fail("\n".join(gemm_machine), pytrace=False)
 
 
 @pytest.mark.gpu

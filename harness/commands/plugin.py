@@ -102,7 +102,6 @@ def open_session(config: pytest.Config) -> Session:
         judging=not config.option.baseline_run,
         arch=config.option.arch,
         plan=Plan(sustained=config.option.sustained),
-        busy_allowed=config.option.allow_busy,
     )
     if config.option.help or (config.option.collectonly and not config.option.list_cases):
         session.no_gpu = "not opened for --collect-only"
@@ -177,6 +176,8 @@ def _compare_fail(check: Any) -> CompareFail:
 def _add_board(config: pytest.Config, session: Session, place: int, gpu: Gpu) -> None:
     number = getattr(gpu, "index", None)
     board = Board(place if number is None else number, gpu, root=session.project.baselines)
+    if not config.option.allow_busy:
+        board.busy = gpu.busy
     session.boards.append(board)
 
 

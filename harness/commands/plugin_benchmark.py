@@ -76,7 +76,7 @@ class GateFixture:
         benchmark = self._benchmark
         benchmark.group = result.case.problem.id
         benchmark.params = {"timed_case": result.case.id}  # the repr of a Case contains paths of this machine
-        benchmark.extra_info.update(extra_info(result), path=wording.path(result.evidence))
+        benchmark.extra_info.update(extra_info(result))
         benchmark.extra_info["board"] = board.gpu.info.board
         if len(self._session.boards) > 1:
             benchmark.extra_info["gpu"] = board.number
@@ -93,7 +93,7 @@ class GateFixture:
 
 
 def _message(result: Result) -> str:
-    return wording.message(result.verdict, result.evidence)
+    return wording.message(result.case.id, result.verdict, result.evidence, result.policy)
 
 
 class _UnusableError(Exception):

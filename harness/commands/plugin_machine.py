@@ -19,6 +19,9 @@ from harness.reports.machine import machine_text
 from harness.verdicts.machine import MachineVerdict
 
 
+NAME = "test_machine"
+
+
 def machines(session: Session) -> dict[Board, MachineVerdict]:
     """The verdict on each GPU that timed a case; judged at the first call."""
     if session.machines is None:
@@ -26,17 +29,16 @@ def machines(session: Session) -> dict[Board, MachineVerdict]:
         with contextlib.suppress(StoreError):  # what bounds a case is then not known
             known = Known.of(session.project.baselines)
         session.machines = {}
-        for board in session.boards if session.judging else ():
+        for board in session.boards:
             results = [r for r in session.results if session.judged_on[r.case.id] is board]
-            if results and board.baseline:
+            if results:
                 measured = store.history(session.project.baselines, board.slug)
-                others = [] if session.busy_allowed else board.gpu.busy()
-                session.machines[board] = judge_board(board, results, measured, known, others)
+                session.machines[board] = judge_board(board, results, measured, known)
     return session.machines
 
 
 @pytest.fixture
-def machine(request: pytest.FixtureRequest) -> list[str]:
+def gemm_machine(request: pytest.FixtureRequest) -> list[str]:
     """What is not as it should be, a line for each GPU; empty where all is, or drift is allowed."""
     session = request.config.stash[KEY]
     try:
@@ -59,9 +61,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     session, option = config.stash[KEY], config.option
     timed = [item for item in items if isinstance(_timed(item), Case)]
     module = timed[-1].getparent(pytest.Module) if timed else None
-    if module is None or session.gpu is None or not session.judging or option.benchmark_skip:
+    if module is None or session.gpu is None or option.benchmark_skip:
         return
-    items.append(pytest.Function.from_parent(module, name="test_machine", callobj=test_machine))
+    name = f"{NAME}[{option.shard}]" if option.shard else NAME  # each part has a machine of its own
+    items.append(pytest.Function.from_parent(module, name=name, callobj=test_machine))
 
 
 def _timed(item: pytest.Item) -> object:

@@ -64,7 +64,6 @@ class Session:
         orphaned: looks for `orphans` while GPUs time; None before that.
         results: of the timed cases.
         machines: the verdict on the machine of each GPU; None before it is asked.
-        busy_allowed: whether other processes may use the GPUs.
         judged_on: the GPU that timed a case, by its id.
         compile_errors: the compiler's messages, by variant.
         nothing_timed: whether cases were to be timed, there was no GPU, and nothing else was done.
@@ -94,7 +93,6 @@ class Session:
     results: list[Result] = field(default_factory=list)
     judged_on: dict[str, Board] = field(default_factory=dict)
     machines: dict[Board, MachineVerdict] | None = None
-    busy_allowed: bool = False
     compile_errors: dict[str, str] = field(default_factory=dict)
     nothing_timed: bool = False
     says: Callable[[str], None] = lambda what: None

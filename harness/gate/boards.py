@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.baselines import Baseline, gpu_slug, provenance, store
+from harness.baselines import Baseline, binary, gpu_slug, provenance
 from harness.devices import DeviceError, Gpu
 from harness.gate.pairing import Pairing
 from harness.gate.spread import Done
@@ -30,7 +30,7 @@ class Board:
         root: the folder of the baselines, which keeps their binaries.
         pairing: of the run so far; None before the first pair.
         health: what it could do before anything was timed, as `Gpu.health`; empty where that failed.
-        busy: lists other processes on the GPU, if that matters.
+        busy: lists other processes on the GPU, if that matters; ``visitors``: all that it named.
         verified, timed: the cases that can run on it, by id.
     """
 
@@ -41,6 +41,7 @@ class Board:
     pairing: Pairing | None = None
     health: Mapping[str, Any] = field(default_factory=dict)
     busy: Callable[[], Sequence[str]] = tuple
+    visitors: dict[str, None] = field(default_factory=dict)
     verified: dict[str, Case] = field(default_factory=dict)
     timed: dict[str, Case] = field(default_factory=dict)
 
@@ -68,6 +69,9 @@ class Board:
         """The GPU, its settings, and the versions of the software."""
         return provenance.machine_of(self.gpu)
 
+    def look_for_visitors(self) -> None:
+        self.visitors.update(dict.fromkeys(self.busy()))
+
     def changed(self, names: Collection[str]) -> set[str]:
         """Those of the cases of these ids that have to be paired."""
         mine = [self.timed[name] for name in names if name in self.timed]
@@ -88,8 +92,8 @@ class Board:
         if self.pairing is None:
             self.pairing = Pairing(self.gpu, Rule(), pairs, plan=PairPlan((), l2=plan.l2))
         baseline = self.baseline if judging else None
-        kept = partial(store.binary, self.root)
-        gate = Gate(self.gpu, baseline, kept, policy, plan, self.pairing, says)
+        kept = partial(binary, self.root)
+        gate = Gate(self.gpu, baseline, kept, policy, plan, self.pairing, self.look_for_visitors, says)
 
         def told(result: Result) -> None:
             done(result.case.id, result)

@@ -28,23 +28,15 @@ def judge_board(
     results: Iterable[Result],
     measured: Sequence[Baseline],
     known: Known,
-    others: Sequence[str] = (),
 ) -> MachineVerdict:
     """The verdict on the machine of one GPU by the cases that it timed. ``measured``: all that was stored of
-    its model, oldest first; ``known``: how much its cases move; ``others``: processes on it after the last
-    case."""
+    its model, oldest first; ``known``: how much its cases move."""
     machine = board.machine()
-    now = Health.of({**machine, **board.health, "roofs": board.health}, _processes(board.health, others))
+    now = Health.of({**machine, **board.health, "roofs": board.health}, board.visitors)
     before = [Health.of(one.machine_info) for one in measured]
     roofs = roofs_of({**machine, "roofs": board.health or None})
     shifts = [shift_of(board, result, machine, known, roofs) for result in results if usable_shift(result)]
     return judge_machine(now, before, shifts)
-
-
-def _processes(health: Mapping[str, object], others: Sequence[str]) -> list[str]:
-    there = health.get("others", ())
-    assert isinstance(there, Sequence)
-    return list(dict.fromkeys((*there, *others)))
 
 
 def shift_of(

@@ -29,7 +29,8 @@ _SIZES = (50e-6, 500e-6)  # seconds: launches shorter than these have a control 
 @dataclass(frozen=True)
 class Pair:
     """A ``case`` and its ``base``; ``margin``: the slowdown that counts, relative; ``core``: the kind of core
-    it runs on; ``seconds``: how long a launch takes, about; ``label``: what the base is, for people."""
+    it runs on; ``seconds``: how long a launch takes, about; ``label``: what the base is, for people; ``new``:
+    the binary that is timed for the case, where it is not what the device makes of it."""
 
     case: Case
     base: Base
@@ -37,6 +38,7 @@ class Pair:
     core: str = ""
     seconds: float = 1e-4
     label: str = ""
+    new: StoredBinary | None = None
 
     @property
     def group(self) -> Group:
@@ -45,14 +47,15 @@ class Pair:
 
 @dataclass(frozen=True)
 class Control:
-    """A pair of identical builds of a ``group``: its ``finding``, None if it could not be timed; ``why`` it
-    failed, in one line, or empty."""
+    """A pair of identical builds of a ``group``: its ``finding``, None if it could not be timed, with half of
+    the ``margin`` of the pairs that it vouches for; ``why`` it failed, in one line, or empty."""
 
     case: Case
     group: Group
     finding: Finding | None = None
     samples: PairedSamples = PairedSamples(())
     why: str = ""
+    margin: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -121,14 +124,18 @@ class Pairing:
     # One pair
 
     def _look(
-        self, name: str, base: Base, other: Base, settled: Callable[[Estimate], bool]
+        self, pair: Pair, other: Base, settled: Callable[[Estimate], bool], name: str = ""
     ) -> tuple[Estimate | None, PairedSamples]:
-        """The estimate after as many looks as it takes, and the samples. Raises DeviceError."""
+        """The estimate of a pair's base beside another after as many looks as it takes, and the samples.
+        Raises DeviceError."""
         looks: list[PairedSamples] = []
+        plan = replace(self.plan, duty=pair.case.kernel.duty)  # which no binary tells
 
         def more(look: int) -> tuple[Sequence[float], float]:
-            orders = stretch(self.seed + self._process, name, *self.rule.blocks_of(look)).orders
-            looks.append(self.device.pair(base, other, replace(self.plan, orders=orders)))
+            orders = stretch(
+                self.seed + self._process, name + pair.case.id, *self.rule.blocks_of(look)
+            ).orders
+            looks.append(self.device.pair(pair.base, other, replace(plan, orders=orders)))
             return looks[-1].log_ratios, total(looks).resolution
 
         return look_until(more, settled, self.rule), total(looks)
@@ -139,13 +146,15 @@ class Pairing:
     def _timed(self, pair: Pair) -> None:
         self.step(pair.case.id)
         try:
-            estimate, samples = self._look(pair.case.id, pair.base, pair.case, self._settled(pair.margin))
+            estimate, samples = self._look(pair, pair.new or pair.case, self._settled(pair.margin))
         except DeviceError as error:
             said = Paired(*failed_beside(error.code), detail=f"{error.code}: {error}", base=pair.label)
             self._done.append(Timed(pair, said))
             return
         if estimate is None:
-            self._done.append(Timed(pair, Paired(*MAYBE_SLOWER, detail=_few(samples), base=pair.label), samples))
+            self._done.append(
+                Timed(pair, Paired(*MAYBE_SLOWER, detail=_few(samples), base=pair.label), samples)
+            )
         else:
             self._first[pair.case.id] = pair, estimate, samples
 
@@ -168,7 +177,7 @@ class Pairing:
         if self._control(pair).why:
             return timed
         try:
-            _, samples = self._look(pair.case.id, pair.base, pair.case, self._settled(pair.margin))
+            _, samples = self._look(pair, pair.new or pair.case, self._settled(pair.margin))
         except DeviceError:
             return timed
         return replace(timed, paired=timed.paired.in_second_process(samples.log_ratios, samples.resolution))
@@ -195,7 +204,7 @@ class Pairing:
 
         self.step(f"control {pair.case.id}")
         try:
-            estimate, samples = self._look(f"control/{pair.case.id}", pair.base, pair.base, settled)
+            estimate, samples = self._look(pair, pair.base, settled, "control/")
         except DeviceError:
             return None
         why, finding = "", None
@@ -206,7 +215,7 @@ class Pairing:
             if estimate.differs(margin, miss):
                 off = f"{100 * finding.change:+.2f} %"
                 why = f"two identical builds of {pair.case.id} differ by {off} in each of two processes"
-        return Control(pair.case, pair.group, finding, samples, why)
+        return Control(pair.case, pair.group, finding, samples, why, margin)
 
 
 def _few(samples: PairedSamples) -> str:

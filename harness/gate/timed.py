@@ -65,6 +65,7 @@ class Gate:
         kept: the binary of an entry.
         policy, plan: how strict, and how cases are timed.
         pairing: times the pairs.
+        visited: is told, after each case, to look for other processes on the GPU.
         says: is told what is done while results are waited for.
     """
 
@@ -74,6 +75,7 @@ class Gate:
     policy: Policy
     plan: Plan
     pairing: Pairing
+    visited: Callable[[], None] = lambda: None
     says: Callable[[str], None] = lambda what: None
 
     def run(self, cases: Iterable[Case], done: Callable[[Result], None]) -> None:
@@ -87,13 +89,14 @@ class Gate:
         paired: dict[str, tuple[Case, Reference]] = {}
         for case in cases:
             entry = self.baseline.entry(case.id) if self.baseline else None
-            reference = reference_of(entry) if entry else None
+            reference = entry.reference if entry else None
             try:
                 mine = self.device.binary(case)
                 if entry is None or reference is None or not _changed(case, mine, reference):
                     place = case.variant, case.problem
                     m = measured.get(place) if case.chosen_for else None
                     m = measured[place] = m or self.device.time(case, self.plan)
+                    self.visited()
                     done(self._result(case, reference, m, mine))
                     continue
                 base = self.kept(entry)
@@ -108,12 +111,13 @@ class Gate:
             paired[case.id] = case, reference
             self.says(f"{case.id} beside the baseline's binary")
             self.pairing.time(self._pair(case, entry, base))
+            self.visited()
         for timed in self.pairing.finish():
             case, reference = paired[timed.pair.case.id]
             done(self._of_pair(case, reference, timed))
 
     def _pair(self, case: Case, entry: BaselineEntry, base: StoredBinary) -> Pair:
-        margin = self.policy.margin_of(case.kernel.margin, entry.margin)
+        margin = self.policy.margin_of(entry.margin)
         core = core_of(case.kernel, case.config, case.dtype, arch(self.device.info.capability))
         return Pair(case, base, margin, core, entry.median_s, entry.commit)
 
@@ -155,7 +159,7 @@ def changed(device: Gpu, case: Case, baseline: Baseline | None) -> bool:
     """Whether a case is to be paired: its binary or its launch is not the baseline's."""
     entry = baseline.entry(case.id) if baseline else None
     try:
-        return entry is not None and _changed(case, device.binary(case), reference_of(entry))
+        return entry is not None and _changed(case, device.binary(case), entry.reference)
     except DeviceError:
         return False  # told when it is timed
 
@@ -173,21 +177,6 @@ def _unmeasured(case: Case, mine: StoredBinary) -> Observation:
 def id_of(binary: StoredBinary) -> str:
     """The id of everything that a binary is launched with."""
     return launch_id(launch_document(binary.symbol, binary.work))
-
-
-def reference_of(entry: BaselineEntry) -> Reference:
-    """What a case is compared with."""
-    return Reference(
-        median_s=entry.median_s,
-        gflops=entry.gflops,
-        cubin_sha256=entry.cubin_sha256,
-        launch=entry.launch,
-        launch_id=entry.launch_id or "",
-        board=entry.board,
-        commit=entry.commit,
-        margin=entry.margin,
-        stats=entry.stats,
-    )
 
 
 def observation(case: Case, m: Measurement, mine: StoredBinary | None = None) -> Observation:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.baselines import BaselineError, current, gpu_slug
+from harness.baselines import BaselineError, gpu_slug
+from harness.baselines.store import figures_path
 from harness.model import Case, Kernel, Problem, find_problem, variant_name
 from harness.model.legality import GpuLimits
 from harness.project.loader import Project
@@ -33,7 +34,7 @@ class Known:
         gpu: its folder, ``nvidia-h200``, or an architecture, ``sm_90``.
         limits: of its compute capability.
         figures: speeds of declared kernels on plain problems (tight, alpha 1, beta 0), legal or not: first
-            those of its newest baseline, then of the survey of advised configs, then of tuned spaces.
+            those of its baseline, then of the survey of advised configs, then of tuned spaces.
         library: GFLOPS of the library, by dtype and problem.
         rows: choices measured as a row of the baseline, by dtype and problem.
         sms: how many SMs it has; None if no file says what they can do.
@@ -56,10 +57,10 @@ def gpus(project: Project) -> list[str]:
 def _sources(project: Project, gpu: str) -> list[Path]:
     """The files with figures of a GPU model, in the order in which they count."""
     folder = project.baselines / gpu
-    newest = current(project.baselines, gpu)
+    figures = figures_path(project.baselines, gpu)
     survey = folder / SURVEY
     tuned = sorted((folder / stored.FOLDER).glob("*.json"))
-    return [*([newest] if newest else []), *([survey] if survey.is_file() else []), *tuned]
+    return [*(path for path in (figures, survey) if path.is_file()), *tuned]
 
 
 def known(project: Project, gpu: str, capability: tuple[int, int] | None = None) -> Known:

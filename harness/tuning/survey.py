@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.baselines import BaselineError, current, gpu_slug, load, load_run
+from harness.baselines import BaselineError, current, gpu_slug, load_run
+from harness.baselines.store import FIGURES
 from harness.files import write_whole
 
 FILE = "advice.json"
@@ -86,7 +87,7 @@ def _short(value: object) -> object:
 
 @dataclass(frozen=True)
 class Cases:
-    """What the newest baseline of a GPU model and its survey store.
+    """What is current of a GPU model, and its survey.
 
     Attributes:
         machines: the machine_info of each.
@@ -101,10 +102,9 @@ def stored_cases(root: Path, slug: str) -> Cases:
     """Raises BaselineError for a file that cannot be trusted."""
     machines: list[Mapping[str, Any]] = []
     records: list[tuple[str, str, Mapping[str, Any]]] = []
-    if path := current(root, slug):
-        baseline = load(path)
+    if baseline := current(root, slug):
         machines.append(baseline.machine_info)
-        records += [(path.name, entry.group, entry.info) for entry in baseline.entries.values()]
+        records += [(FIGURES, entry.group, entry.info) for entry in baseline.entries.values()]
     if (root / slug / FILE).is_file():
         run = load_run(root / slug / FILE)
         machines.append(run.machine_info)

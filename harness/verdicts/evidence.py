@@ -108,7 +108,8 @@ def recall(info: Mapping[str, Any], seconds: Sequence[float]) -> tuple[Evidence,
     ValidationError if it is not what a run stores."""
     given = _Info.model_validate({**info, "seconds": seconds})
     e = given.evidence
-    seen = e.measured and Observation(given.case, seconds=given.seconds, **e.measured.model_dump())
+    measured = e.measured
+    seen = Observation(given.case, seconds=given.seconds, **measured.model_dump()) if measured else None
     evidence = Evidence(seen, e.baseline, e.stored, e.paired and e.paired.again(), e.error)
     return evidence, e.policy
 

@@ -12,7 +12,7 @@ from harness.baselines import BaselineError
 from harness.files import fault
 from harness.gate.document import verdicts as compared_again
 from harness.reports import wording
-from harness.reports.figures import gflops_text, noise_text, percent_text
+from harness.reports.figures import gflops_text, percent_text
 from harness.reports.page.said import Said
 from harness.reports.page.sources import Compared, Measured, Source
 from harness.verdicts.evidence import Evidence, conclude, recall
@@ -43,44 +43,36 @@ def _of_case(label: str, one: Measured) -> Said:
     found = list(_evidence(verdict, evidence, one.info))
     if recorded != str(verdict.outcome):
         found.append(("recorded as", recorded))
-    fresh = verdict.kind is VerdictKind.NO_BASELINE
     return Said(
         label,
         one.case,
         verdict.kind.value,
         verdict.reason,
         verdict.failed(policy),
-        wording.message(verdict, evidence).replace(wording.reproduce(one.case), "").strip(),
+        wording.told(one.case, verdict, evidence, policy),
         tuple(found),
-        wording.refresh(one.case) if fresh else wording.judge_again(one.case),
+        wording.following(one.case, verdict),
     )
 
 
 def _evidence(v: Verdict, e: Evidence, info: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    if not e.error:
-        yield "steps", wording.path(e)
     if v.gflops is not None:
         yield "GFLOPS", f"{gflops_text(v.gflops)}, baseline {gflops_text(v.baseline_gflops)}"
-        yield "change", f"{percent_text(v.change, 2)}, per clock {percent_text(v.per_clock, 2)}"
+        how = "side by side" if e.paired else "from the stored figure"
+        yield "change", f"{percent_text(v.change, 2)}, {how}"
+    if (p := e.paired) and p.log_ratios and p.miss is not None:
+        second = f", {len(p.second)} in a second process, which decide" if p.second else ""
         yield (
-            "threshold",
-            f"{noise_text(v.threshold)}; noise floor {noise_text(v.noise_floor)}, "
-            f"smallest slowdown found in 95 % of runs {noise_text(v.detectable)}",
+            "pair",
+            f"{len(p.log_ratios)} blocks{second}; probability of a false verdict {100 * p.miss:.2g} %",
         )
-    if v.first_change is not None:
-        yield "first measurement", percent_text(v.first_change, 2)
-    if e.paired:
-        yield "pair", wording.paired_text(e.paired)
-    if e.differences:
-        yield "changed since the baseline", ", ".join(map(wording.difference_text, e.differences))
-    if e.others:
-        yield "other processes on the GPU", "; ".join(e.others)
-    if o := e.last:
-        yield (
-            "GPU",
-            f"{o.sm_clock_mhz:.0f} MHz, {o.power_w:.0f} W, {o.temperature_c:.0f} °C, clock-event reasons: "
-            f"{wording.reasons_text(o.clock_event_reasons)}",
-        )
+    if r := e.reference:
+        yield "baseline", f"commit {r.commit[:12] or 'unknown'}, board {r.board or 'unknown'}"
+    if o := e.seen:
+        values = ((o.sm_clock_mhz, "MHz"), (o.power_w, "W"), (o.temperature_c, "°C"))
+        known = [f"{value:.0f} {unit}" for value, unit in values if value]
+        reasons = f"clock-event reasons: {wording.reasons_text(o.clock_event_reasons)}"
+        yield "GPU", ", ".join((*known, reasons))
         if o.launch:
             yield "launch", o.launch
         yield "rounds", f"{len(o.seconds)}, L2 {o.l2}; discarded {info.get('discarded', 0)}"
