@@ -4,6 +4,7 @@ several GPUs each its own, at the same time where that is sound."""
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import subprocess
@@ -186,8 +187,6 @@ def _board(project: Project, choice: cases.Choice, number: int) -> Board:
     board = Board(number, open_cuda(60.0, number))
     timed = cases.select(project, choice, board.gpu.info.capability).timed
     board.timed = {case.id: case for case in timed if not case.kernel.chooses}
-    try:
+    with contextlib.suppress(BaselineError):
         board.baseline = current(project.baselines, board.slug, board.gpu.info.board)
-    except BaselineError:
-        pass
     return board

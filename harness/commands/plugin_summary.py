@@ -75,6 +75,8 @@ def _about(config: pytest.Config, session: Session) -> list[str]:
         i, path = board.gpu.info, board.path
         inside = path and path.is_relative_to(config.rootpath)
         shown = str(path.relative_to(config.rootpath) if path and inside else path or "none")
+        if board.baseline and board.baseline.number:
+            shown = f"{shown}, measurement {board.baseline.label}"
         if board.baseline and board.baseline.board != i.board:
             shown = f"{shown}, of {'another' if board.baseline.board else 'an unknown'} board of this model"
         named = f", board {i.board}" if i.board else ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.baselines import load_run, merge_runs, write
+from harness.baselines import append, load_run, merge_runs
 from tests.unit.replay import ReplayDevice
 from tests.unit.repo import Repo, source
 from tests.unit.rig import RECORDED, Rig
@@ -23,7 +23,7 @@ def recorded_baseline(tmp_path_factory: pytest.TempPathFactory) -> Path:
         outcome = rig.run("--baseline-run", *kernels, device=ReplayDevice(number))
         assert outcome.status == 0, outcome.text
         runs.append((rig.root / "out.json").rename(rig.root / f"run_{number}.json"))
-    return write(merge_runs([load_run(run) for run in runs]), rig.baselines)
+    return append(rig.baselines.parent, merge_runs([load_run(run) for run in runs]), {})
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ class Answers:
 
 
 def stored(*entries: Any) -> Baseline:
-    return Baseline("gpu", 5, {}, {}, "", {entry.case_id: entry for entry in entries})
+    return Baseline("gpu", {}, {}, "", {entry.case_id: entry for entry in entries})
 
 
 BASELINE = stored(synthetic.entry(CASE))

@@ -155,7 +155,7 @@ def cases_of(repo: Repo, changed: int, others: int) -> list[Case]:
 def judge_all(
     repo: Repo, host: Host, cases: list[Case], **options: Any
 ) -> tuple[dict[str, gate.Result], Baseline]:
-    baseline = Baseline("gpu", 5, MACHINE, {}, "", {case.id: entry_of(case, repo) for case in cases})
+    baseline = Baseline("gpu", MACHINE, {}, "", {case.id: entry_of(case, repo) for case in cases})
     against = Against(host, GPU, "cold", repo.project, clock=host.now, **options)
     found: list[gate.Result] = []
     try:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from harness.baselines import Baseline
 from harness.devices import DeviceError
 from harness.gate.record import extra_info
 from harness.model import Case
@@ -145,10 +144,9 @@ def test_differences_name_settings_and_state() -> None:
     entry = synthetic.entry(case, 0.01)
     known = {"sm_clock_mhz": 1980.0, "temperature_c": 40.0, "cublas_ratio": 0.5, "driver": "1.0"}
     entry = dataclasses.replace(entry, info={**entry.info, **known})
-    machine = {"driver": "0.9", "power_limit_w": 700.0, "mig": None, "ecc": True}
-    baseline = Baseline("gpu", 5, machine, {}, "", {})
+    machine = {"driver": "1.0", "power_limit_w": 700.0, "mig": None, "ecc": True}
     now = {"driver": "1.0", "power_limit_w": 500.0, "mig": True, "ecc": True}
-    then = baseline.machine_of(entry)
+    then = machine
     seen = {"temperature_c": 83.0, "clock_event_reasons": 4, "reference_seconds": (0.0051,) * 3}
     o = synthetic.observed(case, 0.012, sm_clock_mhz=1410.0, **seen)
     found = differences(then, entry.reference, now, o)
@@ -160,7 +158,7 @@ def test_differences_name_settings_and_state() -> None:
     ]
     assert not any(d.decisive for d in found)
     same = synthetic.observed(case, 0.01, sm_clock_mhz=1975.0, temperature_c=45.0)
-    found = differences(then, entry.reference, machine | {"driver": "1.0", "ecc": False}, same)
+    found = differences(then, entry.reference, machine | {"ecc": False}, same)
     assert [(difference_text(d), d.decisive) for d in found] == [
         ("ECC True → False", True),
         ("cuBLAS for the same problem +0.0 %", False),

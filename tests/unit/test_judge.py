@@ -12,7 +12,7 @@ from _pytest.mark.expression import Expression
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.baselines.store import noise_floor
+from harness.baselines.entries import noise_floor
 from harness.reports.figures import gflops_text, percent_text
 from harness.reports.wording import message, orphans_text
 from harness.verdicts.evidence import Evidence

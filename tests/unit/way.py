@@ -34,13 +34,13 @@ def judged_alone(device: Any, case: Case, *rest: Any) -> gate.Result:
 
 def entry_of(case: Case, repo: Repo, **more: Any) -> BaselineEntry:
     entry = synthetic.entry(case, 1e-3)
-    known = {
-        "commit": repo.git("rev-parse", "HEAD"),
-        "dirty": False,
-        "launch": str(case.launch),
-        "cublas_ratio": 0.5,
+    commit = {"id": repo.git("rev-parse", "HEAD"), "dirty": False} | {
+        name: more.pop(of) for name, of in (("id", "commit"), ("dirty", "dirty")) if of in more
     }
-    return dataclasses.replace(entry, info={**entry.info, **known, **more})
+    known = {"launch": str(case.launch), "cublas_ratio": 0.5}
+    machine = {**MACHINE, **{name: more[name] for name in MACHINE if name in more}}
+    info = {**entry.info, **known, **more}
+    return dataclasses.replace(entry, info=info, commit_info=commit, machine=machine)
 
 
 @dataclasses.dataclass
@@ -70,7 +70,7 @@ class Way:
         device = SimulatedDevice(self._seconds, bias=self.bias, fail=self.fail, spread=self.spread)
         self.device = device
         entry = entry_of(case, self.repo, **self.entry)
-        baseline = Baseline("gpu", 5, MACHINE, {}, "", {case.id: entry})
+        baseline = Baseline("gpu", MACHINE, {}, "", {case.id: entry})
         against = Against(device, GPU, "cold", self.repo.project, budget=self.budget)
         try:
             pairing = against if self.pairing else None
