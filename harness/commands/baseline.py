@@ -1,43 +1,42 @@
 """``gemm-regression baseline``: measures this GPU's baseline in five runs and writes it, if every case is
-correct (``--gpus``: of each of several GPUs); or merges runs, removes cases that no longer exist, shows what
-is stored and how it changed over time, compares two runs.
+correct (``--gpus``: of each of several GPUs); or merges runs, removes what no longer counts, shows what is
+stored and how it changed over time, exports it for pytest-benchmark.
 
-Exit status: 0 done, 1 refused or declined and nothing written, or runs that disagree, 2 a wrong command line.
-Changes over time are shown, but never a failure.
+Exit status: 0 done, 1 refused or declined and nothing written, or, with ``history --check``, a case that is
+slower than it was, 2 a wrong command line.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from harness.baselines import (
     Baseline,
     BaselineEntry,
     BaselineError,
-    gpu_slug,
-    load_run,
-    merge_runs,
+    derived,
+    history,
     prune,
-    store,
+    prune_binaries,
     stored,
-    write,
 )
-from harness.baselines.agree import agreement, boards, summary
-from harness.baselines.boards import spreads
-from harness.baselines.history import lost, moves, of_boards
+from harness.baselines.export import write_export
+from harness.baselines.moves import lost, moves
 from harness.commands.common import about, project_of
 from harness.commands.measuring import measure
+from harness.commands.storing import store
 from harness.compiler.static.files import shown
+from harness.gate.creep import reasons
 from harness.model import Case
 from harness.project import selection as cases
 from harness.project.loader import Project
 from harness.reports.figures import gflops_text, noise_text, percent_text, share_text
 from harness.reports.page.roofs import dram_share
+from harness.reports.refresh import aligned
 from harness.timing.bounds import roofs_of
-from harness.verdicts.vocabulary import Policy, detectable
 
 _HELP = ("-h", "--help")
 
@@ -48,209 +47,185 @@ def main(arguments: Sequence[str]) -> int:
     commands.add_parser("measure", help="measure and write the baseline; the default")
     merging = commands.add_parser("merge", help="make a baseline of several runs; shows old and new first")
     merging.add_argument("runs", nargs="+", type=Path, metavar="RUN.json", help="written by --benchmark-json")
+    merging.add_argument(
+        "--accept-slower",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("CASE", "REASON"),
+        help="store a case though it is slower than its best binary; the reason is stored and shown",
+    )
     merging.add_argument("--yes", action="store_true", help="write without asking")
     pruning = commands.add_parser("prune", help="remove cases that the suite no longer has")
+    pruning.add_argument(
+        "--keep", type=_count, default=0, metavar="N", help="and all but N measurements of each board"
+    )
     showing = commands.add_parser("show", help="print what is stored")
-    history = commands.add_parser("history", help="which cases changed over the numbered baselines, and when")
-    history.add_argument("--gpu", metavar="SLUG", help="only this GPU, such as nvidia-h200")
-    history.add_argument(
+    past = commands.add_parser("history", help="which cases changed over the measurements, and when")
+    past.add_argument(
         "-k", default="", metavar="EXPRESSION", help='only cases whose id matches, such as "tiled and 4096"'
     )
-    for command in (merging, pruning, showing, history):
+    past.add_argument("--check", action="store_true", help="exit status 1 if a case is slower than it was")
+    exporting = commands.add_parser("export", help="write what is current as pytest-benchmark's JSON")
+    exporting.add_argument("file", nargs="?", type=Path, metavar="FILE", help="default: SLUG.json")
+    for command in (past, exporting):
+        command.add_argument("--gpu", metavar="SLUG", help="only this GPU, such as nvidia-h200")
+    for command in (merging, pruning, showing, past, exporting):
         command.add_argument("--root", type=Path, help="folder with baselines; default: the project's")
         command.add_argument("--project", type=Path, metavar="PATH", help="default: the nearest project")
-    agreeing = commands.add_parser("agree", help="do two runs or baselines of the same binaries agree?")
-    agreeing.add_argument("files", nargs=2, type=Path, metavar="FILE.json")
     first = arguments[0] if arguments else "measure"
     if first == "measure" or (first.startswith("-") and first not in _HELP):
-        return measure(arguments[first == "measure" and bool(arguments) :], _merged)
+        return measure(arguments[first == "measure" and bool(arguments) :], _stored)
     given = parser.parse_args(arguments)
     try:
-        if given.command == "agree":
-            return _agree(*given.files)
         project = project_of(given)
         root = given.root or Path(shown(project.baselines))
         if given.command == "merge":
-            return _merge(given.runs, root, given.yes)
+            confirmed = (lambda question: True) if given.yes else _confirmed
+            return store(given.runs, root, project, confirmed, reasons(map(tuple, given.accept_slower)))
         if given.command == "history":
-            return _history(root, given.gpu, given.k)
-        return _prune(root, project) if given.command == "prune" else _show(root, project)
+            return _history(root, given.gpu, given.k, given.check)
+        if given.command == "export":
+            return _export(root, given.gpu, given.file)
+        return _prune(root, project, given.keep) if given.command == "prune" else _show(root, project)
     except (BaselineError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 
 
-def _merged(runs: Sequence[str], project: Project) -> int:
-    return main(["merge", *runs, "--yes", "--project", str(project.root)])
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text}: keep at least 1 measurement")
+    return number
 
 
-def _merge(files: Sequence[Path], root: Path, yes: bool) -> int:
-    runs = [load_run(file) for file in files]
-    machine = runs[0].machine_info
-    previous = store.kept(root, gpu_slug(machine["name"]), machine.get("board"))
-    merged = merge_runs(runs, previous)
-    print("\n".join(comparison(previous, merged)))
-    sys.stdout.flush()
-    if not yes and not _confirmed(f"write this to {root / merged.slug}? [y/N] "):
-        print("error: nothing written; pass --yes to write without being asked", file=sys.stderr)
+def _stored(
+    runs: Sequence[str], project: Project, index: int | None, accepting: Mapping[str, str]
+) -> int:
+    root = Path(shown(project.baselines))
+    try:
+        return store([Path(run) for run in runs], root, project, lambda question: True, accepting, index)
+    except BaselineError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"wrote {write(merged, root / merged.slug)}")
-    return 0
 
 
 def _confirmed(question: str) -> bool:
     return sys.stdin.isatty() and input(question).strip().lower() in ("y", "yes")
 
 
-def comparison(old: Baseline | None, new: Baseline) -> list[str]:
-    """Old and new values, one line per measured case."""
-    fresh = [e for case, e in new.entries.items() if old is None or old.entry(case) is not e]
-    rows = [("case", "old GFLOPS", "new GFLOPS", "change", "old noise", "new noise")]
-    for entry in fresh:
-        was = old.entry(entry.case_id) if old else None
-        rows.append(
-            (
-                entry.case_id,
-                gflops_text(was.gflops if was else None),
-                gflops_text(entry.gflops),
-                percent_text(entry.gflops / was.gflops - 1 if was else None),
-                noise_text(was.noise_floor if was else None),
-                noise_text(entry.noise_floor),
+def _prune(root: Path, project: Project, newest: int) -> int:
+    for baseline in _some(root):
+        gone = [case for case in baseline.case_ids if _find(project, baseline, case) is None]
+        if len(gone) == len(baseline.case_ids):
+            raise BaselineError(
+                f"{baseline.path}: none of its cases is in the suite; delete the file if that is intended"
             )
-        )
-    lines = _aligned(rows)
-    if old and (untouched := len(new.entries) - len(fresh)):
-        strange = sum(e.board not in (None, new.board) for e in new.entries.values())
-        lines.append(
-            f"{untouched} other cases are unchanged" + f", {strange} of another board" * bool(strange)
-        )
-    return lines
-
-
-def _prune(root: Path, project: Project) -> int:
-    for newest in _some(root):
-        written = False
-        for files in of_boards(store.history(root, newest.slug)).values():
-            written |= _pruned(files[-1], root, project, written)
+        for case in gone:
+            print(f"removing {case}")
+        removed = prune(root, baseline.slug, set(baseline.case_ids) - set(gone), newest)
+        print(f"{baseline.path}: {removed} figures removed")
+    binaries, launches = prune_binaries(root)
+    print(f"{root}: {binaries} binaries and {launches} launches removed, which no figure names")
     return 0
-
-
-def _pruned(baseline: Baseline, root: Path, project: Project, in_any_case: bool) -> bool:
-    """Whether it was written: without what the suite no longer has, or ``in_any_case``, since a file of
-    another board written before it would be newer."""
-    major, minor = map(int, baseline.machine_info["capability"].split("."))
-    live = {case.id for case in cases.select(project, cases.Choice(), (major, minor)).timed}
-    gone = [case for case in baseline.case_ids if case not in live]
-    if not gone and not in_any_case:
-        print(f"{baseline.path}: nothing to remove")
-        return False
-    if len(gone) == len(baseline.case_ids):
-        raise BaselineError(
-            f"{baseline.path}: none of its cases is in the suite; delete the file if that is intended"
-        )
-    for case in gone:
-        print(f"removing {case}")
-    print(f"wrote {write(prune(baseline, live), root / baseline.slug)}")
-    return True
 
 
 def _show(root: Path, project: Project) -> int:
     for baseline in _some(root):
-        machine, commit = baseline.machine_info, baseline.commit_info["id"][:12]
-        board = f", board {baseline.board}" if baseline.board else ""
+        machine = baseline.machine_info
+        boards = {entry.board for entry in baseline.entries.values()}
         print(
-            f"{baseline.path}: {machine['name']}{board}, driver {machine['driver']}, "
-            f"CUDA {machine['cuda_driver']}, nvcc {machine['nvcc']}, commit {commit}, "
-            f"{baseline.runs} runs, {baseline.datetime[:10]}"
+            f"{baseline.path}: {baseline.name}, {len(baseline.entries)} cases of {len(boards)} boards; the "
+            f"newest of {baseline.datetime[:10]}, driver {machine['driver']}, CUDA {machine['cuda_driver']}, "
+            f"nvcc {machine['nvcc']}"
         )
-        known = spreads(baseline, store.history(root, baseline.slug))
-        rows = [("case", "GFLOPS", "% of cuBLAS", "% of DRAM", "noise", "MDE", "boards", "between boards")]
+        rows = [("case", "GFLOPS", "% of cuBLAS", "% of DRAM", "noise", "board", "commit", "binary")]
         for e in baseline.entries.values():
-            of = _find(project, baseline, e)
-            shares = share_text(e.cublas_ratio), share_text(_dram(of, baseline, e) if of else None)
-            mde = noise_text(_detectable(of, e) if of else None)
-            spread = known.get(e.case_id)
-            between = (str(spread.boards), noise_text(spread.relative)) if spread else ("1", noise_text(None))
-            rows.append((e.case_id, gflops_text(e.gflops), *shares, noise_text(e.noise_floor), mde, *between))
-        print("\n".join(_aligned(rows)))
+            case = _find(project, baseline, e.case_id)
+            shares = share_text(e.cublas_ratio), share_text(_dram(case, e) if case else None)
+            kept = "library" if e.cubin_sha256 is None else "kept" if e.launch_id else "not kept"
+            source = e.board or "unknown", e.commit[:12] + " with changes" * e.dirty
+            rows.append((e.case_id, gflops_text(e.gflops), *shares, noise_text(e.noise_floor), *source, kept))
+        print("\n".join(aligned(rows)))
+        for e in baseline.entries.values():
+            if e.accepted:
+                print(f"accepted as slower: {e.case_id}: {e.accepted}")
     return 0
 
 
-def _find(project: Project, baseline: Baseline, entry: BaselineEntry) -> Case | None:
-    """The case of an entry; None if it is not in the suite."""
+def _find(project: Project, baseline: Baseline, case: str) -> Case | None:
+    """A case by its id; None if it is not in the suite."""
     major, minor = map(int, baseline.machine_info["capability"].split("."))
     try:
-        return cases.find_case(project, entry.case_id, (major, minor))
+        return cases.find_case(project, case, (major, minor))
     except ValueError:
         return None
 
 
-def _dram(case: Case, baseline: Baseline, entry: BaselineEntry) -> float | None:
+def _dram(case: Case, entry: BaselineEntry) -> float | None:
     """The share of the bandwidth of DRAM that was measured in the same run."""
-    same = (entry.board, entry.info.get("commit")) == (baseline.board, baseline.commit_info["id"])
-    roofs = roofs_of(baseline.machine_info) if same and baseline.machine_info.get("roofs") else None
+    roofs = roofs_of(entry.machine) if entry.machine.get("roofs") else None
     return dram_share(roofs, case, entry.gflops) if roofs else None
 
 
-def _detectable(case: Case, entry: BaselineEntry) -> float:
-    """The minimum detectable effect with the default policy."""
-    floors = (entry.noise_floor, entry.cycle_noise_floor)
-    floor = min(floor for floor in floors if floor is not None)  # which decides
-    return detectable(Policy().of_kernel(case.kernel.threshold).threshold(floor), floor)
-
-
-def _history(root: Path, gpu: str | None, expression: str) -> int:
-    fits = cases.fitting(expression)
-    slugs = [baseline.slug for baseline in _some(root)]
-    if gpu and gpu not in slugs:
-        raise BaselineError(f"{root}: no baseline for {gpu!r}; there are: {', '.join(slugs)}")
-    for slug in [gpu] if gpu else slugs:
-        every = store.history(root, slug)
-        if not any(map(fits, every[-1].case_ids)):
-            raise BaselineError(f"{every[-1].path}: no case matches -k {expression!r}")
-        for board, files in of_boards(every).items():
-            if len(files) < 2:
-                only = f"the only baseline of board {board}" if board else "the only baseline"
-                print(f"{files[-1].path}: {only}; changes need at least two")
-                continue
-            chosen = [case for case in files[-1].case_ids if fits(case)]
-            print("\n".join(_moved(files, chosen)))
+def _export(root: Path, gpu: str | None, file: Path | None) -> int:
+    for baseline in _chosen(root, gpu):
+        print(f"wrote {write_export(baseline, file or Path(f'{baseline.slug}.json'))}")
     return 0
 
 
-def _moved(files: Sequence[Baseline], cases: Collection[str]) -> list[str]:
+def _chosen(root: Path, gpu: str | None) -> list[Baseline]:
+    """What is current of a GPU model, or of all. Raises BaselineError."""
+    found = _some(root)
+    chosen = [baseline for baseline in found if gpu in (None, baseline.slug)]
+    if not chosen:
+        there = ", ".join(baseline.slug for baseline in found)
+        raise BaselineError(f"{root}: no baseline for {gpu!r}; there are: {there}")
+    return chosen
+
+
+def _history(root: Path, gpu: str | None, expression: str, check: bool) -> int:
+    fits, red = cases.fitting(expression), False
+    for baseline in _chosen(root, gpu):
+        chosen = [case for case in baseline.case_ids if fits(case)]
+        if not chosen:
+            raise BaselineError(f"{baseline.path}: no case matches -k {expression!r}")
+        found = history(root, baseline.slug)
+        if len(found) < 2:
+            print(f"{baseline.path}: the only measurement; changes need at least two")
+            continue
+        lines, slower = _moved(found, chosen)
+        print("\n".join(lines))
+        red |= slower
+    return int(check and red)
+
+
+def _moved(found: Sequence[Baseline], chosen: Collection[str]) -> tuple[list[str], bool]:
+    """What changed, and whether a case is slower now than it was, which nobody has accepted."""
     try:
-        found = moves(files, cases)
+        moved = moves(found, chosen)
     except ImportError as error:
         raise BaselineError(f"{error}: install it with `pip install --group test`") from None
     rows = [("case", "changed at", "commit", "GFLOPS before", "after", "change")]
-    for move in found:
+    for move in moved:
         before, after = map(gflops_text, move.gflops)
-        rows.append((move.case, move.file, move.commit, before, after, percent_text(move.change, 2)))
-    moved, slower = {move.case for move in found}, lost(found)
-    names = [file.path.name for file in files if file.path]
-    lines = _aligned(rows) if found else []
-    board = f" on board {files[-1].board}" if files[-1].board else ""
-    lines.append(f"{len(moved)} of {len(cases)} cases changed between {names[0]} and {names[-1]}{board}")
-    lines += [
-        f"slower than before: {case}, {percent_text(change, 2)} relative to its best level"
-        for case, change in sorted(slower.items(), key=lambda item: item[1])
-    ]
-    return lines
-
-
-def _agree(first: Path, second: Path) -> int:
-    found = agreement(first, second)
-    rows = [("case", "first µs", "second µs", "change")]
-    rows += [
-        (a.case, *(f"{1e6 * s:.2f}" for s in a.seconds), percent_text(a.change, 2))  # type: ignore[misc]
-        for a in found
-        if not a.agrees
-    ]
-    if len(rows) > 1:
-        print("\n".join(_aligned(rows)))
-    print("\n".join([*summary(found), boards(first, second)]))
-    return int(len(rows) > 1)
+        rows.append((move.case, move.at, move.commit, before, after, percent_text(move.change, 2)))
+    names = {move.case for move in moved}
+    lines = aligned(rows) if moved else []
+    lines.append(
+        f"{len(names)} of {len(chosen)} cases changed between {found[0].label} and {found[-1].label} on "
+        f"{found[-1].name}"
+    )
+    now, red = derived(found), False
+    for case, change in sorted(lost(moved).items(), key=lambda item: item[1]):
+        accepted = now.entries[case].accepted
+        red |= not accepted
+        said = f"; accepted: {accepted}" if accepted else ""
+        lines.append(
+            f"slower than before: {case}, {percent_text(change, 2)} relative to its best level{said}"
+        )
+    return lines, red
 
 
 def _some(root: Path) -> list[Baseline]:
@@ -258,15 +233,6 @@ def _some(root: Path) -> list[Baseline]:
     if not found:
         raise BaselineError(f"{root} contains no baseline; measure one with `nox -s baseline`")
     return found
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Aligned columns, the first left-aligned, the others right-aligned."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join((row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))))
-        for row in rows
-    ]
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import re
+import tempfile
 import threading
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -12,9 +13,7 @@ from typing import Any
 
 import pytest
 
-from harness import baselines
-from harness.baselines import BaselineError
-from harness.baselines.export import named, write_export
+from harness.baselines import Baseline, BaselineError, current, export
 from harness.commands.common import KERNELS
 from harness.commands.session import Session
 from harness.devices import Gpu, NoDevice, count_gpus, open_cuda
@@ -205,28 +204,34 @@ def choose_baselines(config: pytest.Config, session: Session) -> None:
         raise pytest.UsageError(
             f"--benchmark-compare: nothing can be compared without a GPU ({session.no_gpu})"
         )
+    root = session.project.baselines
     for board in session.boards:
+        info = board.gpu.info
         try:
-            board.baseline = _baseline(board, session.project.baselines, wanted)
+            if isinstance(wanted, str):
+                board.baseline = export.named(root, board.slug, info.board, wanted)
+            else:
+                board.baseline = current(root, board.slug, info.board)
             if board.baseline:
-                board.baseline.require_mig(board.gpu.info.mig)
+                board.baseline.require_mig(info.mig)
         except BaselineError as error:
             if session.judging:
                 raise pytest.UsageError(str(error)) from None
-    shown = session.boards[0].baseline if session.boards else None
-    if wanted and shown:  # pytest-benchmark's table reads a file of its own form
-        path = session.project.root / ".benchmarks" / f"{shown.slug}.json"
-        config.option.benchmark_compare = os.path.relpath(write_export(shown, path))
+        if wanted and board.baseline is None:
+            folder = os.path.relpath(root / board.slug)
+            raise pytest.UsageError(
+                f"--benchmark-compare: no baseline for {info.name} in {folder}; measure one with "
+                "`nox -s baseline`"
+            )
+    if wanted and session.boards:
+        config.option.benchmark_compare = str(_for_the_table(config, session.boards[0].baseline, wanted))
 
 
-def _baseline(board: Board, root: Path, wanted: Any) -> baselines.Baseline | None:
-    own = board.gpu.info.board
-    if isinstance(wanted, str):
-        return named(root, board.slug, own, wanted)
-    found = baselines.current(root, board.slug, own)
-    if found is None and wanted:
-        raise pytest.UsageError(
-            f"--benchmark-compare: no baseline for {board.gpu.info.name} in "
-            f"{os.path.relpath(root / board.slug)}; measure one with `nox -s baseline`"
-        )
-    return found
+def _for_the_table(config: pytest.Config, baseline: Baseline | None, wanted: Any) -> Path:
+    """The file that pytest-benchmark's own table compares with."""
+    if isinstance(wanted, str) and Path(wanted).is_file():
+        return Path(wanted)
+    assert baseline is not None
+    folder = tempfile.TemporaryDirectory(prefix="gemm-baseline-")
+    config.add_cleanup(folder.cleanup)
+    return export.write_export(baseline, Path(folder.name) / f"{baseline.label}.json")

@@ -18,6 +18,17 @@ from harness.compiler.errors import ToolchainError
 # Those of the dependency group `compiler`, with which the stored metrics were made.
 PINS = ("13.0.88", "13.5.37")  # nvcc, nvdisasm
 _INSTALL = f"{sys.executable} -m pip install --group compiler"
+FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+# Where gcc searches for more headers, and what nvcc adds to its own profile, are of whoever set them.
+_ADDED = (
+    "CPATH",
+    "C_INCLUDE_PATH",
+    "CPLUS_INCLUDE_PATH",
+    "INCLUDES",
+    "SYSTEM_INCLUDES",
+    "CUDAFE_FLAGS",
+    "PTXAS_FLAGS",
+)
 _ADDR_NO_RANDOMIZE, _UNCHANGED = 0x0040000, 0xFFFFFFFF
 
 
@@ -43,6 +54,17 @@ def fixed_addresses() -> None:
     Source: personality(2), ADDR_NO_RANDOMIZE."""
     if personality := getattr(ctypes.CDLL(None), "personality", None):
         personality(personality(_UNCHANGED) | _ADDR_NO_RANDOMIZE)
+
+
+def environment() -> dict[str, str]:
+    """The variables for nvcc: without those by which it would find other headers, or take other options, than
+    its command says. ``flags`` are left."""
+    return {name: value for name, value in os.environ.items() if name not in _ADDED}
+
+
+def flags() -> list[str]:
+    """The options that nvcc takes from two variables, before and after those of its command."""
+    return [os.environ.get(name, "") for name in FLAGS]
 
 
 def find_nvcc() -> Nvcc:

@@ -117,7 +117,7 @@ class Gate:
             done(self._of_pair(case, reference, timed))
 
     def _pair(self, case: Case, entry: BaselineEntry, base: StoredBinary) -> Pair:
-        margin = self.policy.margin_of(case.kernel.margin, entry.margin)
+        margin = self.policy.margin_of(entry.margin)
         core = core_of(case.kernel, case.config, case.dtype, arch(self.device.info.capability))
         return Pair(case, base, margin, core, entry.median_s, entry.commit)
 

@@ -18,6 +18,7 @@ from harness.verdicts.vocabulary import VerdictKind
 BEGIN, END = "<!-- ladder:begin -->", "<!-- ladder:end -->"
 NO_BASELINE = "No baseline yet: run nox -s baseline on a GPU."
 SHOWN = Problem(4096, 4096, 4096)
+_Best = tuple[Kernel, str, str, BaselineEntry]
 
 
 def job_summary(
@@ -95,11 +96,13 @@ def _rows(rows: Sequence[Row], kernels: Sequence[Kernel]) -> str:
 def readme_section(baselines: Sequence[Baseline], kernels: Sequence[Kernel]) -> str:
     """The text between the markers in the README: what was measured where, and a table; of several GPU models
     one table, side by side."""
-    if len(baselines) < 2:
-        return "\n\n".join(f"{_provenance(b)}\n\n{_ladder(b, kernels)}" for b in baselines) or NO_BASELINE
-    return "\n\n".join(
-        ("\n".join(f"- {_provenance(b)}" for b in baselines), _side_by_side(baselines, kernels))
-    )
+    every = [list(_best(baseline, kernels)) for baseline in baselines]
+    said = [_provenance(b, [e for *_, e in best]) for b, best in zip(baselines, every, strict=True)]
+    if not baselines:
+        return NO_BASELINE
+    if len(baselines) == 1:
+        return f"{said[0]}\n\n{_ladder(every[0])}"
+    return "\n".join(f"- {line}" for line in said) + f"\n\n{_side_by_side(baselines, every, kernels)}"
 
 
 def replaced(page: str, section: str, begin: str = BEGIN, end: str = END) -> str:
@@ -110,41 +113,59 @@ def replaced(page: str, section: str, begin: str = BEGIN, end: str = END) -> str
     return f"{before}{begin}\n{section}\n{end}{rest.partition(end)[2]}"
 
 
-def _provenance(baseline: Baseline) -> str:
-    machine, commit = baseline.machine_info, baseline.commit_info
-    changed = " with changes" if commit["dirty"] else ""
-    board = f" (board {baseline.board})" if baseline.board else ""
+def _provenance(baseline: Baseline, best: Sequence[BaselineEntry]) -> str:
+    """What the figures that are shown have in common; each row names its own board and commit."""
+    software = dict.fromkeys(
+        f"driver {m['driver']}, CUDA {m['cuda_driver']}, nvcc {m['nvcc']}" for m in (e.machine for e in best)
+    )
+    days = sorted({entry.datetime[:10] for entry in best})
+    when = " to ".join(dict.fromkeys((days[0], days[-1]))) + "; " if days else ""
     return (
-        f"{machine['name']}{board}, M = N = K = {SHOWN.m}, the best config of each stage. "
-        f"Driver {machine['driver']}, CUDA {machine['cuda_driver']}, nvcc {machine['nvcc']}; "
-        f"commit {commit['id'][:12]}{changed}, {baseline.datetime[:10]}, {baseline.runs} runs."
+        f"{baseline.name}, M = N = K = {SHOWN.m}, the best config of each stage; {when}"
+        f"{' or '.join(software) or 'nothing of that size is stored'}."
     )
 
 
-def _ladder(baseline: Baseline, kernels: Sequence[Kernel]) -> str:
-    heads = ("stage", "idea", "dtype", "best config", "GFLOPS", "% of cuBLAS", "noise floor")
+def _source(entry: BaselineEntry) -> str:
+    """Board and commit of a figure."""
+    changed = " with changes" if entry.dirty else ""
+    return f"{entry.board or 'unknown'}, {entry.commit[:8]}{changed}"
+
+
+def _ladder(best: Sequence[_Best]) -> str:
+    heads = (
+        *("stage", "idea", "dtype", "best config", "GFLOPS", "% of cuBLAS", "noise floor"),
+        "board, commit",
+    )
     lines = [
-        (kernel.name, kernel.idea, dtype, label, *_figures(kernel, best), noise_text(best.noise_floor))
-        for kernel, dtype, label, best in _best(baseline, kernels)
+        (kernel.name, kernel.idea, dtype, label, *_figures(kernel, e), noise_text(e.noise_floor), _source(e))
+        for kernel, dtype, label, e in best
     ]
-    return table_text(heads, "llllrrr", lines)
+    return table_text(heads, "llllrrrl", lines)
 
 
-def _side_by_side(baselines: Sequence[Baseline], kernels: Sequence[Kernel]) -> str:
+def _side_by_side(
+    baselines: Sequence[Baseline], every: Sequence[Sequence[_Best]], kernels: Sequence[Kernel]
+) -> str:
     """The best config of each stage on each GPU; a dash where one of them has not measured a stage."""
-    of_gpus = [{(k.name, d): (k, label, e) for k, d, label, e in _best(b, kernels)} for b in baselines]
+    of_gpus = [{(k.name, d): (label, e) for k, d, label, e in best} for best in every]
     lines = []
     for kernel, dtype in ((k, str(d)) for k in kernels for d in k.dtypes):
         found = [of_gpu.get((kernel.name, dtype)) for of_gpu in of_gpus]
         if any(found):
-            cells = [(each[1], *_figures(kernel, each[2])) if each else ("–",) * 3 for each in found]
+            cells = [
+                (each[0], *_figures(kernel, each[1]), _source(each[1])) if each else ("–",) * 4
+                for each in found
+            ]
             lines.append((kernel.name, kernel.idea, dtype, *(cell for gpu in cells for cell in gpu)))
-    names = [str(b.machine_info["name"]).removeprefix("NVIDIA ") for b in baselines]
-    heads = [head for name in names for head in (f"{name}: best config", "GFLOPS", "% of cuBLAS")]
-    return table_text(("stage", "idea", "dtype", *heads), "lll" + "lrr" * len(names), lines)
+    names = [b.name.removeprefix("NVIDIA ") for b in baselines]
+    heads = [
+        head for name in names for head in (f"{name}: best config", "GFLOPS", "% of cuBLAS", "board, commit")
+    ]
+    return table_text(("stage", "idea", "dtype", *heads), "lll" + "lrrl" * len(names), lines)
 
 
-def _best(baseline: Baseline, kernels: Sequence[Kernel]) -> Iterator[tuple[Kernel, str, str, BaselineEntry]]:
+def _best(baseline: Baseline, kernels: Sequence[Kernel]) -> Iterator[_Best]:
     """The fastest config of each kernel and dtype at the size that is shown: its label and what is stored."""
     for kernel in kernels:
         for dtype in kernel.dtypes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 
 from harness.baselines import Baseline
@@ -9,7 +10,17 @@ from harness.gate.checked import UNSUPPORTED, Checked
 from harness.reports.figures import gflops_text, percent_text
 from harness.verdicts.evidence import Evidence
 from harness.verdicts.judge import MIN_SAMPLES
-from harness.verdicts.paired import BASE_UNUSABLE, FASTER, LIBRARY, MAYBE_SLOWER, NOT_SLOWER, SLOWER, Paired
+from harness.verdicts.paired import (
+    BASE_UNUSABLE,
+    BINARY_NOT_KEPT,
+    CONTROL_FAILED,
+    FASTER,
+    LIBRARY,
+    MAYBE_SLOWER,
+    NOT_SLOWER,
+    SLOWER,
+    Paired,
+)
 from harness.verdicts.vocabulary import (
     DEFAULT_MARGIN,
     NO_BASELINE_FILE,
@@ -35,6 +46,7 @@ _CLOCK_EVENT_REASONS = {
     0x080: "hardware power brake",
     0x100: "display clocks",
 }
+_COMMIT = re.compile("[0-9a-f]{7,64}")
 _LISTED, _KERNELS = 5, 3  # cases, or kernels, that a command names one by one
 _BEYOND = {
     SLOWER: "more than",
@@ -60,7 +72,7 @@ def told(case_id: str, v: Verdict, e: Evidence, policy: Policy) -> str:
         return e.error[1]
     said = [_exceeded(v.exceeded)] if v.exceeded else []
     if e.paired:
-        said.append(paired_text(e.paired, margin_text(e.paired.margin, e.reference, policy)))
+        said.append(paired_text(e.paired, _set_by(e.reference, policy)))
         if e.seen and e.paired.change is not None:
             said.append(f"{gflops_text(v.gflops)} GFLOPS")
     elif e.seen:
@@ -80,27 +92,33 @@ def _stores(v: Verdict) -> bool:
     return v.kind is VerdictKind.NO_BASELINE or v.outcome == BASE_UNUSABLE
 
 
-def paired_text(p: Paired, margin: str) -> str:
-    """The result of a pair."""
-    known = p.base and p.base != "unknown"
-    beside = f"beside the baseline's binary{f' (commit {p.base[:12]})' if known else ''}"
-    if p.change is None or p.interval is None:
-        return f"{beside}: {p.detail}" if p.base else p.detail
+def paired_text(p: Paired, set_by: str = "") -> str:
+    """The result of a pair; ``set_by``: who has set the margin, told where it is not the default."""
+    base = p.base
+    if base in ("", "unknown") or _COMMIT.fullmatch(base):
+        base = "the baseline's binary" + (f" (commit {base[:12]})" if _COMMIT.fullmatch(base) else "")
+    if p.change is None or p.interval is None or p.margin is None:
+        what = {
+            BASE_UNUSABLE: f"{base} does not run here: ",
+            BINARY_NOT_KEPT: "",
+            CONTROL_FAILED: "not judged, ",
+        }
+        return f"{what.get(p.outcome, f'beside {base}: ')}{p.detail}"
     low, high = (percent_text(end, 2) for end in p.interval)
     change = f"{percent_text(p.change, 2)} ({low.removesuffix(' %')} … {high})"
     second = " in a second process" if p.second else ""
-    return f"its time changes by {change} {beside}{second}, {_BEYOND[p.outcome]} the margin of {margin}"
+    margin = f"the margin of {100 * p.margin:.3g} %"
+    if set_by and p.margin != DEFAULT_MARGIN:
+        margin += f" ({set_by})"
+    return f"its time changes by {change} beside {base}{second}, {_BEYOND[p.outcome]} {margin}"
 
 
-def margin_text(margin: float | None, reference: Reference | None, policy: Policy) -> str:
-    """``0.5 %``; of any other margin, who has set it."""
-    text = "–" if margin is None else f"{100 * margin:.3g} %"
-    if margin in (None, DEFAULT_MARGIN):
-        return text
+def _set_by(reference: Reference | None, policy: Policy) -> str:
+    """Who has set the margin that judged, in the order of `Policy.margin_of`."""
     if policy.margin is not None:
-        return f"{text} (--margin)"
+        return "--margin"
     stored = reference is not None and reference.margin is not None
-    return f"{text} ({'stored with the baseline' if stored else 'declared by the kernel'})"
+    return "stored with the baseline" if stored else "declared by the kernel"
 
 
 def _alone(v: Verdict, o: Observation) -> str:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr, field_validator, model_validator
 
+from harness.baselines.entries import gpu_slug
 from harness.baselines.fields import (
     BaselineError,
     Machine,
@@ -24,7 +25,6 @@ from harness.baselines.fields import (
     machine_of,
     read_json,
 )
-from harness.baselines.store import gpu_slug
 from harness.files import write_whole
 from harness.model import Config, Space
 

@@ -171,7 +171,7 @@ class Policy:
     """How strict a run is.
 
     Attributes:
-        margin: the slowdown that counts, relative; None: the stored entry's, the kernel's own, or 0.5 %.
+        margin: the slowdown that counts, relative; None: the case's own, or 0.5 %.
         allow_no_baseline, allow_orphans: whether NO_BASELINE and ORPHAN pass.
         fail_on_drift: whether DRIFTED fails.
         compare_fail: the user's own checks.
@@ -183,10 +183,10 @@ class Policy:
     fail_on_drift: bool = True
     compare_fail: tuple[CompareFail, ...] = ()
 
-    def margin_of(self, declared: float | None, stored: float | None = None) -> float:
-        """The margin of a case: the run's, else the one stored with its baseline, so that a commit cannot
-        widen the margin that judges it, else the ``declared`` one, else 0.5 %."""
-        known = (self.margin, stored, declared, DEFAULT_MARGIN)
+    def margin_of(self, own: float | None) -> float:
+        """The margin of a case: the run's, else its ``own``, else 0.5 %. Beside a baseline its own is the one
+        that was stored with it, so that a commit cannot widen the margin that judges it."""
+        known = (self.margin, own, DEFAULT_MARGIN)
         return next(margin for margin in known if margin is not None)
 
 

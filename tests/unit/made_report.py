@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -18,26 +17,25 @@ from typing import Any
 import numpy as np
 
 from harness.baselines import Baseline, BaselineEntry, current, gpu_slug, load, write
-from harness.devices import DeviceError
-from harness.gate.against import Wanted
 from harness.gate.compare import compare
 from harness.gate.document import document
 from harness.gate.pairs import Pair
 from harness.gate.record import extra_info
+from harness.gate.timed import Result, observation
 from harness.model import F32, Case, Config, Resources
 from harness.project.commit import Commit, Tree
-from harness.timing.looks import Rule
+from harness.timing.interval import Estimate
+from harness.timing.looks import Finding, Rule
 from harness.timing.measurement import Measurement
-from harness.timing.plan import PairPlan, Plan
+from harness.timing.plan import PairPlan
 from harness.tuning.stored import Evaluation, Failed, Tuned
 from harness.tuning.stored import write as write_tuned
-from harness.verdicts.evidence import UNUSABLE
+from harness.verdicts.evidence import MACHINES, UNUSABLE, Evidence, conclude
 from harness.verdicts.paired import SAME_BINARY, Paired
-from harness.verdicts.vocabulary import Policy, VerdictKind
+from harness.verdicts.vocabulary import Policy
 from tests.ladder import LADDER, PROJECT
 from tests.unit import synthetic
 from tests.unit.simulated import SimulatedDevice
-from tests.unit.way import judged_alone
 
 CUBE = synthetic.CUBE
 COMPILED = [kernel for kernel in LADDER if kernel.compiled]
@@ -62,76 +60,58 @@ def stored() -> Baseline:
     return load(path)
 
 
-class Planted:
-    """A device that times each case as the baseline has it, but for three."""
+def judged(case: Case, entry: BaselineEntry, random: np.random.Generator) -> Result:
+    """A case as the baseline has it, but for three: wrong, crashed, 5 % slower."""
+    policy, stored = Policy(), entry.reference
+    if case in (WRONG, CRASHED):
+        text = "C(3, 5) is 12.5, expected 13" if case == WRONG else "an illegal memory access was encountered"
+        error = "WRONG" if case == WRONG else "ILLEGAL_ADDRESS", f"{case.id}: {text}"
+        e = Evidence(None, stored, error=error)
+        return Result(case, conclude(e, policy), e, policy)
+    m = measurement(entry, 1.05 if case == SLOWER else 1.0, random)
+    seen = replace(observation(case, m), launch=entry.launch or "", cubin_sha256=entry.cubin_sha256)
+    paired = None
+    if case == SLOWER:
+        seen = replace(seen, cubin_sha256="f" * 64)
+        blocks = [math.log(1.05) + ratio for ratio in random.normal(0, 0.001, 12)]
+        estimate = Estimate.of(blocks)
+        paired = replace(Paired.of(Finding.of(estimate, 0.005, 1e-5), blocks, 0.0, 0.005), base="d" * 40)
+    e = Evidence(seen, stored, paired=paired)
+    return Result(case, conclude(e, policy), e, policy, m)
 
-    def __init__(self, baseline: Baseline) -> None:
-        self._baseline, self._random = baseline, np.random.default_rng(1)
 
-    def time(self, case: Case, plan: Plan) -> Measurement:
-        if case == WRONG:
-            raise DeviceError("WRONG", f"{case.id}: C(3, 5) is 12.5, expected 13 (and 4095 other elements)")
-        if case == CRASHED:
-            raise DeviceError("ILLEGAL_ADDRESS", f"{case.id}: an illegal memory access was encountered")
-        entry = self._baseline.entries[case.id]
-        factor = 1.05 if case == SLOWER else 1.0
-        noise = self._random.normal(0, 0.001, ROUNDS)
-        seconds = tuple(float(s) for s in factor * entry.median_s * np.exp(noise))
-        cubin = "f" * 64 if case == SLOWER else entry.cubin_sha256
-        ratio = entry.cublas_ratio or 1.0
-        return synthetic.measurement(
-            seconds=seconds,
-            reference_seconds=tuple(s * ratio for s in seconds),
-            resources=Resources(32, 8192, 0, cubin) if cubin else None,
-            sm_clock_mhz=entry.sm_clock_mhz or 1980.0,
-            mhz=tuple(1980.0 - 3 * math.sin(n / 5) for n in range(ROUNDS)),
-            power_w=690.0,
-            temperature_c=61.0,
-            l2=entry.l2,
-            duty=entry.duty,
-            extra={"temperatures_c": [55.0 + n // 10 for n in range(ROUNDS)]},
-        )
-
-    def ahead(self) -> None:
-        pass
-
-    def restart(self) -> None:
-        pass
+def measurement(entry: BaselineEntry, factor: float, random: np.random.Generator) -> Measurement:
+    """What a case's entry says, with noise, ``factor`` times as long."""
+    seconds = tuple(float(s) for s in factor * entry.median_s * np.exp(random.normal(0, 0.001, ROUNDS)))
+    cubin = "f" * 64 if factor > 1 else entry.cubin_sha256
+    return synthetic.measurement(
+        seconds=seconds,
+        reference_seconds=tuple(s * (entry.cublas_ratio or 1.0) for s in seconds),
+        resources=Resources(32, 8192, 0, cubin) if cubin else None,
+        sm_clock_mhz=entry.sm_clock_mhz or 1980.0,
+        mhz=tuple(1980.0 - 3 * math.sin(n / 5) for n in range(ROUNDS)),
+        power_w=690.0,
+        temperature_c=61.0,
+        l2=entry.l2,
+        duty=entry.duty,
+        extra={"temperatures_c": [55.0 + n // 10 for n in range(ROUNDS)]},
+    )
 
 
 def run(baseline: Baseline) -> dict[str, Any]:
     """What ``--benchmark-json`` writes of a run of every stored case, three of them with a fault."""
-    slower = Paired(
-        VerdictKind.REGRESSED,
-        "SLOWER_PAIRED",
-        "",
-        "d" * 40,
-        change=0.049,
-        interval=(0.047, 0.051),
-        delta=0.01,
-    )
-    made = synthetic.run(0, {})
+    made, random = synthetic.run(0, {}), np.random.default_rng(1)
     made["machine_info"] = dict(baseline.machine_info) | {"roofs": ROOFS}
     made["commit_info"] = dict(baseline.commit_info)
-    made[UNUSABLE], device = [], Planted(baseline)
+    made[UNUSABLE], made[MACHINES] = [], {}
     for case in cases(baseline):
-        result = judged_alone(device, case, baseline, Policy(), Plan(), dict, Pairs(slower))
+        result = judged(case, baseline.entries[case.id], random)
         info = extra_info(result)
         if result.measurement is None:
             made[UNUSABLE].append(info)
         else:
             made["benchmarks"].append(synthetic.record(case, result.measurement) | {"extra_info": info})
     return made
-
-
-class Pairs:
-    """Finds what is given of SLOWER, the only changed case."""
-
-    def __init__(self, slower: Paired) -> None:
-        self.slower = slower
-
-    def pair(self, wanted: Sequence[Wanted], measured_seconds: float, step: Any = None) -> dict[str, Paired]:
-        return {each.case.id: self.slower for each in wanted if each.case == SLOWER}
 
 
 def cases(baseline: Baseline) -> list[Case]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.baselines import Baseline, BaselineEntry, BaselineError, boards, current, load, write
-from harness.baselines.history import moves, note, of_boards
+from harness.baselines.moves import moves, note, of_boards
 from harness.baselines.store import history
 from harness.commands import evidence as evidence_command
 from harness.commands.baseline import main

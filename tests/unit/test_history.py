@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from harness.baselines import Baseline, load, store, write
-from harness.baselines.history import Move, lost, moves
+from harness.baselines.moves import Move, lost, moves
 from harness.commands.baseline import main
 from harness.model import Case, Problem
 from tests.unit import synthetic

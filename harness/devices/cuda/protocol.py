@@ -18,9 +18,9 @@ from harness.timing.plan import PairPlan, Plan
 @dataclass(frozen=True)
 class Build:
     """All that makes a binary. ``source`` None is cuBLAS on ``dtype``. ``source`` includes copies of the
-    kernel's own files, ``include`` are folders of such copies, ``entry`` is the function's name in C++;
-    ``failure`` why there is nothing to compile. With a ``cubin`` nothing is compiled: ``entry`` is the symbol
-    in it."""
+    kernel's own files, in the folders ``own``; ``include`` are the folders that are searched, ``entry``
+    is the function's name in C++; ``failure`` why there is nothing to compile. With a ``cubin`` nothing is
+    compiled: ``entry`` is the symbol in it."""
 
     name: str
     dtype: str
@@ -30,6 +30,7 @@ class Build:
     arch: str
     file: str = ""
     include: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
     failure: str = ""
     cubin: bytes = b""
 
@@ -51,8 +52,8 @@ class Build:
             unit.sources.write()
         except CompileError as error:
             return cls(name, dtype, "", "", (), sm, file, failure=str(error))
-        include = unit.sources.include
-        return cls(name, dtype, unit.text, unit.entry, unit.all_options, sm, file, include)
+        include, own = unit.sources.include, unit.sources.copies
+        return cls(name, dtype, unit.text, unit.entry, unit.all_options, sm, file, include, own)
 
 
 @dataclass(frozen=True)

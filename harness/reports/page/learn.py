@@ -85,7 +85,9 @@ def _step(lesson: Lesson, after: str) -> Iterator[str]:
     for seen in lesson.seen:
         if "levels" in seen.here:
             yield f"![What bounds {name} on an {seen.gpu}]({PICTURES}/{name}-{seen.slug}.svg)"
-        lines = [f"- **{seen.gpu}**, {seen.here['problem']}, `{seen.here['config']}`: {seen.speed}."]
+        lines = [
+            f"- **{seen.gpu}**, {seen.here['problem']}, `{seen.here['config']}`: {seen.speed}; {seen.source}."
+        ]
         lines.append(f"- Bound: {seen.limit}.")
         if seen.best:
             lines.append(f"- Where it gains most: {seen.best}.")

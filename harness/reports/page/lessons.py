@@ -36,6 +36,11 @@ class Seen:
         return gpu_slug(self.gpu)
 
     @property
+    def source(self) -> str:
+        """Board and commit of its figure."""
+        return f"board {self.here.get('board', 'unknown')}, commit {self.here['commit'][:8]}"
+
+    @property
     def speed(self) -> str:
         """``8,596 GFLOPS, 16.7 % of cuBLAS``."""
         share = self.here["share"]
@@ -120,7 +125,7 @@ def lessons(content: Content, kernels: Sequence[Kernel]) -> list[Lesson]:
     """A lesson for each kernel with a source that was measured, in the order of the declarations."""
     declared = records.variants(kernels)
     newest: dict[str, Source] = {}
-    for source in content.baselines:
+    for source in content.baselines:  # a given file is another source of its GPU
         newest.setdefault(gpu_slug(source.gpu), source)
     measured = {
         source.gpu: [r for r in records.cases([source], declared, content.known) if r["best"]]

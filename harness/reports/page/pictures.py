@@ -1,4 +1,4 @@
-"""The pictures of the README: ladder and roofline of each GPU's newest baseline, as SVG."""
+"""The pictures of the README: ladder and roofline of each GPU's baseline, as SVG."""
 
 from __future__ import annotations
 

@@ -47,8 +47,9 @@ def cases(sources: Iterable[Source], declared: Variants, known: Known = NOTHING)
 
 
 def _of_source(source: Source, declared: Variants, known: Known) -> list[Record]:
-    roofs = roofs_of(source.machine)
-    found = [_record(source, one, declared, known, roofs) for one in source.cases if one.stats]
+    found = [
+        _record(source, one, declared, known, roofs_of(one.machine)) for one in source.cases if one.stats
+    ]
     _order_problems(found)
     for group in grouped(found, "stage", "dtype", "problem"):
         max(group, key=lambda r: float(r["gflops"]))["best"] = True
@@ -70,16 +71,18 @@ def _record(source: Source, one: Measured, declared: Variants, known: Known, roo
     median = _seconds(one)
     ratio = info.get("cublas_ratio")
     seen = {
-        "mhz": info.get("sm_clock_mhz"),
-        "watts": info.get("power_w"),
-        "celsius": info.get("temperature_c"),
+        "mhz": info.get("sm_clock_mhz") or None,
+        "watts": info.get("power_w") or None,  # 0: unknown, as in a pair
+        "celsius": info.get("temperature_c") or None,
         "noise": _percent(info.get("noise_floor")),
         "change": _percent(info.get("change")),
         **{name: info.get(name) for name in ("registers", "shared_bytes", "launch", "verdict")},
+        "board": info.get("board") or one.machine.get("board"),
     }
     return {
         "source": source.label,
         "case": one.case,
+        "commit": one.commit,
         **names,
         "us": digits(1e6 * median),
         "low": digits(1e6 * stats["q1"]),

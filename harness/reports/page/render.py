@@ -118,7 +118,7 @@ def _values(content: Content, kernels: Sequence[Kernel], said: Sequence[Said]) -
         "stage": _distinct(sorted(measured, key=lambda r: int(r["order"])), "stage"),
         "space": [one.label for one in maps],
         "padded": _distinct(data["padding"], "problem"),
-        "board": history.options(data["history"]),
+        "past": history.options(data["history"]),
         "comparison": [each.label for each in content.comparisons],
         "verdict": _distinct([asdict(one) for one in said], "verdict"),
     }
@@ -131,7 +131,7 @@ def _values(content: Content, kernels: Sequence[Kernel], said: Sequence[Said]) -
         "padding": charts.with_values("padding", chosen | {"problem": _among(problem, options["padded"])}),
         "configs": charts.with_values("configs", _first_map(maps)),
         "against": charts.with_values("against", _side_by_side(content.sources)),
-        "history": charts.with_values("history", {"board": first["board"]}),
+        "history": charts.with_values("history", {"gpu": first["past"]}),
         "compared": charts.with_values("compared", {"comparison": first["comparison"]}),
         "rounds": charts.specification("rounds"),
     }
@@ -176,8 +176,8 @@ def _illustrated(lesson: Lesson) -> tuple[Lesson, list[tuple[Seen, str]]]:
 
 
 def _side_by_side(sources: Sequence[Source]) -> dict[str, str]:
-    """The first source and what it is compared with first: the newest baseline of its GPU model, if that is
-    another one, else the next."""
+    """The first source and what it is compared with first: the baseline of its GPU model, if that is another
+    one, else the next."""
     if not sources:
         return {}
     first, *others = sources

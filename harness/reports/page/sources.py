@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness.baselines import Baseline, BaselineError, load
+from harness.baselines import Baseline, BaselineError
+from harness.baselines.export import read_file
 from harness.baselines.fields import File, checked, commit_of, machine_of, read_json
-from harness.baselines.history import of_boards
-from harness.baselines.store import history
+from harness.baselines.store import derived, history, slugs
 from harness.compiler.static.files import StoreError
 from harness.counters.traffic import Known
 from harness.gate.document import SCHEMA
@@ -19,15 +19,18 @@ from harness.reports.page.tested import Tested
 from harness.tuning.stored import Tuned, find
 from harness.verdicts.evidence import UNUSABLE
 
-_REMEDY = "give a stored baseline, or what `--benchmark-json`, `compare --json` or `--junitxml` wrote"
+_REMEDY = "give an exported baseline, or what `--benchmark-json`, `compare --json` or `--junitxml` wrote"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A case as stored: its ``extra_info``, pytest-benchmark's statistics of the seconds (empty without
-    samples), and the seconds of each round (empty in a baseline)."""
+    """A case as stored: its ``extra_info``, the machine and the commit that it was measured with,
+    pytest-benchmark's statistics of the seconds (empty without samples), and the seconds of each round (empty
+    in a baseline)."""
 
     info: Mapping[str, Any]
+    machine: Mapping[str, Any]
+    commit: str
     stats: Mapping[str, Any] = field(default_factory=dict)
     seconds: tuple[float, ...] = ()
 
@@ -38,11 +41,11 @@ class Measured:
 
 @dataclass(frozen=True)
 class Source:
-    """A baseline or a run. ``label`` is unique in a report; ``judged``: a run, with verdicts."""
+    """A baseline or a run, with verdicts if ``judged``. ``label`` is unique in a report; ``machine`` is that of
+    the newest measurement."""
 
     label: str
     machine: Mapping[str, Any]
-    commit: str
     when: str
     cases: tuple[Measured, ...]
     judged: bool = False
@@ -62,8 +65,8 @@ class Compared:
 
 @dataclass(frozen=True)
 class Content:
-    """All that a report shows: the given ``runs`` and ``comparisons``; the newest baseline of each board,
-    ``baselines``; all numbered ones, by GPU model, oldest first, ``histories``; ``tuned`` spaces; and the
+    """All that a report shows: the given ``runs`` and ``comparisons``; what is current of each GPU model,
+    ``baselines``; all its measurements, by model, oldest first, ``histories``; ``tuned`` spaces; and the
     tests of given runs, ``tested``; and what is counted of their cases, ``known``."""
 
     runs: tuple[Source, ...] = ()
@@ -76,8 +79,7 @@ class Content:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Everything with times: runs first, then baselines: of the GPU of which most is measured first, and
-        of each GPU the newest board first."""
+        """Everything with times: runs first, then baselines, of the GPU of which most is measured first."""
         return (*self.runs, *self.baselines)
 
 
@@ -85,13 +87,9 @@ def gather(root: Path, files: Iterable[Path] = ()) -> Content:
     """The stored baselines of a folder and the given files. Raises BaselineError, in one line, for whatever
     cannot be read."""
     folders = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
-    histories = {name: found for name in folders if (found := history(root, name))}
+    histories = {name: history(root, name) for name in slugs(root)}
     tuned = tuple(one for name in folders for one in find(root, name))
-    newest = [
-        _of_baseline(boards[-1])
-        for found in histories.values()
-        for boards in reversed(of_boards(found).values())
-    ]
+    newest = [_of_baseline(derived(found)) for found in histories.values() if found]
     runs: list[Source] = []
     comparisons: list[Compared] = []
     tests: list[Tested] = []
@@ -131,30 +129,32 @@ def read(path: Path) -> Source | Compared:
             raise BaselineError(f"{path}: comparison of another version ({SCHEMA} is read); compare again")
         return Compared(path.name, document)
     if "gemm_baseline" in document:
-        return _of_baseline(load(path))
+        return _of_baseline(read_file(path), f" {path.name}")
     try:
         checked(document, File)
     except ValueError as error:
         raise BaselineError(f"{path}: {error}; {_REMEDY}") from None
-    cases = [Measured(b["extra_info"], b["stats"], tuple(b["stats"]["data"])) for b in document["benchmarks"]]
-    cases += [Measured(info, seconds=tuple(info.get("seconds", ()))) for info in document.get(UNUSABLE, ())]
+    machine, commit = machine_of(document), _commit_text(commit_of(document))
+    cases = [
+        Measured(b["extra_info"], machine, commit, b["stats"], tuple(b["stats"]["data"]))
+        for b in document["benchmarks"]
+    ]
+    cases += [
+        Measured(info, machine, commit, seconds=tuple(info.get("seconds", ())))
+        for info in document.get(UNUSABLE, ())
+    ]
     if not cases or any("verdict" not in one.info or "case" not in one.info for one in cases):
         raise BaselineError(f"{path}: contains no judged case; {_REMEDY}")
-    machine, commit = machine_of(document), commit_of(document)
     label = f"{path.stem}: {machine['name']}, {document['datetime'][:16].replace('T', ' ')}"
-    return Source(label, machine, _commit_text(commit), document["datetime"], tuple(cases), judged=True)
+    return Source(label, machine, document["datetime"], tuple(cases), judged=True)
 
 
-def _of_baseline(baseline: Baseline) -> Source:
-    board = f", board {baseline.board}" if baseline.board else ""
-    number = f" {baseline.path.stem}" if baseline.path else ""
-    return Source(
-        f"{baseline.machine_info['name']}{board}: baseline{number}",
-        baseline.machine_info,
-        _commit_text(baseline.commit_info),
-        baseline.datetime,
-        tuple(Measured(entry.info, entry.stats) for entry in baseline.entries.values()),
+def _of_baseline(baseline: Baseline, file: str = "") -> Source:
+    cases = (
+        Measured(entry.info, entry.machine, _commit_text(entry.commit_info), entry.stats)
+        for entry in baseline.entries.values()
     )
+    return Source(f"{baseline.name}: baseline{file}", baseline.machine_info, baseline.datetime, tuple(cases))
 
 
 def _commit_text(commit: Mapping[str, Any]) -> str:

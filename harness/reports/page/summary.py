@@ -61,13 +61,14 @@ def _ladder(source: Source, declared: records.Variants) -> list[str]:
             "–" if r["share"] is None else f"{r['share']:.1f}",
             "–" if r["speedup"] is None else f"{r['speedup']:.2f}",
             f"{r['ms']:.4g}",
+            f"{r.get('board', 'unknown')}, {r['commit'][:8]}",
         )
         for r in shown
     )
-    heads = ("stage", "dtype", "best config", "GFLOPS", "% of cuBLAS", "× naive", "ms")
+    heads = ("stage", "dtype", "best config", "GFLOPS", "% of cuBLAS", "× naive", "ms", "board, commit")
     return [
-        f"### {safe(source.label)}, {problem}, commit {source.commit}",
-        table_text(heads, "lllrrrr", rows),
+        f"### {safe(source.label)}, {problem}",
+        table_text(heads, "lllrrrrl", rows),
     ]
 
 
@@ -78,11 +79,11 @@ def _history(content: Content) -> list[str]:
     slower = sum(one[2] for one in found)
     rows = (
         (
-            *(("**slower** " if is_slower else "") + move.case, move.file[:4], move.commit),
+            *(("**slower** " if is_slower else "") + move.case, move.at, move.commit),
             *(gflops_text(move.gflops[0]), gflops_text(move.gflops[1]), percent_text(move.change, 2)),
         )
         for _, move, is_slower in found[:_MOST]
     )
-    heads = ("case", "baseline", "commit", "GFLOPS before", "after", "change")
+    heads = ("case", "measurement", "commit", "GFLOPS before", "after", "change")
     said = f"### History: {len(found)} change points, {slower} of cases that are slower now"
     return [said, table_text(heads, "lllrrr", rows)]

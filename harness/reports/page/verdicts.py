@@ -61,7 +61,7 @@ def _evidence(v: Verdict, e: Evidence, info: Mapping[str, Any]) -> Iterable[tupl
     if v.gflops is not None:
         yield "GFLOPS", f"{gflops_text(v.gflops)}, baseline {gflops_text(v.baseline_gflops)}"
         how = "side by side" if e.paired else "from the stored figure"
-        yield "change", f"{percent_text(v.change, 2)}, {how}"
+        yield "change of GFLOPS", f"{percent_text(v.change, 2)}, {how}"
     if (p := e.paired) and p.log_ratios and p.miss is not None:
         second = f", {len(p.second)} in a second process, which decide" if p.second else ""
         yield (

@@ -7,7 +7,7 @@ const all = page.datasets.cases;
 const COLUMNS = [
   ["stage", "stage"], ["dtype", "dtype"], ["config", "config"], ["problem", "problem"],
   ["gflops", "GFLOPS", 0], ["share", "% of cuBLAS", 1], ["speedup", "× naive", 2], ["us", "µs", 2], ["of_bound", "% of bound", 0], ["bound", "bound"],
-  ["noise", "noise %", 2], ["change", "change %", 2], ["mhz", "MHz", 0], ["verdict", "verdict"],
+  ["noise", "noise %", 2], ["change", "change %", 2], ["mhz", "MHz", 0], ["board", "board"], ["commit", "commit"], ["verdict", "verdict"],
 ];
 const number = (value, digits) =>
   value === undefined || value === null ? "–" : value.toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: digits });
@@ -174,6 +174,7 @@ function facts(record, said) {
     found.push(["time", `${number(record.us, 3)} µs (quartiles ${number(record.low, 3)} … ${number(record.high, 3)})`],
       ["% of cuBLAS", number(record.share, 1)], ["× naive", number(record.speedup, 2)]);
     if (record.mhz && !said) found.push(["SM clock", `${number(record.mhz, 0)} MHz, ${number(record.watts, 0)} W, ${number(record.celsius, 0)} °C`]);
+    found.push(["measured", `board ${record.board ?? "unknown"}, commit ${record.commit}`]);
     if (record.registers) found.push(["registers", `${record.registers} per thread, ${number(record.shared_bytes, 0)} bytes of shared memory per block`]);
     if (record.bound) found.push(["bound", `${record.bound}: ${Object.entries(record.levels).map(([level, share]) => `${level} ${number(share, 1)} %`).join(", ")} of its roof (${record.counted === "ncu" ? "counted by ncu" : "estimated from a smaller problem"})`]);
     if (record.compulsory) found.push(["FLOP per byte", `${number(record.requested, 2)} of the bytes requested, ${record.dram ? `${number(record.dram, 2)} of those that DRAM moved, ` : ""}${number(record.compulsory, 2)} of the compulsory ones`]);
@@ -202,7 +203,7 @@ async function openCase(name, from) {
   at("case").scrollIntoView();
   const past = page.datasets.history.filter((one) => one.case === name);
   at("chart-case-history").replaceChildren();
-  if (past.length) await draw("chart-case-history", "history", { history: past }, { board: past[0].history, wanted: "" });
+  if (past.length) await draw("chart-case-history", "history", { history: past }, { gpu: past[0].history, wanted: "" });
   const samples = page.rounds[source]?.[name];
   for (const [field, title] of [["us", "Microseconds of each round"], ["mhz", "SM clock of each round in MHz"], ["celsius", "Temperature over the measurement in °C"]]) {
     const rounds = (samples?.[field] ?? []).map((value, round) => ({ round, value }));
