@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from harness.model.kernel import LARGEST_MARGIN
 from harness.project.loader import Project, ProjectError, find, load
 
 KERNELS, PERFORMANCE, STATIC = "test_kernels.py", "test_performance.py", "test_static.py"
@@ -85,6 +86,14 @@ def share(text: str, said: str, example: str) -> float:
     if not 0 < value < 1:
         raise ValueError(f"{said}: must be between 0 % and 100 %, such as {example}")
     return value
+
+
+def margin_of(text: str) -> float:
+    """The value of ``--margin``. Raises ValueError, one line, unless it is above 0 and at most 2 %."""
+    margin = share(text, f"--margin {text}", "0.5%")
+    if margin > LARGEST_MARGIN:
+        raise ValueError(f"--margin {text}: must be at most {100 * LARGEST_MARGIN:g}%")
+    return margin
 
 
 def end_on_sigterm() -> None:

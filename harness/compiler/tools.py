@@ -118,6 +118,15 @@ def _pinned(name: str, wanted: str) -> tuple[Path, str]:
     )
 
 
+def nvcc_at(path: Path) -> Nvcc:
+    """The nvcc of this path, or of the toolkit in this folder. Raises ToolchainError, in one line."""
+    program = path.absolute() / "bin" / "nvcc" if path.is_dir() else path.absolute()
+    try:
+        return Nvcc(program, _version(str(program), os.environ.get("PATH", ""), "Cuda compiler driver"))
+    except ToolchainError as error:
+        raise ToolchainError(f"{path} is no nvcc: {error}") from None
+
+
 def find_tool(name: str) -> str:
     """A program of the CUDA toolkit, of PATH, else of $CUDA_HOME or $CUDA_PATH. Raises ToolchainError."""
     found = next(iter(_installed(name)), None)
@@ -158,15 +167,17 @@ def _in_wheels(name: str) -> list[Path]:
 
 
 @functools.cache
-def _version(program: str, path: str) -> str:
-    """The version of an nvcc or nvdisasm, once for each PATH, since nvcc looks for g++ there."""
+def _version(program: str, path: str, title: str = "") -> str:
+    """The version of an nvcc or nvdisasm, once for each PATH, since nvcc looks for g++ there; of one that
+    calls itself by this ``title``."""
     try:
         said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
         raise ToolchainError(f"{program} cannot be run: {error}") from None
     version = re.search(r"\bV(\d+\.\d+\.\d+)", said.stdout)
-    if said.returncode or not version:
-        raise ToolchainError(f"{program} --version failed: {(said.stderr or said.stdout).strip()[:200]}")
+    if said.returncode or not version or title not in said.stdout:
+        shown = " ".join((said.stderr or said.stdout).split())[:200]
+        raise ToolchainError(f"{program} --version failed: {shown}")
     if Path(program).name == "nvcc" and not shutil.which("g++", path=path):
         raise ToolchainError(
             f"{program} needs g++, which is not on PATH: install it (Debian, Ubuntu: apt install g++)"

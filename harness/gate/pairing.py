@@ -23,6 +23,7 @@ from harness.verdicts.paired import CONTROL_FAILED, MAYBE_SLOWER, Paired, failed
 
 Base = Case | StoredBinary
 Group = tuple[str, int]  # what one control vouches for: kind of core, and size
+NO_SAMPLES = PairedSamples(())
 _SIZES = (50e-6, 500e-6)  # seconds: launches shorter than these have a control of their own
 
 
@@ -53,7 +54,7 @@ class Control:
     case: Case
     group: Group
     finding: Finding | None = None
-    samples: PairedSamples = PairedSamples(())
+    samples: PairedSamples = NO_SAMPLES
     why: str = ""
     margin: float = 0.0
 
@@ -64,7 +65,7 @@ class Timed:
 
     pair: Pair
     paired: Paired
-    samples: PairedSamples = PairedSamples(())
+    samples: PairedSamples = NO_SAMPLES
 
 
 @dataclass

@@ -15,6 +15,7 @@ SAME_BINARY = Outcome(VerdictKind.PASS, "SAME_BINARY")
 LIBRARY = Outcome(VerdictKind.PASS, "LIBRARY")
 BINARY_NOT_KEPT = Outcome(VerdictKind.NO_BASELINE, "BINARY_NOT_KEPT")
 NOT_IN_BASE = Outcome(VerdictKind.NO_BASELINE, "NOT_IN_BASE")
+REMOVED = Outcome(VerdictKind.ORPHAN, "REMOVED")
 BASE_UNUSABLE = Outcome(VerdictKind.AMBIGUOUS, "BASE_UNUSABLE")
 COMPILE_ERROR = Outcome(VerdictKind.CRASHED, "COMPILE_ERROR")
 # From timing.
@@ -42,8 +43,10 @@ def failed_beside(error: str) -> Outcome:
 
 
 def red(outcome: Outcome) -> bool:
-    """Whether a comparison with this verdict fails: all but PASS, IMPROVED and cases new in this commit."""
-    return outcome != NOT_IN_BASE and outcome.kind not in (VerdictKind.PASS, VerdictKind.IMPROVED)
+    """Whether a comparison with this verdict fails: all but PASS, IMPROVED, and cases that are new in this
+    commit or removed by it."""
+    fine = outcome.kind in (VerdictKind.PASS, VerdictKind.IMPROVED)
+    return not fine and outcome not in (NOT_IN_BASE, REMOVED)
 
 
 @dataclass(frozen=True)

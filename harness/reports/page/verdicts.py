@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -16,7 +17,8 @@ from harness.reports.figures import gflops_text, percent_text
 from harness.reports.page.said import Said
 from harness.reports.page.sources import Compared, Measured, Source
 from harness.verdicts.evidence import Evidence, conclude, recall
-from harness.verdicts.vocabulary import Verdict, VerdictKind
+from harness.verdicts.paired import red
+from harness.verdicts.vocabulary import Outcome, Verdict, VerdictKind
 
 # The order of a report: what needs somebody to act comes first.
 ORDER = (
@@ -82,41 +84,49 @@ def _evidence(v: Verdict, e: Evidence, info: Mapping[str, Any]) -> Iterable[tupl
 
 
 def of_comparison(compared: Compared) -> list[Said]:
-    """The verdicts of a comparison, from its samples; those of the control are red only as a whole. Raises
-    BaselineError for a document that cannot be judged."""
-    document = compared.document
+    """The verdicts of a comparison, from its samples; a control that failed is told by the cases that it
+    leaves unjudged. Raises BaselineError for a document that cannot be judged."""
+    document, label = compared.document, compared.label
     try:
         controls, judged = compared_again(document)
         base = document["base"]["name"]
-        made = [_of_pair(compared.label, base, record, judged) for record in document["cases"]]
-        made += [_of_pair(f"{compared.label}, control", base, r, controls) for r in document["controls"]]
+        if nvcc := document["base"]["nvcc"]:
+            base = f"--nvcc NVCC {base}".rstrip() + f"  # NVCC is nvcc {nvcc}"
+        made = [_of_pair(label, base, record, judged[record["case"]]) for record in document["cases"]]
+        of_controls = zip(document["controls"], controls, strict=True)
+        made += [
+            replace(_of_pair(f"{label}, control", base, {**r, "detail": r["why"]}, outcome), red=False)
+            for r, outcome in of_controls
+        ]
     except (KeyError, TypeError, ValueError) as error:
-        raise BaselineError(f"{compared.label}: not a comparison of this suite ({error})") from None
+        raise BaselineError(f"{label}: not a comparison of this suite ({error})") from None
     return in_order(made)
 
 
-def _of_pair(label: str, base: str, record: Mapping[str, Any], judged: Mapping[str, Any]) -> Said:
+def _of_pair(label: str, base: str, record: Mapping[str, Any], outcome: Outcome) -> Said:
     case = record["case"]
-    again = judged.get(case)
-    kind, reason = again or (record["verdict"], record["verdict_reason"])
     found = []
-    message = f"{case}: {record['detail'] or reason}"
-    if "change" in record:
+    message = f"{case}: {record['detail'] or outcome.reason}"
+    if record.get("change") is not None:
         low, high = record["interval"]
+        blocks = len(record.get("second") or record["log_ratios"])
         message = (
             f"{case}: its time changes by {percent_text(record['change'], 2)} "
-            f"({percent_text(low, 2)} … {percent_text(high, 2)}) in {record['blocks']} blocks"
+            f"({percent_text(low, 2)} … {percent_text(high, 2)}) in {blocks} blocks"
         )
+        found.append(("margin", percent_text(record["margin"], 2)))
         found.append(("probability of a false verdict", f"{100 * record['miss']:.2g} %"))
     if "base_s" in record:
         found.append(("time", f"{1e6 * record['base_s']:.2f} µs → {1e6 * record['new_s']:.2f} µs"))
         found.append(("change in SM cycles", percent_text(record["cycles_change"], 2)))
         reasons = wording.reasons_text(record["clock_event_reasons"])
-        found.append(("GPU", f"clock-event reasons: {reasons}; blocks discarded: {record['discarded']}"))
+        found.append(("GPU", f"clock-event reasons: {reasons}; launches discarded: {record['discarded']}"))
+    if record.get("base"):
+        found.append(("beside", record["base"]))
     if record["detail"]:
         found.append(("detail", record["detail"]))
-    command = f'nox -s compare -- {base} -k "[{case}]"'
-    return Said(label, case, str(kind), reason, bool(record["red"]), message, tuple(found), command)
+    command = f'nox -s compare -- -k "[{case}]" {base}'
+    return Said(label, case, str(outcome.kind), outcome.reason, red(outcome), message, tuple(found), command)
 
 
 def in_order(said: Iterable[Said]) -> list[Said]:
