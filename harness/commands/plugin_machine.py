@@ -8,14 +8,13 @@ import contextlib
 import pytest
 
 from harness.baselines import BaselineError, store
-from harness.commands.judged import test_machine
 from harness.commands.session import KEY, Session
 from harness.compiler.static.files import StoreError
 from harness.counters.traffic import Known
 from harness.gate.boards import Board
 from harness.gate.machine import judge_board
 from harness.model import Case
-from harness.reports.machine import machine_text
+from harness.reports.machine import machine_lines
 from harness.verdicts.machine import MachineVerdict
 
 
@@ -45,14 +44,22 @@ def gemm_machine(request: pytest.FixtureRequest) -> list[str]:
         judged = machines(session)
     except BaselineError as error:
         return [str(error)]
-    failed = {board: verdict for board, verdict in judged.items() if verdict.failed}
     if not session.policy.fail_on_drift:
         return []
-    several = len(session.boards) > 1
-    return [
-        f"GPU {board.label}: {machine_text(v)}" if several else machine_text(v)
-        for board, v in failed.items()
-    ]
+    return [line for board, v in judged.items() if v.failed for line in lines_of(session, board, v)]
+
+
+def lines_of(session: Session, board: Board, verdict: MachineVerdict) -> list[str]:
+    """What is said of a machine, with its GPU where there are several."""
+    first, *more = machine_lines(verdict)
+    return [f"GPU {board.label}: {first}" if len(session.boards) > 1 else first, *more]
+
+
+@pytest.mark.gpu
+def test_machine(gemm_machine: list[str]) -> None:
+    """The machine is what it should be: asked once a run, after its cases, of each GPU that timed any."""
+    if gemm_machine:
+        pytest.fail("\n".join(gemm_machine), pytrace=False)
 
 
 @pytest.hookimpl(trylast=True)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from harness.baselines import provenance
+from harness.commands.plugin_machine import lines_of
 from harness.commands.session import KEY, Session
 from harness.compiler.static.files import StoreError
 from harness.counters.traffic import Known
@@ -254,6 +255,10 @@ def _notes(session: Session) -> list[str]:
     notes += filter(None, [changed_text(session.results)])
     if session.policy.allow_orphans and (orphans := session.orphans):
         notes.append(f"{len(orphans)} orphans in the baseline: {some(orphans)}")
+    allowed = not session.policy.fail_on_drift
+    for board, verdict in (session.machines or {}).items():
+        if allowed or not verdict.failed:  # else its test has said so
+            notes += lines_of(session, board, verdict)
     return notes + sustained_texts(session.results)
 
 

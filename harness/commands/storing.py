@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.baselines import Baseline, BaselineError, append, current, load_run, merge_runs
+from harness.baselines import Baseline, BaselineEntry, BaselineError, append, current, load_run, merge_runs
 from harness.devices import DeviceError, Gpu, NoDevice, open_cuda
 from harness.gate.creep import Refresh, refresh
 from harness.model import Case
@@ -72,6 +72,6 @@ def _cases(project: Project, measured: Baseline, device: Gpu) -> dict[str, Case]
     return {name: selector.resolved(case) for name, case in found.items()}
 
 
-def _with_margins(made: Refresh, known: Mapping[str, Case]) -> dict[str, object]:
+def _with_margins(made: Refresh, known: Mapping[str, Case]) -> dict[str, BaselineEntry]:
     """The margins that kernels declare now judge from the next run on."""
     return {case: replace(entry, margin=known[case].kernel.margin) for case, entry in made.entries.items()}

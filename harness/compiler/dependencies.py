@@ -1,4 +1,4 @@
-"""The files that a run of nvcc read, by nvcc's own list of them.
+"""The files that a run of nvcc read, by the list that its preprocessor makes of them.
 
 Each must be of the copies of the kernel's own files, by whose digest outputs are kept, of the CUDA toolkit,
 or of the host compiler. Any other, by whatever way it was found, could be edited unnoticed: it is refused."""
@@ -11,31 +11,37 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from harness.compiler import tools
 from harness.compiler.errors import CompileError, ToolchainError
 from harness.compiler.tools import Nvcc
 
-LISTED = ("-MD",)  # the list is made as the file is compiled, which takes no time
+# Made on the way, which takes no time; for its own -MD nvcc runs the preprocessor once more (0.1 s).
+LISTED = ("-Xcompiler", "-MD")
 _LOCAL = "/usr/local/include"  # gcc's own folder by default, and where people install libraries of theirs
 _SECONDS = 60
 
 
-def refuse_others(what: str, listed: str, own: Iterable[str], nvcc: Nvcc) -> None:
-    """Of what nvcc listed (``-MD``) when it compiled a unit in an empty folder. ``own``: the folders of the
-    copies of its files.
+def listed_in(file: str) -> tuple[str, ...]:
+    """The options by which nvcc lists there what it reads."""
+    return *LISTED, *("-Xcompiler", "-MF", "-Xcompiler", file)
+
+
+def refuse_others(what: str, listed: Path, own: Iterable[str], nvcc: Nvcc) -> None:
+    """Of what nvcc listed when it compiled a unit in an empty folder. ``own``: the folders of the copies of
+    its files.
 
     Raises CompileError for a file that is of nobody known, ToolchainError where that cannot be told.
     """
     known = _system(str(nvcc.path), tuple(tools.flags()), os.environ.get("PATH", ""))
-    files = [*_files(listed)]
+    files = [*_files(listed.read_text(encoding="utf-8", errors="replace"))] if listed.is_file() else []
     if not any(_within(os.path.dirname(file), known) for file in files):  # of the toolkit some always are
-        raise CompileError(
-            f"{what}: nvcc did not list the files that it read: remove -P, -M… and -MF from its flags"
-        )
+        raise CompileError(f"{what}: nvcc did not list the files that it read: remove -M… from its flags")
     folders = (*own, *known)
     for file in files:
-        if not _within(os.path.dirname(file), folders) and _is_there(file):
+        in_the_units = not os.path.isabs(file) and ".." not in file.split("/")
+        if not in_the_units and not _within(os.path.dirname(file), folders):
             raise CompileError(
                 f"{what}: nvcc reads {file}, which could be edited unnoticed: include it by a relative path, "
                 "in a plain #include, and add its folder to `include` of the declaration"
@@ -44,14 +50,9 @@ def refuse_others(what: str, listed: str, own: Iterable[str], nvcc: Nvcc) -> Non
 
 def _files(listed: str) -> Iterator[str]:
     """The names in a rule of make: escaped, and continued over lines."""
-    names = listed.replace("\\\n", " ").partition(" : ")[2]
+    names = listed.replace("\\\n", " ").partition(": ")[2]
     for name in re.findall(r"(?:\\.|\S)+", names):
         yield re.sub(r"\\(.)", r"\1", name).replace("$$", "$")
-
-
-def _is_there(file: str) -> bool:
-    """Whether it can have been read: a #line may name anything, and in the unit's folder is no other file."""
-    return os.path.isfile(file) if os.path.isabs(file) else ".." in file.split("/")
 
 
 @functools.lru_cache(4096)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from harness.compiler import elf, tools
 from harness.compiler.cache import alone, cache_entry, load_entry, store_entry
-from harness.compiler.dependencies import LISTED, refuse_others
+from harness.compiler.dependencies import LISTED, listed_in, refuse_others
 from harness.compiler.entry import instantiation, ptx_symbols, symbol_of
 from harness.compiler.errors import CompileError, ToolchainError
 from harness.compiler.sources import Sources, readable, sources
@@ -250,7 +250,7 @@ def _run_nvcc(nvcc: Nvcc, unit: Unit, mode: tuple[str, ...]) -> tuple[bytes, str
     include = (f"-I{folder}" for folder in unit.sources.include)
     with tempfile.TemporaryDirectory(prefix="gemm-") as folder:
         Path(folder, UNIT).write_text(unit.text, encoding="utf-8")
-        options = (*mode, *LISTED, "-MF", "read.d", *unit.all_options, *include)
+        options = (*mode, *listed_in("read.d"), *unit.all_options, *include)
         command = [str(nvcc.path), *options, "-o", "out", UNIT]
         tools.fixed_addresses()
         try:
@@ -275,8 +275,7 @@ def _run_nvcc(nvcc: Nvcc, unit: Unit, mode: tuple[str, ...]) -> tuple[bytes, str
             raise CompileError(f"{unit.what}: nvcc was ended by {_signal(-said.returncode)}", log)
         if said.returncode:
             raise compile_error(unit.what, unit.entry, log, unit.options)
-        listed = Path(folder, "read.d").read_text(encoding="utf-8", errors="replace")
-        refuse_others(unit.what, listed, unit.sources.copies, nvcc)
+        refuse_others(unit.what, Path(folder, "read.d"), unit.sources.copies, nvcc)
         out, ptx = Path(folder, "out"), Path(folder, UNIT).with_suffix(".ptx")
         if not out.is_file() or not out.stat().st_size:
             raise CompileError(f"{unit.what}: nvcc ended without an error, and wrote nothing", log)

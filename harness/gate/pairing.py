@@ -2,8 +2,8 @@
 
 Controls vouch for the machine: pairs of one binary with itself, one for each kind of core and size that is
 judged. One that fails is repeated in a new process, with the cases that wait for it; if it fails there, too,
-those cases alone are not judged. What is slower by little, or not clear, is timed once more in a second
-process, which decides.
+those cases alone are not judged. What is slower, or not clear, is timed once more in a second process, which
+decides.
 """
 
 from __future__ import annotations

@@ -30,7 +30,6 @@ from harness.project.loader import ProjectError
 from harness.reports.figures import count_text
 from harness.study import trials
 from harness.study.cases import case_of, project, studied
-from harness.study.document import FOLDER, report
 from harness.study.raw import StudyError, append, read, resume
 
 PROCESSES = 6
@@ -53,6 +52,8 @@ def main(arguments: Sequence[str] | None = None, open_devices: Open = open_all) 
     try:
         if given.command == "measure":
             return _measure(given, open_devices)
+        from harness.study.document import report
+
         return report(given.files, given.docs or project().root / "docs", given.check)
     except (DeviceError, NoDevice, ProjectError, StudyError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -94,7 +95,7 @@ def _sizes(text: str) -> tuple[float, ...]:
 
 def _measure(given: argparse.Namespace, open_devices: Open) -> int:
     began = time.monotonic()
-    folder: Path = given.folder or project().root / "docs" / FOLDER
+    folder: Path = given.folder or project().root / "docs" / "detection"
     if given.processes < 1:
         raise ValueError("--processes: give a number above 0")
     if not folder.is_dir():

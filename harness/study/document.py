@@ -16,14 +16,14 @@ from harness.study.cases import CLASSES, LONG
 from harness.study.raw import StudyError
 from harness.study.studies import Study, load
 
-_TEXT, _PLOT, FOLDER = "detection.md", "detection.svg", "detection"
+_TEXT, _PLOT, _FOLDER = "detection.md", "detection.svg", "detection"
 
 
 def report(files: Sequence[Path], docs: Path, check: bool) -> int:
     """Writes both; with ``check`` only reports whether they are out of date, with 1. Raises StudyError."""
-    chosen = list(files) or list((docs / FOLDER).glob("*.jsonl.gz"))
+    chosen = list(files) or list((docs / _FOLDER).glob("*.jsonl.gz"))
     if not chosen:
-        raise StudyError(f"{docs / FOLDER} contains no samples; measure them with `nox -s study -- measure`")
+        raise StudyError(f"{docs / _FOLDER} contains no samples; measure them with `nox -s study -- measure`")
     studies = load(chosen)
     made = text(studies)
     mark = hashlib.sha256(made.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Whether a GPU is as healthy as its model's: clocks, arithmetic, bandwidths, settings, other processes. Pure."""
+"""Whether a GPU is as healthy as others of its model: clock, arithmetic, bandwidths, settings. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-# How much less than the least of its model a board may reach. The nine H200s measured by November 2026 differ by
-# 0.1 % in FP32, 1.1 % on tensor cores and in their clock, 2.9 % in DRAM's and 5.6 % in L2's bandwidth; one board
-# differs from itself by 0.9 % at most. Boards that nobody has seen may be as far from the least as those from each other.
+# Frozen. How far below the least of its model a board may be: as far as DRAM's bandwidth differs between the
+# eight H200s whose probes are stored, 2.8 % (FP32 0.1 %, tensor cores 1.1 %, their clock 0.9 %, L2 5.6 %).
+# One board differs from itself by at most 1 %.
 WIDER = 0.03
-# The least of what a board never measured must reach: of the arithmetic of the datasheet at its clock (nine H200s:
-# 0.985 to 0.998, DRAM 0.85 to 0.87), and of the highest clock of its model.
+# What a board must reach of which nothing is stored: shares of the datasheet's arithmetic at its clock (those
+# H200s: 0.985 to 0.995, DRAM 0.85 to 0.87), and of NVML's highest clock (0.91 on tensor cores).
 PLAUSIBLE = {"f32": 0.9, "f16": 0.85, "bf16": 0.85, "tf32": 0.85, "dram": 0.7}
 PLAUSIBLE_CLOCK = 0.75
 _PROBES = ("f32", "f16", "bf16", "tf32", "l2", "dram")
@@ -29,8 +29,8 @@ class MachineFinding:
     Attributes:
         code: a stable reason code.
         subject: a probe's value, a setting, processes, or a group of cases.
-        now, limit: its value, and what it may be at most or at least; of a group: how much longer its cases take,
-            relative, and how much they may.
+        now, limit: its value, and what it may be at most or at least; of a group: how much longer its cases
+            take, relative, and how much they may.
         error: of a group: the standard error of ``now``.
         cases: of a group: how many.
         changed: settings that differ for most of a group's cases: the likely cause.
@@ -51,8 +51,8 @@ class Health:
 
     Attributes:
         board: the digest that stands for it; None if unknown.
-        probes: what was measured under load, as ``machine_info["roofs"]``: by name ``gflops`` or ``gbps``, ``mhz``
-            and ``arithmetic``.
+        probes: what was measured under load, as in ``machine_info["roofs"]``: by name ``gflops`` or ``gbps``,
+            ``mhz`` and ``arithmetic``.
         settings: NVML's ``power_limit_w``, ``default_power_limit_w``, ``max_sm_clock_mhz``, ``ecc``, ``mig``;
             missing where unknown.
         others: other processes on the GPU, in words.
@@ -98,7 +98,9 @@ def _settings(now: Health, known: Sequence[Health]) -> Iterable[MachineFinding]:
     own = [one for one in known if one.board is not None and one.board == now.board]
     then = (own or list(known))[-1].settings if known else {}
     limit, default = now.settings.get("power_limit_w"), now.settings.get("default_power_limit_w")
-    least = max((float(w) for w in (default, then.get("power_limit_w")) if w is not None), default=None)
+    # Another board's limit counts only where this one's default is not known.
+    stored = then.get("power_limit_w") if own or default is None else None
+    least = max((float(watt) for watt in (default, stored) if watt is not None), default=None)
     if limit is not None and least is not None and limit < least - _WATT:
         yield MachineFinding(POWER_LIMIT, "power_limit_w", float(limit), least)
     for code, name in ((ECC, "ecc"), (MIG, "mig")):

@@ -80,9 +80,9 @@ class World:
         }
         margin = self.margins.get(case.kernel.name)
         stats = synthetic.stats(medians)
-        return BaselineEntry(
-            case.id, case.problem.id, stats, info, {"board": OWN}, WHEN, launch_id=id_of(binary), margin=margin
-        )
+        commit = {"id": "1a2b3c4d5e6f", "dirty": False}
+        machine, launch = {"board": OWN}, id_of(binary)
+        return BaselineEntry(case.id, case.problem.id, stats, info, machine, commit, WHEN, launch, margin)
 
     @property
     def baseline(self) -> Baseline:

@@ -67,6 +67,7 @@ def entry(of: Case, median: float = 0.01, noise: float = 0.0, cubin: str | None 
         "median_s": median,
         "gflops": of.problem.gflops(median),
         "noise_floor": noise,
+        "run_medians": [median * (1 + noise * share) for share in (0.5, 0.0, -0.5, 0.25, -0.25)],
         "cubin_sha256": cubin,
         "l2": "cold",
     }
@@ -75,6 +76,9 @@ def entry(of: Case, median: float = 0.01, noise: float = 0.0, cubin: str | None 
         of.problem.id,
         stats(measurement(median).seconds),
         info,
+        {"name": GPU},
+        {"id": "0" * 40, "dirty": False},
+        "2026-11-01T10:00:00+00:00",
     )
 
 
@@ -147,26 +151,29 @@ def run(number: int, measured: Mapping[Case, Measurement]) -> dict[str, Any]:
     }
 
 
-def five_runs(cases: Sequence[Case], median: float = 0.01, noise: float = 0.0004) -> list[dict[str, Any]]:
-    """Five runs whose medians differ by ``noise`` in all, the second being the middle one."""
+def five_runs(
+    cases: Sequence[Case], median: float = 0.01, noise: float = 0.0004, cubin: str = NEW, day: int = 2
+) -> list[dict[str, Any]]:
+    """Five runs of a day whose medians differ by ``noise`` in all, the second being the middle one."""
     offsets = (noise / 2, 0.0, -noise / 2, noise / 4, -noise / 4)
     return [
-        run(number, {of: measurement(median * (1 + offset)) for of in cases})
+        run(number, {of: measurement(median * (1 + offset), cubin=cubin) for of in cases})
+        | {"datetime": f"2026-11-{day:02}T10:0{number}:00+00:00"}
         for number, offset in enumerate(offsets)
     ]
 
 
 def saved(folder: Path, documents: Sequence[Any]) -> list[Path]:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"run_{number}.json" for number in range(1, len(documents) + 1)]
     for path, document in zip(paths, documents, strict=True):
         path.write_text(json.dumps(document))
     return paths
 
 
-def merged(folder: Path, documents: Sequence[Any], previous: Baseline | None = None) -> Baseline:
-    """The baseline that these runs make, by way of files."""
-    return merge_runs([load_run(path) for path in saved(folder / "runs", documents)], previous)
+def merged(folder: Path, documents: Sequence[Any]) -> Baseline:
+    """The measurement that these runs make, by way of files."""
+    return merge_runs([load_run(path) for path in saved(folder / "runs", documents)])
 
 
 def contents(folder: Path) -> dict[str, str]:

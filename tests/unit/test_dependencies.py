@@ -4,8 +4,10 @@ by whatever way it was found, so that no edit of it goes unnoticed."""
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from harness.compiler import dependencies, tools
+from harness.compiler import dependencies, nvcc, tools
 from harness.compiler.errors import CompileError
 from harness.compiler.nvcc import compile_cubin, compile_ptx
 from harness.devices import DeviceError
@@ -134,26 +136,26 @@ def test_an_option_that_searches_elsewhere_is_refused(
 def test_what_nvcc_does_not_list_is_not_taken_for_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without line markers nvcc knows of one file."""
     kernel = planted(tmp_path, HEADER + KERNEL)
     compile_cubin(kernel, Config(), F32, "sm_90a")
-    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-Xcompiler -P")
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-Xcompiler -MF,/dev/null")
     with pytest.raises(CompileError, match="nvcc did not list the files that it read"):
         compile_cubin(kernel, Config(), F32, "sm_90a")
 
 
 def test_a_name_in_a_line_directive_is_not_a_file_that_was_read(tmp_path: Path) -> None:
+    (tmp_path / "made_by.py").write_text("")
     text = f'#line 1 "{tmp_path}/made_by.py"\n{HEADER}#line 1 "template.cu"\n{KERNEL}'
     assert compile_cubin(planted(tmp_path, text), Config(), F32, "sm_90a").cubin
 
 
 def test_names_are_read_as_make_has_them() -> None:
-    listed = "out : kernel.cu \\\n    /a\\ b/c\\#d$$.h \\\n    /e.h\n"
+    listed = "kernel.o: kernel.cu \\\n    /a\\ b/c\\#d$$.h \\\n    /e.h\n"
     assert [*dependencies._files(listed)] == ["kernel.cu", "/a b/c#d$.h", "/e.h"]
 
 
 def test_what_was_kept_without_a_list_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The options by which a binary is found again have nvcc list what it reads."""
+    """The options by which a binary is found again are those that list what is read."""
     kernel = planted(tmp_path, HEADER + KERNEL)
     commands = list[list[str]]()
     real: Any = subprocess.run
@@ -164,15 +166,15 @@ def test_what_was_kept_without_a_list_is_made_again(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(subprocess, "run", seen)
     compile_cubin(kernel, Config(), F32, "sm_90a")
-    made = [command for command in commands if "-cubin" in command]
-    assert [set(dependencies.LISTED) <= set(command) for command in made] == [True]
+    (command,) = [command for command in commands if "-cubin" in command]
+    assert {*dependencies.listed_in("read.d")} <= {*command}
     count = len(commands)
     compile_cubin(kernel, Config(), F32, "sm_90a")
     assert len(commands) == count
-    for module in ("nvcc", "dependencies"):
-        monkeypatch.setattr(f"harness.compiler.{module}.LISTED", ())
-    with pytest.raises((CompileError, OSError)):
-        compile_cubin(kernel, Config(), F32, "sm_90a")
+    unit = nvcc.unit_of(kernel, Config(), F32)
+    now = unit.identity(tools.find_nvcc())
+    monkeypatch.setattr(nvcc, "LISTED", ())
+    assert unit.identity(tools.find_nvcc()) != now
 
 
 class TestSourceModule:
@@ -193,11 +195,11 @@ class TestSourceModule:
         kept = Path(more["cache_dir"] or "/nowhere", f"{key}.cubin")
         if kept.is_file():
             return kept.read_bytes()
-        folder = Path(options[options.index("-MF") + 1]).parent / f"unit-{key}" if "-MF" in options else kept
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "kernel.cu").write_text(source)
-        subprocess.run([nvcc, "--cubin", *options, "kernel.cu"], cwd=folder, check=True, capture_output=True)
-        made = (folder / "kernel.cubin").read_bytes()
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "kernel.cu").write_text(source)
+            command = [nvcc, "--cubin", *options, "kernel.cu"]
+            subprocess.run(command, cwd=folder, check=True, capture_output=True)
+            made = Path(folder, "kernel.cubin").read_bytes()
         if more["cache_dir"]:
             kept.write_bytes(made)
         return made
@@ -239,8 +241,6 @@ class TestSourceModule:
         monkeypatch.setenv("CPATH", str(outside))
         assert "CPATH" not in tools.environment()
         with made_up(monkeypatch, "arguments", "modules"):
-            import os
-
             assert "CPATH" not in os.environ
 
 

@@ -18,7 +18,7 @@ import pycuda.driver as cuda
 
 from harness.compiler import elf, tools
 from harness.compiler.cache import alone, cache_dir
-from harness.compiler.dependencies import LISTED, refuse_others
+from harness.compiler.dependencies import listed_in, refuse_others
 from harness.compiler.entry import symbol_of
 from harness.compiler.errors import CompileError, ToolchainError
 from harness.compiler.nvcc import compile_error
@@ -85,7 +85,7 @@ def _arguments(build: Build) -> dict[str, Any]:
     listed.parent.mkdir(parents=True, exist_ok=True)
     return {
         "nvcc": str(tools.find_nvcc().path),
-        "options": [*build.options, *LISTED, "-MF", str(listed)],
+        "options": [*build.options, *listed_in(str(listed))],
         "include_dirs": list(build.include),
         "no_extern_c": True,
         "arch": build.arch,
@@ -119,8 +119,7 @@ def compile_cached(build: Build) -> bytes:
             if not (_is_whole(cubin) and listed.is_file()):
                 cubin = pycuda.compiler.compile(build.source, **{**_arguments(build), "cache_dir": False})
             if listed not in _READ:
-                text = listed.read_text(encoding="utf-8", errors="replace")
-                refuse_others(build.name, text, build.own, tools.find_nvcc())
+                refuse_others(build.name, listed, build.own, tools.find_nvcc())
                 _READ.add(listed)
     except cuda.CompileError as error:
         raise DeviceError("COMPILE_ERROR", _compiler_lines(build, error)) from None
