@@ -20,6 +20,7 @@ from harness.timing.plan import PairPlan, Plan
 from harness.timing.samples import PairedSamples
 
 MHZ = 1980.0
+BOARD = "4173df1b"
 RECORDED = Path(__file__).with_name("h200_samples.json")
 
 
@@ -60,7 +61,7 @@ class SimulatedDevice:
         self._random = random.Random(self.seed)
         facts = dict(recorded()["gpu"])
         facts["capability"] = tuple(int(part) for part in facts["capability"].split("."))
-        self.info = GpuInfo(**facts)
+        self.info = GpuInfo(**{"board": BOARD, **{k: v for k, v in facts.items() if v is not None}})
         self.restart()
 
     def restart(self) -> None:
