@@ -92,10 +92,11 @@ def _run(given: argparse.Namespace, rule: Rule, open_device: Callable[[float], G
             if selection.refused_text:
                 print(f"refused: {selection.refused_text}")
             pairs = pairs_of(selection.timed, commit, device.info.capability, _compiled(given.quiet))
-            timed = [(p.base, p.case) for p in pairs if p.base and p.outcome is None]
-            sides = {case.variant for _, case in timed}
-            with progress("compile for the GPU", 2 * len(sides), given.quiet) as step:
-                device.prepare_pairs(timed, step)
+            timed = [p for p in pairs if p.base and p.outcome is None]
+            sides = [side for p in timed for side in (p.base, p.case) if side]
+            variants = {p.case.variant for p in timed}
+            with progress("compile for the GPU", 2 * len(variants), given.quiet) as step:
+                device.prepare_pairs(sides, step)
             seed = secrets.randbelow(2**32) if given.seed is None else given.seed
             busy = list if given.allow_busy else device.busy
             most = rule.looks * (len(timed) + CONTROLS)

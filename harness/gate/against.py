@@ -125,9 +125,9 @@ class Against:
     def _prepared(self, commit: Commit, cases: Sequence[Case]) -> Iterator[None]:
         """Meanwhile the device compiles both sides as it loads them, which takes as long as to compare their
         binaries. What fails is reported when it is timed."""
-        sides = [(base, case) for case in cases if isinstance(base := commit.counterpart(case), Case)]
+        bases = [base for case in cases if isinstance(base := commit.counterpart(case), Case)]
         with ThreadPoolExecutor(1) as beside:
-            job = beside.submit(self._device.prepare_pairs, sides)
+            job = beside.submit(self._device.prepare_pairs, [*bases, *cases])
             yield
         with contextlib.suppress(DeviceError):
             job.result()
