@@ -19,7 +19,7 @@ MODULES = ("pools", "timed_data", "checks", "timing", "fresh", "library", "modul
 BASE = 1 << 21  # where the first allocation lies
 _KINDS = ("float32", "float16", "bfloat16", "int8", "int32", "int16", "float64")
 _PERIOD = 10_007  # of random numbers: fewer are drawn sooner
-_ROW = "u8, u8, u8, u4, u4, u4, u4"
+ROW = "u8, u8, u8, u4, u4, u4, u4"
 
 
 def numpy_type(name: str) -> np.dtype[Any]:
@@ -105,7 +105,7 @@ class FakeGpu:
         return Function(getattr(self, name))
 
     def fill(self, table: int, count: int, shift: int) -> None:
-        for to, source, elements, start, period, size, _ in self.view(table, _ROW, count):
+        for to, source, elements, start, period, size, _ in self.view(table, ROW, count):
             given = self.view(int(source), f"u{size}", int(period))
             places = (np.arange(int(elements)) + int(start) + shift) % int(period)
             self.view(int(to), f"u{size}", int(elements))[:] = given[places]
@@ -158,7 +158,8 @@ def matrix(gpu: FakeGpu, work: Work, at: dict[str, int], name: str) -> Array:
     """An operand of one matrix, as a view of memory."""
     storage = work.storages[name]
     flat = gpu.view(at[name], storage.dtype, int(np.prod(storage.shape)))
-    return storage.matrices(flat.reshape(storage.shape))[0]
+    found: Array = storage.matrices(flat.reshape(storage.shape))[0]
+    return found
 
 
 @contextlib.contextmanager

@@ -60,6 +60,7 @@ class Bench:
         kept_busy = time.monotonic() - began - turn.seconds
         sustained = watch.sustain(timed, plan.sustained) if plan.sustained else {}
         self._checks.guard(build.name, data)
+        self._check_again(build.name, work, plain, reference, data)
         of_library = clean.kernel if isinstance(kernel, Library) else ()
         return Measurement(
             seconds=tuple(clean.kernel),
@@ -106,6 +107,9 @@ class Bench:
         done = time.monotonic()
         during = sum(turn.seconds for turn in arms.values()) - during
         self._guard(data, arms)
+        for arm, turn in arms.items():
+            with blamed_on(arm):
+                self._check_again(turn.name, turn.work, turn.plain, turn.reference, data)
         seconds = {
             "prepare": ready - began - checking,
             "check": checking,
@@ -136,6 +140,13 @@ class Bench:
             beside = self._reference(work, data) if isinstance(kernel, Loaded) else None
             self._checks.exact(build.name, work, plain, beside, data)
         self._checked.add((build, work))
+
+    def _check_again(
+        self, name: str, work: Work, plain: Enqueue, reference: Enqueue | None, data: TimedData
+    ) -> None:
+        """On integers that it has not seen, where no library could tell that it repeats itself."""
+        if reference is None and work.product:
+            self._checks.exact(name, work, plain, None, data, data.new_number())
 
     def _reference(self, work: Work, data: TimedData) -> Enqueue | None:
         """The library's launch on the same inputs, if it has the operation."""

@@ -33,11 +33,17 @@ class Checks:
         self._expected: OrderedDict[Any, tuple[Array, Array]] = OrderedDict()
 
     def exact(
-        self, name: str, work: Work, enqueue: Enqueue, reference: Enqueue | None, data: TimedData
+        self,
+        name: str,
+        work: Work,
+        enqueue: Enqueue,
+        reference: Enqueue | None,
+        data: TimedData,
+        number: int = 0,
     ) -> None:
         """One launch with exactly the problem that is timed, on integers, or on the normal data if the
-        epilogue rounds; ``reference`` computes the same beside it. Raises DeviceError: WRONG, or ELEMENT_TYPE
-        for elements that no check here knows.
+        epilogue rounds; ``reference`` computes the same beside it; ``number`` tells one set of integers from
+        another. Raises DeviceError: WRONG, or ELEMENT_TYPE for elements that no check here knows.
 
         A plain product into a type that can represent it is verified with Freivalds' check, C·x = A·(B·x),
         exactly: one wrong element always shows; several in a row cancel with a probability of about 1 in
@@ -48,15 +54,15 @@ class Checks:
             _kind(storage, name)
         summed = work.product and work.dtype.output.name in _SUMS
         stream = cuda.Stream()
-        data.fill(stream, work, exact=work.exact, old=True)
+        data.fill(stream, work, number, work.exact, old=True)
         if summed:
-            self._wanted(work, data)  # before the kernel could have changed A or B
+            expected = self._wanted(work, data, number)  # before the kernel could have changed A or B
         enqueue(stream)
         stream.synchronize()
         if summed:
-            self._freivalds(name, work, data)
+            self._freivalds(name, work, data, *expected)
         elif reference is not None:
-            data.fill(stream, work, exact=work.exact, old=True, beside=True)
+            data.fill(stream, work, number, work.exact, old=True, beside=True)
             reference(stream)
             stream.synchronize()
             if work.exact:
@@ -95,17 +101,16 @@ class Checks:
 
     # Freivalds' check
 
-    def _freivalds(self, name: str, work: Work, data: TimedData) -> None:
-        x, want = self._wanted(work, data)
+    def _freivalds(self, name: str, work: Work, data: TimedData, x: Array, want: Array) -> None:
         got = self._product([(data.at["C"], work.storages["C"])], x)
         wrong = np.flatnonzero(~(got == want))
         if wrong.size:
             raise DeviceError("WRONG", self._explain(name, work, data, int(wrong[0]), wrong.size))
 
-    def _wanted(self, work: Work, data: TimedData) -> tuple[Array, Array]:
-        """x and A·(B·x), once for all kernels that are timed on these integers."""
+    def _wanted(self, work: Work, data: TimedData, number: int) -> tuple[Array, Array]:
+        """x and A·(B·x), once for all kernels that are checked on these integers."""
         p, at, of = work.problem, data.at, work.storages
-        key = p, work.dtype, tuple(of.items())
+        key = p, work.dtype, tuple(of.items()), number
         if key in self._expected:
             self._expected.move_to_end(key)
             return self._expected[key]

@@ -39,8 +39,8 @@ class Fresh(Turn):
     ) -> None:
         super().__init__(timed)
         self.name, self.seconds = name, 0.0
-        self._work, self._data, self._checks = work, data, checks
-        self._plain, self._reference = plain, reference
+        self.work, self._data, self._checks = work, data, checks
+        self.plain, self.reference = plain, reference
         self._kept_at = data.kept[slot]
         self._left = math.inf if reference else _REPEATED
         self._to_go = self._chosen = self._number = 0
@@ -50,11 +50,11 @@ class Fresh(Turn):
 
     def before(self, stream: Any) -> None:
         self._number = self._data.new_number()
-        self._data.fill(stream, self._work, self._number)
+        self._data.fill(stream, self.work, self._number)
 
     def after(self, stream: Any) -> None:
         if self._to_go == 0:
-            self._chosen, result = self._number, self._data.at[self._work.result]
+            self._chosen, result = self._number, self._data.at[self.work.result]
             cuda.memcpy_dtod_async(self._kept_at, result, self._data.result_bytes, stream)
         self._to_go -= 1
 
@@ -64,11 +64,11 @@ class Fresh(Turn):
             return
         self._left -= 1
         began, stream, data = time.monotonic(), cuda.Stream(), self._data
-        data.fill(stream, self._work, self._chosen, beside=self._reference is not None)
-        (self._reference or self._plain)(stream)
+        data.fill(stream, self.work, self._chosen, beside=self.reference is not None)
+        (self.reference or self.plain)(stream)
         stream.synchronize()
-        want = data.reference if self._reference else data.at[self._work.result]
-        self._checks.timed(self.name, self._work, self._kept_at, want)
+        want = data.reference if self.reference else data.at[self.work.result]
+        self._checks.timed(self.name, self.work, self._kept_at, want)
         self.seconds += time.monotonic() - began
 
     def alone(self) -> None:
@@ -76,7 +76,7 @@ class Fresh(Turn):
         stream = cuda.Stream()
         self.begin(1)
         self.before(stream)
-        self._plain(stream)
+        self.plain(stream)
         self.after(stream)
         stream.synchronize()
         self.end()
