@@ -59,7 +59,7 @@ def _measure(slowdowns: Sequence[Slowdown], file: Path) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="gemm-slowdowns-") as folder:
             pairs = [Pair(s.alone(Path(folder)), s.real) for s in slowdowns]
-            device.prepare_pairs([(p.base, p.case) for p in pairs if p.base])
+            device.prepare_pairs([side for p in pairs for side in (p.base, p.case) if side])
             rule = Rule()
             with progress("measure, at most", rule.looks * (len(pairs) + CONTROLS)) as step:
                 result = compare(device, pairs, rule, 0, PairPlan(()), step=step)
