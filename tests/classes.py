@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.baselines import Baseline, BaselineEntry, current, load
+from harness.baselines import Baseline, BaselineEntry, current
+from harness.baselines.store import figures_path
 from harness.files import write_whole
 from harness.model import Kernel, Problem
 from harness.project.suites import TIMED_GIBIBYTE
@@ -119,17 +120,18 @@ def _summary(best: Best) -> Iterator[str]:
 def _shapes(best: Best) -> Iterator[str]:
     yield from (
         "",
-        "| class | shape | GFLOPS | share of cuBLAS | variant |",
-        "| --- | --- | ---: | ---: | --- |",
+        "| class | shape | GFLOPS | share of cuBLAS | variant | board, commit |",
+        "| --- | --- | ---: | ---: | --- | --- |",
     )
     for of, by_shape in best.items():
         for problem, entry in by_shape.items():
-            cells = [of.name, problem.id, "–", "–", "not measured"]
+            cells = [of.name, problem.id, "–", "–", "not measured", "–"]
             if entry:
                 cells[2:] = [
                     f"{entry.gflops:,.0f}",
                     f"{entry.cublas_ratio:.3f}",
                     f"`{entry.info['variant']}`",
+                    f"{entry.board or 'unknown'}, {entry.commit[:8]}",
                 ]
             yield f"| {' | '.join(cells)} |"
 
@@ -143,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if stored is None:
         print(f"error: no baseline of {SLUG}: measure it with `nox -s baseline`", file=sys.stderr)
         return 1
-    text = render(load(stored), stored.relative_to(root).as_posix())
+    text = render(stored, figures_path(root / "baselines", SLUG).relative_to(root).as_posix())
     if FILE.exists() and FILE.read_text(encoding="utf-8") == text:
         return 0
     if given.check:

@@ -109,13 +109,14 @@ def _read(path: Path, changed: int, size: int) -> Mapping[str, dict[str, Any]]:
 def append_lines(path: Path, lines: list[str]) -> None:
     """All of them, on disk, or none. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab+") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - 1))
-        unfinished = size and file.read(1) != b"\n"
+    text = "".join(f"{line}\n" for line in lines)
+    if path.exists() and path.read_bytes()[-1:] not in (b"", b"\n"):
+        text = f"\n{text}"
+    with path.open("ab", buffering=0) as file:
+        size, left = file.tell(), memoryview(text.encode())
         try:
-            file.write(("\n" * bool(unfinished) + "".join(f"{line}\n" for line in lines)).encode())
-            file.flush()
+            while left:
+                left = left[file.write(left) :]
             os.fsync(file.fileno())
         except OSError:
             file.truncate(size)

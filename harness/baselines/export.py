@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def read_file(path: Path, board: str | None = None) -> Baseline:
     """An exported baseline, or one run. Raises BaselineError."""
     document = read_json(path, _REMEDY)
     if _OURS not in document:
-        return of_run(load_run(path))
+        return replace(of_run(load_run(path)), path=path)
     ours = document[_OURS]
     lines, slug = (ours.get("lines"), ours.get("gpu")) if isinstance(ours, dict) else (None, None)
     if not isinstance(lines, list) or not isinstance(slug, str) or not all(isinstance(t, str) for t in lines):

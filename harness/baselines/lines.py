@@ -89,10 +89,13 @@ class FigureLine(_Strict):
         if self.mhz is not None and len(self.mhz) != len(self.us):
             raise ValueError(f"{len(self.mhz)} clocks, but {len(self.us)} medians")
         *numbers, outliers = self.stats
+        named = dict(zip(STATS, numbers, strict=False))
         if not isinstance(outliers, str) or any(isinstance(number, str) for number in numbers):
             raise ValueError(f"stats are {self.stats}: not {', '.join(STATS)}")
-        low, high = float(numbers[0]), float(numbers[1])
-        if not 0 < low * (1 - 1e-3) <= statistics.median_low(self.us) <= high * (1 + 1e-3):
+        if zero := [name for name, number in named.items() if not number and name != "stddev"]:
+            raise ValueError(f"{zero[0]} is 0: it should be greater")
+        low, high = float(named["min"]), float(named["max"])
+        if not low * (1 - 1e-3) <= statistics.median_low(self.us) <= high * (1 + 1e-3):
             raise ValueError(
                 f"the middle median of {self.us} is not between {low:g} and {high:g}, its samples'"
             )

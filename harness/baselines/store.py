@@ -129,13 +129,17 @@ def prune(root: Path, slug: str, keep: Collection[str], newest: int = 0) -> int:
     by_board: dict[str | None, list[Baseline]] = {}
     for measured in measurements(lines, path, slug):
         by_board.setdefault(measured.board, []).append(measured)
-    wanted: set[tuple[str, str]] = set()  # when, and which case
+    wanted: set[tuple[str | None, str, str]] = set()  # board, when, and which case
     for mine in by_board.values():
         for each in (*mine[-newest or len(mine) :], derived(mine)):
-            wanted |= {(e.datetime, e.case_id) for e in each.entries.values() if e.case_id in keep}
-    runs = {each.id: each.says["datetime"] for each in lines if each.kind == "run"}
+            wanted |= {(e.board, e.datetime, e.case_id) for e in each.entries.values() if e.case_id in keep}
+    runs = {
+        each.id: (each.says["machine"].get("board"), each.says["datetime"])
+        for each in lines
+        if each.kind == "run"
+    }
     figures = [each for each in lines if each.kind == "figure"]
-    left = [each for each in figures if (runs[each.says["run"]], each.says["case"]) in wanted]
+    left = [each for each in figures if (*runs[each.says["run"]], each.says["case"]) in wanted]
     if len(left) < len(figures):
         used = {id_ for each in left for id_ in (each.id, each.says["run"], each.says["timed"])}
         write_whole(path, "".join(f"{each.text}\n" for each in lines if each.id in used))

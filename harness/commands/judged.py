@@ -52,13 +52,6 @@ def test_performance(timed_case: Case, gate: GateFixture) -> None:
 
 
 @pytest.mark.gpu
-def test_machine(gemm_machine: list[str]) -> None:
-    """The machine is what it should be: asked once a run, after its cases, of each GPU that timed any."""
-    if gemm_machine:
-        pytest.fail("\n".join(gemm_machine), pytrace=False)
-
-
-@pytest.mark.gpu
 def test_no_orphans(orphans: list[str]) -> None:
     """Every case of the baseline is still in the suite."""
     if orphans:

@@ -39,7 +39,7 @@ from harness.verdicts.vocabulary import CompareFail, Policy
 pytest_plugins = [
     f"harness.commands.plugin_{part}"
     for part in (
-        *("ahead", "gpus", "benchmark", "failures", "machine", "progress", "shards", "summary"),
+        *("ahead", "gpus", "machine", "benchmark", "failures", "progress", "shards", "summary"),
         *("unchanged", "workers"),
     )
 ]

@@ -8,7 +8,6 @@ import contextlib
 import pytest
 
 from harness.baselines import BaselineError, store
-from harness.commands.judged import test_machine
 from harness.commands.session import KEY, Session
 from harness.compiler.static.files import StoreError
 from harness.counters.traffic import Known
@@ -54,6 +53,13 @@ def lines_of(session: Session, board: Board, verdict: MachineVerdict) -> list[st
     """What is said of a machine, with its GPU where there are several."""
     first, *more = machine_lines(verdict)
     return [f"GPU {board.label}: {first}" if len(session.boards) > 1 else first, *more]
+
+
+@pytest.mark.gpu
+def test_machine(gemm_machine: list[str]) -> None:
+    """The machine is what it should be: asked once a run, after its cases, of each GPU that timed any."""
+    if gemm_machine:
+        pytest.fail("\n".join(gemm_machine), pytrace=False)
 
 
 @pytest.hookimpl(trylast=True)

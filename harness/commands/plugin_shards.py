@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.commands.judged import test_machine
+from harness.commands.plugin_machine import test_machine
 from harness.commands.session import KEY
 from harness.files import write_whole
 from harness.gate import shards

@@ -55,13 +55,13 @@ def judge(
     if o is None or (paired and paired.change is None):
         assert paired is not None
         return Verdict(*paired.outcome, baseline_gflops=reference.gflops if reference else None)
+    if verdict := unusable(o):
+        return verdict
     if reference is None:
         missing = Verdict(VerdictKind.NO_BASELINE, NOT_IN_BASELINE if stored else NO_BASELINE_FILE)
-        return unusable(o) or replace(missing, gflops=o.gflops)
+        return replace(missing, gflops=o.gflops)
     if paired is None:
         verdict = Verdict(*(LIBRARY if o.library else SAME_BINARY), baseline_gflops=reference.gflops)
-        if unusable(o):  # which is the machine's, not the code's
-            return verdict
         change = reference.median_s / o.median - 1
     else:
         assert paired.change is not None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.devices.cuda.environment import GpuInfo
-from tests.unit.replay import RECORDED
+from tests.unit.simulated import RECORDED
 from tests.unit.samples import select
 
 KERNELS = ("naive", "tiled", "double_buffered", "cublas")

@@ -11,13 +11,14 @@ import shutil
 import sys
 import warnings
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.baselines import Baseline, BaselineEntry, append, current, gpu_slug
 from harness.devices import NoDevice
 from tests.unit.replay import ReplayDevice, recorded
 from tests.unit.samples import select
@@ -136,6 +137,21 @@ class Rig:
     @property
     def baselines(self) -> Path:
         return self.root / "baselines" / "nvidia-h200"
+
+    @property
+    def stored(self) -> Baseline:
+        found = current(self.baselines.parent, "nvidia-h200")
+        assert found is not None
+        return found
+
+    def store(self, entries: Iterable[BaselineEntry], **machine: Any) -> Path:
+        """Appends figures that are newer by a day, of a ``machine`` that is otherwise alike."""
+        newer = [
+            replace(e, datetime=f"{e.datetime[:10]}T23:00:00+00:00", machine={**e.machine, **machine})
+            for e in entries
+        ]
+        made = replace(self.stored, entries={e.case_id: e for e in newer}, machine_info=newer[0].machine)
+        return append(self.baselines.parent, replace(made, slug=gpu_slug(made.name)), {})
 
     def run(self, *args: str, device: Any = None, suite: str = "smoke", outputs: bool = True) -> Outcome:
         """One pytest run in this process. ``device`` a string: there is none, and this is why."""

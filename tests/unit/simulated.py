@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from harness.devices import DeviceError
@@ -16,9 +18,15 @@ from harness.model import Case, Resources
 from harness.timing.measurement import Measurement
 from harness.timing.plan import PairPlan, Plan
 from harness.timing.samples import PairedSamples
-from tests.unit.replay import recorded
 
 MHZ = 1980.0
+RECORDED = Path(__file__).with_name("h200_samples.json")
+
+
+def recorded() -> dict[str, Any]:
+    """{"gpu": GpuInfo fields, "runs": [{case id: samples and what was seen with them}, ...]}."""
+    data: dict[str, Any] = json.loads(RECORDED.read_text(encoding="utf-8"))
+    return data
 
 
 @dataclass

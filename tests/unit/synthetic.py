@@ -20,6 +20,26 @@ GPU = "Test GPU 1000"
 SLUG = "test-gpu-1000"
 CUBE = Problem(4096, 4096, 4096)
 OLD, NEW = "a" * 64, "b" * 64  # Cubin hashes.
+OFFSETS = (0.5, 0.0, -0.5, 0.25, -0.25)  # of the medians of five runs, the second being the middle one
+MACHINE: dict[str, Any] = {
+    "name": GPU,
+    "memory_mib": 1024,
+    "capability": "9.0",
+    "driver": "999.1",
+    "cuda_driver": "13.0",
+    "nvcc": "13.0.88",
+    "power_limit_w": 700.0,
+    "max_sm_clock_mhz": 1000,
+    "ecc": True,
+    "mig": False,
+    "python": "3.11.2",
+    "pytest_benchmark": "5.3.1",
+}
+COMMIT = {
+    "id": "0123456789abcdef0123456789abcdef01234567",
+    "dirty": False,
+    "time": "2026-11-01T10:00:00+00:00",
+}
 SECRETS = ("build-host-17", "jane.doe", "/home/jane.doe/gemm")
 
 
@@ -62,24 +82,35 @@ def stats(seconds: Sequence[float]) -> dict[str, Any]:
 
 
 def entry(of: Case, median: float = 0.01, noise: float = 0.0, cubin: str | None = OLD) -> BaselineEntry:
+    """As a measurement of five processes stores it, whose medians differ by ``noise`` in all."""
+    medians = [median * (1 + noise * offset) for offset in OFFSETS]
     info = {
         "case": of.id,
+        "variant": of.variant,
+        "flops": of.problem.flops,
         "median_s": median,
         "gflops": of.problem.gflops(median),
+        "run_medians": medians,
         "noise_floor": noise,
-        "run_medians": [median * (1 + noise * share) for share in (0.5, 0.0, -0.5, 0.25, -0.25)],
         "cubin_sha256": cubin,
         "l2": "cold",
     }
     return BaselineEntry(
-        f"tests/test_performance.py::test_performance[{of.id}]",
-        of.problem.id,
-        stats(measurement(median).seconds),
-        info,
-        {"name": GPU},
-        {"id": "0" * 40, "dirty": False},
-        "2026-11-01T10:00:00+00:00",
+        fullname=f"tests/test_performance.py::test_performance[{of.id}]",
+        group=of.problem.id,
+        stats=stats(measurement(median).seconds),
+        info=info,
+        machine=MACHINE,
+        commit_info=COMMIT,
+        datetime="2026-11-02T10:04:00+00:00",
     )
+
+
+def baseline(*entries: BaselineEntry, slug: str = SLUG) -> Baseline:
+    """A measurement of them."""
+    one = entries[0]
+    every = {each.case_id: each for each in entries}
+    return Baseline(slug, one.machine, one.commit_info, one.datetime, every)
 
 
 def reference(of: Case, median: float = 0.01, noise: float = 0.0, cubin: str | None = OLD) -> Reference:
@@ -122,29 +153,8 @@ def record(of: Case, m: Measurement) -> dict[str, Any]:
 def run(number: int, measured: Mapping[Case, Measurement]) -> dict[str, Any]:
     """What ``--benchmark-json`` writes in fresh run ``number``."""
     return {
-        "machine_info": {
-            "node": SECRETS[0],
-            "cpu": {"brand_raw": "Some CPU"},
-            "name": GPU,
-            "memory_mib": 1024,
-            "capability": "9.0",
-            "driver": "999.1",
-            "cuda_driver": "13.0",
-            "nvcc": "13.0.88",
-            "power_limit_w": 700.0,
-            "max_sm_clock_mhz": 1000,
-            "ecc": True,
-            "mig": False,
-            "python": "3.11.2",
-            "pytest_benchmark": "5.3.1",
-        },
-        "commit_info": {
-            "id": "0123456789abcdef0123456789abcdef01234567",
-            "time": "2026-11-01T10:00:00+00:00",
-            "dirty": False,
-            "branch": SECRETS[1],
-            "project": SECRETS[2],
-        },
+        "machine_info": {"node": SECRETS[0], "cpu": {"brand_raw": "Some CPU"}, **MACHINE},
+        "commit_info": {**COMMIT, "branch": SECRETS[1], "project": SECRETS[2]},
         "benchmarks": [record(of, m) for of, m in measured.items()],
         "datetime": f"2026-11-02T10:0{number}:00+00:00",
         "version": "5.3.1",
@@ -155,11 +165,10 @@ def five_runs(
     cases: Sequence[Case], median: float = 0.01, noise: float = 0.0004, cubin: str = NEW, day: int = 2
 ) -> list[dict[str, Any]]:
     """Five runs of a day whose medians differ by ``noise`` in all, the second being the middle one."""
-    offsets = (noise / 2, 0.0, -noise / 2, noise / 4, -noise / 4)
     return [
-        run(number, {of: measurement(median * (1 + offset), cubin=cubin) for of in cases})
+        run(number, {of: measurement(median * (1 + noise * offset), cubin=cubin) for of in cases})
         | {"datetime": f"2026-11-{day:02}T10:0{number}:00+00:00"}
-        for number, offset in enumerate(offsets)
+        for number, offset in enumerate(OFFSETS)
     ]
 
 

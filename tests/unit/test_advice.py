@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.baselines import BaselineError, write
+from harness.baselines import BaselineError, append
 from harness.commands import advice as command
 from harness.model import Case, Problem, variant_name
 from harness.model.legality import GpuLimits, refusals, suggested_block
@@ -162,7 +162,7 @@ def test_a_run_of_the_suite_becomes_a_survey(tmp_path: Path) -> None:
 
 def test_a_survey_comes_before_the_baseline(tmp_path: Path) -> None:
     root = tmp_path / "baselines"
-    write(merged(tmp_path, five_runs([TILED, case("naive")], 0.01)), root / SLUG)
+    append(root, merged(tmp_path, five_runs([TILED, case("naive")], 0.01)), {})
     store(saved(tmp_path / "more", [run(9, {TILED: measurement(0.02)})])[0], root)
     (found,) = every(root)
     assert found.gflops[CUBE.id][TILED.variant] == pytest.approx(CUBE.gflops(0.02), rel=1e-5)

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from harness.baselines import BaselineError, current, load, prune, stored, write
+from harness.baselines import Baseline, BaselineError, append, current, history, stored
+from harness.baselines.merge import load_run, of_run
+from harness.baselines.store import figures_path
 from harness.commands.baseline import main
 from harness.model import Problem
 from tests.unit.samples import PROJECT, select
@@ -24,15 +26,14 @@ TILED, NAIVE, CUBLAS = case("tiled"), case("naive"), case("cublas")
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A folder of baselines that holds one, of tiled, naive and cublas."""
-    write(merged(tmp_path, five_runs([TILED, NAIVE, CUBLAS])), tmp_path / "baselines" / SLUG)
+    append(tmp_path / "baselines", merged(tmp_path, five_runs([TILED, NAIVE, CUBLAS])), {})
     return tmp_path / "baselines"
 
 
-@pytest.fixture
-def file(root: Path) -> Path:
-    path = current(root, SLUG)
-    assert path is not None
-    return path
+def now(root: Path) -> Baseline:
+    found = current(root, SLUG)
+    assert found is not None
+    return found
 
 
 def test_the_middle_run_gives_the_stats(tmp_path: Path) -> None:
@@ -60,16 +61,6 @@ def test_the_floor_of_cycles_is_that_of_what_the_clock_does_not_explain(tmp_path
     assert entry is not None
     assert "run_clocks_mhz" not in entry.info
     assert entry.cycle_noise_floor is None
-
-
-def test_as_many_clocks_as_runs(root: Path) -> None:
-    (path,) = (root / SLUG).iterdir()
-    baseline = load(path)
-    assert baseline.entries[TILED.id].cycle_noise_floor is not None
-    entry = baseline.entries[TILED.id]
-    short = dataclasses.replace(entry, info={**entry.info, "run_clocks_mhz": [1000.0]})
-    with pytest.raises(BaselineError, match="1 run clocks, but 5 run medians"):
-        write(dataclasses.replace(baseline, entries={TILED.id: short}), root / SLUG)
 
 
 def test_roofs_that_each_run_measures_may_differ(tmp_path: Path) -> None:
@@ -133,28 +124,31 @@ def test_four_runs_are_too_few(tmp_path: Path) -> None:
         merged(tmp_path, five_runs([TILED])[:4])
 
 
-def test_a_partial_refresh_leaves_the_others_as_they_are(file: Path, tmp_path: Path) -> None:
-    previous = load(file)
+def test_a_partial_refresh_leaves_the_others_as_they_are(root: Path, tmp_path: Path) -> None:
+    before = now(root).entries[NAIVE.id]
     documents = five_runs([TILED], median=0.008)
     for document in documents:
         document["machine_info"]["driver"] = "1000.2"
         document["commit_info"]["id"] = "feedface"
-    new = merged(tmp_path, documents, previous)
-    assert new.entries[NAIVE.id] is previous.entries[NAIVE.id]
-    assert new.entries[NAIVE.id].info["driver"] == "999.1"
-    assert new.entries[TILED.id].median_s == 0.008
-    assert new.entries[TILED.id].info["driver"] == "1000.2"
-    assert new.entries[TILED.id].info["commit"] == "feedface"
-    assert new.case_ids == previous.case_ids
-    assert load(write(new, tmp_path / SLUG)).entries == new.entries
+        document["datetime"] = document["datetime"].replace("-02T", "-03T")
+    measured = merged(tmp_path, documents)
+    assert measured.case_ids == (TILED.id,)
+    append(root, measured, {})
+    naive, tiled = (now(root).entries[each.id] for each in (NAIVE, TILED))
+    assert naive == before
+    assert (naive.info["driver"], naive.commit[:8]) == ("999.1", "01234567")
+    assert (tiled.median_s, tiled.info["driver"], tiled.commit) == (0.008, "1000.2", "feedface")
+    assert set(now(root).case_ids) == {TILED.id, NAIVE.id, CUBLAS.id}
+    assert [len(each.entries) for each in history(root, SLUG)] == [3, 1]
 
 
-def test_a_partial_refresh_of_another_gpu_is_refused(file: Path, tmp_path: Path) -> None:
-    documents = five_runs([TILED])
-    for document in documents:
-        document["machine_info"]["name"] = "Other GPU"
-    with pytest.raises(BaselineError, match=f"the baseline of {GPU}, but this GPU is Other GPU"):
-        merged(tmp_path, documents, load(file))
+def test_one_run_alone_is_compared_by_the_spread_of_its_rounds(tmp_path: Path) -> None:
+    (file,) = saved(tmp_path / "runs", five_runs([TILED])[:1])
+    found = of_run(load_run(file)).entries[TILED.id]
+    assert len(found.medians) == 1
+    assert found.noise_floor == pytest.approx(measurement().spread, rel=1e-2)
+    with pytest.raises(BaselineError, match="at least 5 items"):
+        append(tmp_path, of_run(load_run(file)), {})
 
 
 # The command line
@@ -171,26 +165,25 @@ def test_merge_shows_old_against_new_before_it_writes(
     assert "pass --yes" in shown.err
     line = next(line for line in shown.out.splitlines() if line.startswith(TILED.id))
     assert line.split()[1:] == ["13,744", "17,180", "+25.0", "%", "0.04", "%", "0.04", "%"]
-    assert "2 other cases are unchanged" in shown.out
+    assert "2 other cases are as they were" in shown.out
     assert NAIVE.id not in shown.out
 
     assert main(["merge", *files, "--root", str(root), "--yes"]) == 0
-    assert "0002_2026-11-02.json" in capsys.readouterr().out.splitlines()[-1]
-    path = current(root, SLUG)
-    assert path is not None
-    assert load(path).entries[TILED.id].median_s == 0.008
+    assert capsys.readouterr().out.splitlines()[-1] == f"wrote {figures_path(root, SLUG)}"
+    assert [len(each.entries) for each in history(root, SLUG)] == [3, 1]
 
 
 def test_merge_makes_the_first_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [str(path) for path in saved(tmp_path / "runs", five_runs([TILED]))]
     assert main(["merge", *files, "--root", str(tmp_path / "new"), "--yes"]) == 0
-    assert (tmp_path / "new" / SLUG / "0001_2026-11-02.json").is_file()
+    assert now(tmp_path / "new").case_ids == (TILED.id,)
     assert "–" in capsys.readouterr().out
 
 
 def test_merge_does_not_build_on_a_damaged_baseline(
-    root: Path, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    file = figures_path(root, SLUG)
     file.write_text(file.read_text()[:500])
     files = [str(path) for path in saved(tmp_path / "new", five_runs([TILED]))]
     assert main(["merge", *files, "--root", str(root), "--yes"]) == 1
@@ -200,47 +193,55 @@ def test_merge_does_not_build_on_a_damaged_baseline(
 def test_prune_drops_what_the_suite_has_no_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, gone = tmp_path / "baselines", case(problem=Problem(17, 19, 23))
     live = select().timed[0]
-    write(merged(tmp_path, five_runs([gone, live])), root / SLUG)
-    assert main(["prune", "--root", str(root), "--project", str(PROJECT.root)]) == 0
+    append(root, merged(tmp_path, five_runs([gone, live])), {})
+    command = ["prune", "--root", str(root), "--project", str(PROJECT.root)]
+    assert main(command) == 0
     assert f"removing {gone.id}" in capsys.readouterr().out
     assert [b.case_ids for b in stored(root)] == [(live.id,)]
-    assert main(["prune", "--root", str(root), "--project", str(PROJECT.root)]) == 0
-    assert "nothing to remove" in capsys.readouterr().out
-    assert len(contents(root / SLUG)) == 2
+    assert main(command) == 0
+    assert "figures.jsonl: 0 figures removed" in capsys.readouterr().out
 
 
-def test_prune_leaves_the_newest_board_the_newest(tmp_path: Path) -> None:
-    """Only the other one has a case to remove."""
-    root, gone, live = tmp_path / "baselines", case(problem=Problem(17, 19, 23)), select().timed[0]
-    for board, cases in (("00000001", [gone, live]), ("00000002", [live])):
-        (tmp_path / board).mkdir()
-        made = merged(tmp_path / board, five_runs(cases))
-        write(dataclasses.replace(made, machine_info={**made.machine_info, "board": board}), root / SLUG)
-    assert main(["prune", "--root", str(root), "--project", str(PROJECT.root)]) == 0
-    assert [b.case_ids for b in stored(root)] == [(live.id,)]
-    path = current(root, SLUG)
-    assert path is not None
-    assert path.name.startswith("0004")
-    assert load(path).board == "00000002"
+def test_prune_keeps_so_many_measurements(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root, live = tmp_path / "baselines", select().timed[0]
+    for day in "123":
+        runs = five_runs([live])
+        for run_ in runs:
+            run_["datetime"] = run_["datetime"].replace("-02T", f"-0{day}T")
+        append(root, merged(tmp_path, runs), {})
+    command = ["prune", "--root", str(root), "--project", str(PROJECT.root), "--keep"]
+    assert main([*command, "2"]) == 0
+    assert "figures.jsonl: 1 figures removed" in capsys.readouterr().out
+    assert [each.datetime[:10] for each in history(root, SLUG)] == ["2026-11-02", "2026-11-03"]
+    with pytest.raises(SystemExit):
+        main([*command, "0"])
+    assert "keep at least 1 measurement" in capsys.readouterr().err
 
 
 def test_prune_does_not_empty_a_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "baselines"
-    write(merged(tmp_path, five_runs([case(problem=Problem(17, 19, 23))])), root / SLUG)
+    append(root, merged(tmp_path, five_runs([case(problem=Problem(17, 19, 23))])), {})
+    before = contents(root / SLUG)
     assert main(["prune", "--root", str(root), "--project", str(PROJECT.root)]) == 1
     assert "none of its cases is in the suite" in capsys.readouterr().err
-    assert len(contents(root / SLUG)) == 1
-
-
-def test_pruned_keeps_the_named(file: Path) -> None:
-    assert prune(load(file), {NAIVE.id}).case_ids == (NAIVE.id,)
+    assert contents(root / SLUG) == before
 
 
 def test_show_prints_provenance_and_figures(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "--root", str(root)]) == 0
     out = capsys.readouterr().out
-    for part in (GPU, "driver 999.1", "commit 0123456789ab", "5 runs", TILED.id, "13,744", "50.0", "0.04 %"):
+    for part in (GPU, "driver 999.1", TILED.id, "13,744", "50.0", "0.04 %", "3 cases of 1 boards"):
         assert part in out
+    row = next(line for line in out.splitlines() if line.startswith(f"{TILED.id} "))
+    assert row.endswith("unknown  0123456789ab  not kept")
+
+
+def test_show_says_what_was_accepted_as_slower(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = now(root).entries[TILED.id]
+    told = dataclasses.replace(one, accepted="it is right now", datetime="2026-11-05T10:00:00+00:00")
+    append(root, dataclasses.replace(now(root), entries={TILED.id: told}), {})
+    assert main(["show", "--root", str(root)]) == 0
+    assert f"accepted as slower: {TILED.id}: it is right now\n" in capsys.readouterr().out
 
 
 def test_the_command_line_fails_in_one_line(tmp_path: Path) -> None:

@@ -1,12 +1,10 @@
-"""Stored baselines: what is refused and why, what is kept, and that a write is whole or nothing."""
+"""Stored baselines: what is appended and derived, what is refused and why, and that nothing is lost."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
-import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,62 +14,101 @@ from typing import Any
 
 import pytest
 
-from harness.baselines import BaselineError, current, gpu_slug, load, stored, write
-from harness.baselines.store import _checksum
-from harness.model import Problem
-from tests.unit.synthetic import GPU, SECRETS, SLUG, case, contents, five_runs, measurement, merged, run
+from harness.baselines import (
+    Baseline,
+    BaselineEntry,
+    BaselineError,
+    append,
+    current,
+    gpu_slug,
+    history,
+    prune,
+    stored,
+)
+from harness.baselines.lines import TimedLine, line, read
+from harness.baselines.store import figures_path
+from harness.model import Case, Problem
+from tests.unit.synthetic import (
+    GPU,
+    MACHINE,
+    OLD,
+    SECRETS,
+    SLUG,
+    baseline,
+    case,
+    entry,
+    five_runs,
+    measurement,
+    merged,
+    run,
+)
 
 ROOT = Path(__file__).parents[2]
 TILED, NAIVE, CUBLAS = case("tiled"), case("naive"), case("cublas")
-Document = dict[str, Any]
+OURS, THEIRS = "0badcafe", "12345678"
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A folder of baselines that holds one, of tiled, naive and cublas."""
-    write(merged(tmp_path, five_runs([TILED, NAIVE, CUBLAS])), tmp_path / "baselines" / SLUG)
+    """A folder of baselines that holds one measurement, of tiled, naive and cublas."""
+    append(tmp_path / "baselines", merged(tmp_path, five_runs([TILED, NAIVE, CUBLAS])), {})
     return tmp_path / "baselines"
 
 
 @pytest.fixture
 def file(root: Path) -> Path:
-    path = current(root, SLUG)
-    assert path is not None
-    return path
+    return figures_path(root, SLUG)
 
 
-def edited(path: Path, change: Callable[[Document], Any], sealed: bool = True) -> Path:
-    """Changes a stored file; ``sealed`` makes its checksum fit again."""
-    document = json.loads(path.read_text())
-    change(document)
-    if sealed:
-        document["gemm_baseline"]["checksum"] = _checksum(document)
-    path.write_text(json.dumps(document))
-    return path
+def on(board: str | None, day: int, of: Case, seconds: float = 0.01, **more: Any) -> BaselineEntry:
+    """A figure of a board and a day."""
+    machine = MACHINE if board is None else {**MACHINE, "board": board}
+    when = f"2026-11-{day:02}T10:00:00+00:00"
+    return replace(entry(of, seconds), machine=machine, datetime=when, **more)
+
+
+def now(root: Path, board: str | None = None) -> Baseline:
+    found = current(root, SLUG, board)
+    assert found is not None
+    return found
 
 
 # What is stored
 
 
 def test_a_round_trip_keeps_every_figure(root: Path, file: Path, tmp_path: Path) -> None:
-    baseline = load(file)
-    assert file.name == "0001_2026-11-02.json"
-    assert (baseline.slug, baseline.runs, baseline.path) == (SLUG, 5, file)
-    assert set(baseline.case_ids) == {TILED.id, NAIVE.id, CUBLAS.id}
-    entry = baseline.entry(TILED.id)
-    assert entry is not None
+    measured = merged(tmp_path, five_runs([TILED, NAIVE, CUBLAS]))
+    found = now(root)
+    assert (found.slug, found.name, found.path) == (SLUG, GPU, file)
+    assert found.case_ids == measured.case_ids
+    one, was = found.entries[TILED.id], measured.entries[TILED.id]
     # Run 2 is the middle one; all five medians lie within 0.04 %.
-    assert entry.median_s == entry.stats["median"] == 0.01
-    assert entry.gflops == pytest.approx(TILED.problem.gflops(0.01), rel=1e-5)
-    assert entry.noise_floor == pytest.approx(0.0004, rel=1e-2)
-    assert len(entry.info["run_medians"]) == 5
-    assert entry.info["commit"] == baseline.commit_info["id"]
-    assert (entry.info["driver"], entry.info["nvcc"]) == ("999.1", "13.0.88")
-    assert baseline.entry("nothing") is None
-    again = load(write(baseline, root / SLUG))
-    assert again.entries == baseline.entries
-    assert current(root, SLUG) == again.path == root / SLUG / "0002_2026-11-02.json"
-    assert file.exists()
+    assert one.median_s == one.stats["median"] == 0.01
+    assert one.gflops == pytest.approx(TILED.problem.gflops(0.01), rel=1e-5)
+    assert one.noise_floor == pytest.approx(0.0004, rel=1e-2)
+    assert one.medians == was.medians
+    assert len(one.medians) == len(one.clocks_mhz) == 5
+    assert one.stats.keys() == was.stats.keys()
+    for name, value in was.stats.items():
+        # What follows from others, iqr and total, does so from rounded ones.
+        near = pytest.approx(value, rel=1e-5, abs=1e-5 * one.median_s) if isinstance(value, float) else value
+        assert one.stats[name] == near
+    for name, value in was.info.items():
+        assert one.info[name] == (pytest.approx(value, rel=1e-4) if isinstance(value, float) else value)
+    assert (one.commit, one.dirty, one.machine) == (MEASURED["id"], False, MACHINE)
+    assert one.datetime == found.datetime == "2026-11-02T10:04:00+00:00"
+    assert found.entry("nothing") is None
+
+
+MEASURED = {"id": "0123456789abcdef0123456789abcdef01234567"}
+
+
+def test_what_a_refresh_says_of_a_case_is_kept(tmp_path: Path) -> None:
+    said: dict[str, Any] = {"margin": 0.008, "best": ("c" * 64, "d" * 16), "accepted": "it does more: é|<"}
+    append(tmp_path, baseline(replace(entry(TILED), **said), entry(NAIVE)), {})
+    told, silent = now(tmp_path).entries[TILED.id], now(tmp_path).entries[NAIVE.id]
+    assert {name: getattr(told, name) for name in said} == said
+    assert (silent.margin, silent.best, silent.accepted) == (None, None, "")
 
 
 def test_nothing_of_the_host_or_its_user_is_stored(file: Path) -> None:
@@ -81,59 +118,25 @@ def test_nothing_of_the_host_or_its_user_is_stored(file: Path) -> None:
         assert secret not in text
 
 
-def test_figures_are_rounded_and_rounds_are_not_stored(tmp_path: Path) -> None:
-    runs = [run(n, {TILED: measurement(0.01 / 3, power_w=123.456789)}) for n in range(5)]
-    path = write(merged(tmp_path, runs), tmp_path / SLUG)
-    (benchmark,) = json.loads(path.read_text())["benchmarks"]
-    assert "data" not in benchmark["stats"]
-    assert benchmark["stats"]["median"] == 0.00333333
-    assert benchmark["extra_info"]["power_w"] == 123.5
-    assert all(len(repr(v)) <= 12 for v in benchmark["stats"].values())
-
-
 def test_what_a_board_does_not_tell_is_null_not_nan(tmp_path: Path) -> None:
     runs = [run(n, {TILED: measurement(power_w=float("nan"))}) for n in range(5)]
-    path = write(merged(tmp_path, runs), tmp_path / SLUG)
-    assert json.loads(path.read_text())["benchmarks"][0]["extra_info"]["power_w"] is None
+    append(tmp_path, merged(tmp_path, runs), {})
+    assert now(tmp_path).entries[TILED.id].info["power_w"] is None
 
 
-def test_a_large_suite_stays_small(tmp_path: Path) -> None:
-    cases = [case(config=c, problem=Problem(1000 + n, 4096, 4096)) for c in range(6) for n in range(39)]
-    path = write(merged(tmp_path, five_runs(cases)), tmp_path / SLUG)
-    assert len(cases) >= 230
-    assert path.stat().st_size < 900_000
+def test_provenance_is_written_once_and_a_binary_once(tmp_path: Path) -> None:
+    for day in (1, 2, 3):
+        append(tmp_path, baseline(on(OURS, day, TILED), on(OURS, day, NAIVE)), {})
+    kinds = [each.kind for each in read(figures_path(tmp_path, SLUG))]
+    assert (kinds.count("run"), kinds.count("timed"), kinds.count("figure")) == (3, 1, 6)
 
 
-def test_pytest_benchmark_reads_it(file: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pytest_benchmark", "compare", str(file), "--columns=median,outliers"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stderr
-    assert f"test_performance[{TILED.id}]" in done.stdout + done.stderr
-    assert "Failed to load" not in done.stdout + done.stderr
-
-
-def test_pytest_benchmark_compares_with_it_by_number(file: Path, root: Path, tmp_path: Path) -> None:
-    tests = tmp_path / "project" / "tests"
-    tests.mkdir(parents=True)
-    (tests / "test_performance.py").write_text(
-        "import pytest\n"
-        f"@pytest.mark.parametrize('timed_case', ['{TILED.id}'])\n"
-        "def test_performance(timed_case, benchmark):\n    benchmark.pedantic(int, rounds=5)\n"
-    )
-    command = [
-        *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--rootdir={tests.parent}", str(tests)),
-        *(
-            f"--benchmark-storage=file://{root}",
-            f"--benchmark-compare={SLUG}/0001",
-            "--benchmark-columns=median",
-        ),
-    ]
-    # A worker of xdist tells its children so, and pytest-benchmark then times nothing.
-    alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=alone, check=False)
-    assert done.returncode == 0, done.stdout
-    assert f"benchmarks from: {SLUG}/{file.name}" in done.stdout + done.stderr
-    assert "(NOW)" in done.stdout  # Both rows stand in the table: the names matched.
+def test_lines_are_appended_and_never_rewritten(root: Path, file: Path) -> None:
+    before = file.read_text()
+    append(root, baseline(entry(TILED, 0.008)), {})
+    assert file.read_text().startswith(before)
+    with pytest.raises(BaselineError, match="contains these figures already"):
+        append(root, baseline(entry(TILED, 0.008)), {})
 
 
 @pytest.mark.parametrize(
@@ -149,206 +152,305 @@ def test_a_gpu_s_folder(name: str, slug: str) -> None:
     assert gpu_slug(name) == slug
 
 
-def test_the_highest_number_is_current(root: Path) -> None:
-    folder = root / SLUG
-    for name in ("0010_x.json", "0009_z.json", "notes.json", "0011_y.json.tmp", "0012_y.txt"):
-        (folder / name).write_text("{}")
-    assert current(root, SLUG) == folder / "0010_x.json"
+# What is current
+
+
+def test_a_boards_own_newest_counts_else_the_models(tmp_path: Path) -> None:
+    append(tmp_path, baseline(on(OURS, 1, TILED, 0.011), on(OURS, 1, CUBLAS, 0.012)), {})
+    append(tmp_path, baseline(on(THEIRS, 2, TILED, 0.021), on(THEIRS, 2, NAIVE, 0.022)), {})
+    append(tmp_path, baseline(on(OURS, 3, TILED, 0.031)), {})
+    append(tmp_path, baseline(on(THEIRS, 4, CUBLAS, 0.042)), {})
+
+    def seconds(board: str | None) -> list[float]:
+        return [now(tmp_path, board).entries[each.id].median_s for each in (TILED, NAIVE, CUBLAS)]
+
+    assert seconds(OURS) == [0.031, 0.022, 0.012]
+    assert seconds(THEIRS) == [0.021, 0.022, 0.042]
+    assert seconds("unknown") == seconds(None) == [0.031, 0.022, 0.042]
+    ours = now(tmp_path, OURS)
+    assert (ours.board, ours.datetime[:10], ours.derived_for) == (OURS, "2026-11-03", OURS)
+    assert [ours.entries[each.id].is_of_another(OURS) for each in (TILED, NAIVE)] == [False, True]
+
+
+def test_a_board_with_few_figures_is_no_worse_off_than_an_unknown_one(tmp_path: Path) -> None:
+    append(tmp_path, baseline(on(THEIRS, 1, TILED), on(THEIRS, 1, NAIVE), on(THEIRS, 1, CUBLAS)), {})
+    append(tmp_path, baseline(on(OURS, 2, TILED)), {})
+    assert set(now(tmp_path, OURS).case_ids) == set(now(tmp_path, "unknown").case_ids)
+
+
+def test_the_order_of_the_lines_does_not_matter(tmp_path: Path) -> None:
+    for day, seconds in ((2, 0.02), (1, 0.01), (3, 0.03)):
+        append(tmp_path, baseline(on(OURS, day, TILED, seconds)), {})
+    path = figures_path(tmp_path, SLUG)
+    before = [(m.number, m.datetime, m.entries) for m in history(tmp_path, SLUG)]
+    assert [m.entries[TILED.id].median_s for m in history(tmp_path, SLUG)] == [0.01, 0.02, 0.03]
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[::-1] + lines[:3]))  # and lines that a merge has doubled are one
+    assert [(m.number, m.datetime, m.entries) for m in history(tmp_path, SLUG)] == before
+
+
+def test_dates_are_compared_as_moments_not_as_text(tmp_path: Path) -> None:
+    early = replace(on(OURS, 1, TILED, 0.01), datetime="2026-11-02T01:00:00+05:00")
+    late = replace(on(OURS, 1, TILED, 0.02), datetime="2026-11-01T22:00:00+00:00")
+    append(tmp_path, baseline(late), {})
+    append(tmp_path, baseline(early), {})
+    assert now(tmp_path).entries[TILED.id].median_s == 0.02
+
+
+def test_nothing_is_stored_of_another_gpu(root: Path) -> None:
     assert current(root, "other-gpu") is None
-    assert stored(root / "nowhere") == []
+    assert history(root, "other-gpu") == stored(root / "nowhere") == []
+    assert [b.slug for b in stored(root)] == [SLUG]
 
 
 # What is refused when read
 
 
-def test_refusals_of_what_is_no_baseline(tmp_path: Path) -> None:
-    path = tmp_path / "x.json"
-    for text, reason in [
-        ("", "not valid JSON"),
-        ('{"gemm_baseline": {"schema"', "truncated"),
-        ('{"gemm_baseline": {"schema": 1, "schema": 2}}', "contains schema twice; "),
-        ("[" * 100_000, "not valid JSON"),
-        ("[1, 2]", "no JSON object"),
-        ("{}", "no gemm_baseline"),
-        (json.dumps(five_runs([TILED])[0]), "not a baseline of this suite"),
-        ('{"gemm_baseline": 3}', "no gemm_baseline"),
-        ('{"gemm_baseline": {"schema": 2}}', "schema 2, but this version reads 1"),
-        ('{"gemm_baseline": {}}', "schema None"),
-    ]:
-        path.write_text(text)
-        refused(path, reason, "measure again")
-    path.write_bytes(b"\xff\xfe{}")
-    refused(path, "not valid JSON")
-    refused(tmp_path / "absent.json", "No such file")
-    refused(tmp_path, "cannot be read")
-
-
 def refused(path: Path, *reasons: str) -> None:
     with pytest.raises(BaselineError) as caught:
-        load(path)
+        history(path.parents[1], path.parent.name)
     message = str(caught.value)
-    assert message.startswith(f"{path}: ")
+    assert message.startswith(f"{path}:")
     assert "\n" not in message
     for reason in reasons:
         assert reason in message
 
 
-def test_a_truncated_baseline_is_refused_at_every_length(file: Path) -> None:
+def test_refusals_of_what_is_no_line(file: Path) -> None:
+    good = file.read_text()
+    for text, reason in [
+        ('{"id":"x","figure":{', "truncated or damaged"),
+        ('{"id":1,"id":2}', "contains id twice"),
+        ("[" * 100_000, "not valid JSON"),
+        ("[1, 2]", "no JSON object"),
+        ("{}", "neither a run"),
+        ('{"id":"x","run":{},"more":1}', "neither a run"),
+        ('{"run":{}}', "neither a run"),
+        ("<<<<<<< ours", "a conflict of git"),
+        ("=======", "a conflict of git"),
+        (">>>>>>> theirs", "keep the lines of both sides"),
+    ]:
+        file.write_text(f"{good}{text}\n")
+        refused(file, f":{good.count(chr(10)) + 1}: ", reason)
+    file.write_bytes(b"\xff\xfe{}")
+    refused(file, "cannot be read")
+
+
+def test_a_truncated_file_is_refused_or_has_only_whole_lines(file: Path) -> None:
     text = file.read_text()
-    for end in range(0, len(text) - 2, 97):
+    whole = {len(each) for each in (text[:end] for end in range(len(text))) if each.endswith(("\n", "}}"))}
+    for end in range(1, len(text) - 1, 53):
         file.write_text(text[:end])
-        refused(file, "truncated", "restore it from git")
+        if end not in whole:
+            refused(file, "truncated", "restore it from git")
 
 
 def test_an_edit_by_hand_is_refused(file: Path) -> None:
-    edited(file, lambda d: d["benchmarks"][0]["extra_info"].update(noise_floor=0.5), sealed=False)
-    refused(file, "checksum does not match", "restore it from git")
+    text = file.read_text()
+    for old, new in ((":[10002,", ":[10003,"), ('"999.1"', '"999.2"'), ('"l2"', '"l3"'), (OLD[:9], "b" * 9)):
+        if old in text:
+            file.write_text(text.replace(old, new, 1))
+            refused(file, "its id does not match: edited by hand or damaged")
+    assert ":[10002," in text
 
 
-def test_layout_is_not_content(file: Path) -> None:
-    file.write_text(json.dumps(json.loads(file.read_text()), indent=4, sort_keys=True))
-    assert load(file).case_ids
+def sealed(path: Path, kind: str, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Changes the first line of a kind, with an id that fits; other lines name the old one."""
+    lines = path.read_text().splitlines()
+    number = next(n for n, text in enumerate(lines) if f',"{kind}":' in text)
+    says = json.loads(lines[number])[kind]
+    change(says)
+    body = f'"{kind}":{json.dumps(says, separators=(",", ":"))}}}'
+    import hashlib
+
+    lines[number] = f'{{"id":"{hashlib.sha256(body.encode()).hexdigest()[:16]}",{body}'
+    path.write_text("\n".join(lines) + "\n")
 
 
-def set_info(**values: Any) -> Callable[[Document], Any]:
-    return lambda d: d["benchmarks"][0]["extra_info"].update(values)
+def at(key: str, place: int, value: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda says: says[key].__setitem__(place, value)
 
 
-def set_stats(**values: Any) -> Callable[[Document], Any]:
-    return lambda d: d["benchmarks"][0]["stats"].update(values)
+def put(**values: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda says: says.update(values)
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("kind", "change", "reason"),
     [
-        (set_info(median_s=float("nan")), "median_s is nan: input should be a finite number"),
-        (set_info(median_s=float("inf")), "median_s is inf: input should be a finite number"),
-        (set_info(median_s=10**400), "median_s is 1000"),
-        (set_info(median_s=-0.01), "median_s is -0.01: input should be greater than 0"),
-        (set_info(median_s=0), "median_s is 0: input should be greater than 0"),
-        (set_info(median_s="0.01"), "median_s is '0.01': input should be a valid number"),
-        (set_info(median_s=True), "median_s is True: input should be a valid number"),
-        (set_info(median_s=0.0101), "median_s is 0.0101, but 0.01 follows from the other values"),
-        (set_info(gflops=13730.0), "gflops is 13730, but 13743.9 follows from the other values"),
-        (set_info(noise_floor=float("nan")), "noise_floor is nan"),
-        (set_info(noise_floor=-1), "noise_floor is -1"),
-        (set_info(noise_floor=0.02), "noise_floor 0.02 does not follow"),
-        (set_info(run_medians=[0.01] * 4), "4 run medians; at least 5"),
-        (set_info(run_medians=[0.01] * 4 + ["x"]), "run_medians.4 is 'x'"),
-        (set_info(run_medians=7), "run_medians is 7: input should be a valid list"),
-        (set_info(cublas_ratio=-0.1), "cublas_ratio is -0.1"),
-        (set_info(cubin_sha256="zz"), "cubin_sha256 is 'zz'"),
-        (set_info(cubin_sha256=5), "cubin_sha256 is 5"),
-        (set_info(l2=None), "l2 is None"),
-        (set_info(case="other"), "not a timed case"),
-        (set_info(flops=None), "flops is None"),
-        (set_stats(min=-1), "min is -1"),
-        (set_stats(stddev=float("nan")), "stddev is nan"),
-        (set_stats(rounds=0), "rounds is 0"),
-        (set_stats(median=0.02), "gflops is 13743.9, but 6871.95 follows from the other values"),
-        (lambda d: d["benchmarks"][0].pop("stats"), "stats is missing"),
-        (lambda d: d["benchmarks"][0].pop("group"), "group is missing"),
-        (lambda d: d["benchmarks"].append(d["benchmarks"][0]), f"contains {TILED.id} twice"),
-        (lambda d: d["benchmarks"].append("x"), "it is 'x': it should be an object"),
-        (lambda d: d.pop("benchmarks"), "benchmarks is missing"),
-        (lambda d: d.update(datetime="../../x"), "isoformat"),
-        (lambda d: d["commit_info"].pop("id"), "id is missing"),
-        (lambda d: d["machine_info"].pop("driver"), "driver is missing"),
-        (lambda d: d["machine_info"].update(name="Other GPU"), "names two different GPUs"),
-        (lambda d: d["gemm_baseline"].update(runs="5"), "runs is '5'"),
+        ("figure", at("us", 0, float("nan")), "us.0 is nan: input should be a finite number"),
+        ("figure", at("us", 0, -1), "us.0 is -1: input should be greater than 0"),
+        ("figure", at("us", 0, "x"), "us.0 is 'x'"),
+        ("figure", at("us", 0, True), "us.0 is True"),
+        ("figure", put(us=[10_000] * 4), "at least 5 items"),
+        ("figure", put(us=7), "us is 7: input should be a valid list"),
+        ("figure", put(us=[20_000] * 5), "the middle median of [20000"),
+        ("figure", put(mhz=[1000.0]), "1 clocks, but 5 medians"),
+        ("figure", put(ratio=-0.1), "ratio is -0.1"),
+        ("figure", at("stats", 0, -1), "stats.0"),
+        ("figure", at("stats", 2, 0), "mean is 0: it should be greater"),
+        ("figure", at("stats", 8, 0), "rounds is 0: it should be greater"),
+        ("figure", at("stats", 10, 3), "stats are "),
+        ("figure", put(seen=[1, 2]), "seen.2 is missing"),
+        ("figure", put(case=3), "case is 3"),
+        ("figure", put(run="0" * 16), f"its run {'0' * 16} is in no line"),
+        ("figure", put(timed="0" * 16), f"its timed {'0' * 16} is in no line"),
+        ("figure", put(run="zz"), "run is 'zz'"),
+        ("figure", put(margin=0), "margin is 0"),
+        ("figure", put(best=["c" * 64]), "best.1 is missing"),
+        ("figure", put(more=1), "more is 1: extra inputs are not permitted"),
+        ("timed", put(cubin="zz"), "cubin is 'zz'"),
+        ("timed", put(flops=0), "flops is 0"),
+        ("timed", put(l2="warm"), "is in no line"),
+        ("run", lambda says: says.pop("datetime"), "datetime is missing"),
+        ("run", put(datetime="../../x"), "isoformat"),
+        ("run", lambda says: says["commit"].pop("id"), "commit.id is missing"),
+        ("run", lambda says: says["machine"].pop("driver"), "machine.driver is missing"),
+        ("run", put(machine=7), "machine is 7"),
     ],
 )
-def test_nonsense_is_refused_even_under_a_fitting_checksum(
-    file: Path, change: Callable[[Document], Any], reason: str
+def test_nonsense_is_refused_even_under_a_fitting_id(
+    file: Path, kind: str, change: Callable[[dict[str, Any]], Any], reason: str
 ) -> None:
-    assert load(file)
-    refused(edited(file, change), reason, "restore it from git")
+    assert history(file.parents[1], SLUG)
+    sealed(file, kind, change)
+    refused(file, reason, "restore it from git")
 
 
-def test_a_baseline_of_another_gpu_is_refused(file: Path) -> None:
-    baseline = load(file)
-    baseline.require_gpu(SLUG, GPU)
-    with pytest.raises(BaselineError, match=f"of {GPU}, but this GPU is NVIDIA H200; measure it"):
-        baseline.require_gpu("nvidia-h200", "NVIDIA H200")
+def test_two_figures_of_a_case_in_one_run_are_refused(file: Path) -> None:
+    text = file.read_text()
+    sealed(file, "figure", put(ratio=0.75))
+    file.write_text(text + file.read_text())
+    refused(file, f"{TILED.id} twice in run")
 
 
-def test_a_baseline_in_the_folder_of_another_gpu_is_refused(file: Path, tmp_path: Path) -> None:
-    root = tmp_path / "elsewhere"
-    (root / "nvidia-h200").mkdir(parents=True)
-    shutil.copy(file, root / "nvidia-h200")
-    with pytest.raises(BaselineError, match=f"is the baseline of {GPU}, but this GPU is nvidia-h200"):
-        stored(root)
+def test_figures_in_the_folder_of_another_gpu_are_refused(file: Path) -> None:
+    moved = file.parent.rename(file.parents[1] / "nvidia-h200") / file.name
+    refused(moved, f"has figures of {GPU}")
+    with pytest.raises(BaselineError, match=f"has figures of {GPU}"):
+        stored(file.parents[1])
+
+
+def test_mig_switched_is_another_gpu(root: Path) -> None:
+    with pytest.raises(BaselineError, match="measured with MIG off, but MIG is on"):
+        append(root, baseline(replace(entry(TILED), machine={**MACHINE, "mig": True})), {})
 
 
 # Writing is whole or nothing
 
 
-@pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_full_disk_loses_nothing(file: Path, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    baseline, before = load(file), contents(file.parent)
+def test_a_full_disk_loses_nothing(root: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = file.read_text()
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, call, full)
-    with pytest.raises(BaselineError, match="No space left on device") as caught:
-        write(baseline, file.parent)
-    assert "the old files are unchanged" in str(caught.value)
-    assert contents(file.parent) == before
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(BaselineError, match=r"No space left on device\); it is unchanged"):
+        append(root, baseline(entry(TILED, 0.008)), {})
+    assert file.read_text() == before
 
 
-WRITER = """
-import os, resource, signal, sys
-from pathlib import Path
-from harness.baselines import BaselineError, load, write
-path = Path(sys.argv[1])
-baseline = load(path)
-{fault}
-try:
-    write(baseline, path.parent)
-except BaselineError as error:
-    sys.exit(f"error: {{error}}")
-"""
-
-
-def write_with(fault: str, path: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", WRITER.format(fault=fault), str(path)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-
-
-def test_a_file_that_cannot_grow_loses_nothing(file: Path) -> None:
-    before = contents(file.parent)
-    done = write_with("resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))", file)
+def test_a_file_that_cannot_grow_loses_nothing(root: Path, file: Path) -> None:
+    before = file.read_text()
+    script = (
+        "import resource, signal, sys\nfrom pathlib import Path\n"
+        "from harness.baselines import BaselineError, append\nfrom tests.unit import synthetic as s\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({len(before) + 100},) * 2)\n"
+        "try:\n    append(Path(sys.argv[1]), s.baseline(s.entry(s.case(), 0.008)), {})\n"
+        "except BaselineError as error:\n    sys.exit(f'error: {error}')\n"
+    )
+    command = [sys.executable, "-c", script, str(root)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
     assert "File too large" in done.stderr
-    assert contents(file.parent) == before
+    assert file.read_text() == before
 
 
-def test_a_kill_in_the_middle_loses_nothing(file: Path, root: Path) -> None:
-    before = contents(file.parent)
-    done = write_with("os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)", file)
-    assert done.returncode == -signal.SIGKILL
-    left = set(contents(file.parent)) - set(before)
-    assert {name.rpartition(".")[2] for name in left} == {"tmp"}  # It was in the middle.
-    assert current(root, SLUG) == file
-    assert load(file).case_ids
-    (file.parent / "0007_2026-10-01.json.tmp").write_text("{")  # Of a kill long ago.
-    write(load(file), file.parent)
-    assert sorted(contents(file.parent)) == ["0001_2026-11-02.json", "0002_2026-11-02.json"]
+def test_a_file_without_its_last_newline_is_appended_to(root: Path, file: Path) -> None:
+    file.write_text(file.read_text().rstrip("\n"))
+    append(root, baseline(entry(TILED, 0.008)), {})
+    assert len(history(root, SLUG)) == 2
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(file: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     with pytest.raises(BaselineError, match="could not be written"):
-        write(load(file), tmp_path / "taken" / SLUG)
+        append(tmp_path / "taken", baseline(entry(TILED)), {})
 
 
-def test_what_would_be_refused_is_not_written(file: Path, tmp_path: Path) -> None:
-    baseline = load(file)
-    info = {**baseline.entries[TILED.id].info, "gflops": -1.0}
-    broken = replace(baseline.entries[TILED.id], info=info)
-    baseline = replace(baseline, entries={**baseline.entries, TILED.id: broken})
-    with pytest.raises(BaselineError, match=r"not written: .*gflops is -1"):
-        write(baseline, tmp_path / "new")
+def test_what_would_be_refused_is_not_written(tmp_path: Path) -> None:
+    broken = replace(entry(TILED), info={**entry(TILED).info, "run_medians": [0.01] * 4})
+    with pytest.raises(BaselineError, match=f"not written: {TILED.id}: .*at least 5 items"):
+        append(tmp_path / "new", baseline(entry(NAIVE), broken), {})
     assert not (tmp_path / "new").exists()
+    with pytest.raises(BaselineError, match="not written"):
+        line("timed", {"problem": "x", "flops": -1})
+    assert TimedLine(problem="x", flops=1).l2 == "cold"
+
+
+# Pruning
+
+
+def test_pruning_removes_cases_and_what_only_they_named(root: Path, file: Path) -> None:
+    before = read(file)
+    assert prune(root, SLUG, {NAIVE.id}) == 2
+    assert now(root).case_ids == (NAIVE.id,)
+    assert {each.text for each in read(file)} < {each.text for each in before}
+    assert prune(root, SLUG, {NAIVE.id}) == 0
+
+
+def test_pruning_keeps_what_is_current_on_some_board(tmp_path: Path) -> None:
+    every = [TILED, NAIVE]
+    append(tmp_path, baseline(*(on(OURS, 1, each) for each in every)), {})
+    for day in (2, 3, 4):
+        append(tmp_path, baseline(on(OURS, day, TILED)), {})
+    append(tmp_path, baseline(on(THEIRS, 1, TILED)), {})
+    before = {board: now(tmp_path, board).entries for board in (OURS, THEIRS, None)}
+    assert prune(tmp_path, SLUG, {each.id for each in every}, newest=2) == 2
+    assert {board: now(tmp_path, board).entries for board in (OURS, THEIRS, None)} == before
+    left = [(m.board, m.datetime[8:10], m.case_ids) for m in history(tmp_path, SLUG)]
+    assert sorted(left) == sorted(
+        [
+            (OURS, "01", (NAIVE.id,)),
+            (OURS, "03", (TILED.id,)),
+            (OURS, "04", (TILED.id,)),
+            (THEIRS, "01", (TILED.id,)),
+        ]
+    )
+
+
+# The size
+
+
+def test_a_year_of_weekly_refreshes_stays_small(tmp_path: Path) -> None:
+    """Of five GPUs with 442 cases each, every case changed every week: 60 MB, of which 6 MB are binaries."""
+    long = "wgmma_tf32-f32-tile128x256x32-warp64x64-stages4-promote8-cluster2x1"
+    cases, weeks, gpus = 442, 52, 5
+    some = []
+    for number in range(40):
+        of = case("tiled", problem=Problem(4096 + number, 4095, 4097))
+        one = entry(of, 0.001234567 * (1 + number / 97), noise=0.00123, cubin=f"{number:064x}")
+        problem = of.problem.id
+        info = {
+            **one.info,
+            **{"case": f"{long}-{problem}", "launch": "grid 132x1x1, block 128x1x1, 98304 bytes dynamic"},
+            **{"run_clocks_mhz": [1755.1, 1755.3, 1754.9, 1755.7, 1755.5], "cublas_ratio": 1.021},
+            **{"registers": 168, "shared_bytes": 98304, "local_bytes": 0, "duty": 0.25},
+            **{"sm_clock_mhz": 1755.3, "power_w": 653.1, "temperature_c": 51.0, "clock_event_reasons": 4},
+        }
+        name = f"tests/test_performance.py::test_performance[{long}-{problem}]"
+        extra: dict[str, Any] = {"margin": 0.008, "launch_id": "d" * 16, "best": ("e" * 64, "f" * 16)}
+        some.append(replace(one, info=info, fullname=name, **extra))
+    append(tmp_path, baseline(*some), {})
+    lines = read(figures_path(tmp_path, SLUG))
+    size = {kind: [len(x.text) + 1 for x in lines if x.kind == kind] for kind in ("run", "timed", "figure")}
+    mean = sum(size["figure"]) / len(some)
+    usual = mean - len(f',"best":["{"e" * 64}","{"f" * 16}"]')  # few are not their own best
+    assert usual < 430
+    # A binary is new in one of ten weeks.
+    timed = cases * (1 + weeks / 10) * sum(size["timed"]) / len(some)
+    year = gpus * (weeks * cases * usual + timed + weeks * 2000)
+    assert year + 6e6 < 60e6

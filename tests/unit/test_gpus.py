@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from harness import baselines
 from harness.commands import gpus, measuring, plugin_gpus
 from harness.commands.gpus import chosen
 from harness.devices import DeviceError
@@ -101,24 +100,15 @@ def test_a_slower_kernel_is_confirmed_on_the_gpu_that_suspected_it(rig: Rig) -> 
 
 def test_each_board_is_judged_by_its_own_baseline(rig: Rig) -> None:
     """The second board is 5 % slower than the first, and so is its baseline."""
-    stored = next(rig.baselines.iterdir())
-    first = baselines.load(stored)
-    slow_entries = {}
-    for case, entry in first.entries.items():
+    first, slow_entries = rig.stored, []
+    for entry in first.entries.values():
         stats = {
             n: v * 1.05 if isinstance(v, float) and n not in ("ops",) else v for n, v in entry.stats.items()
         }
-        stats["ops"] = entry.stats["ops"] / 1.05
-        info = dict(entry.info) | {
-            "board": "00000001",
-            "gflops": entry.gflops / 1.05,
-            "median_s": entry.median_s * 1.05,
-        }
-        info["run_medians"] = [1.05 * median for median in entry.info["run_medians"]]
-        slow_entries[case] = dataclasses.replace(entry, stats=stats, info=info)
-    for board, entries in (("00000000", first.entries), ("00000001", slow_entries)):
-        machine = dict(first.machine_info) | {"board": board}
-        baselines.write(dataclasses.replace(first, machine_info=machine, entries=entries), rig.baselines)
+        info = {**entry.info, "run_medians": [1.05 * median for median in entry.medians]}
+        slow_entries.append(dataclasses.replace(entry, stats=stats, info=info))
+    rig.store(first.entries.values(), board="00000000")
+    rig.store(slow_entries, board="00000001")
 
     def slower(case: Case, m: Measurement, attempt: int) -> Measurement:
         return dataclasses.replace(m, seconds=tuple(1.05 * s for s in m.seconds))
@@ -131,15 +121,8 @@ def test_each_board_is_judged_by_its_own_baseline(rig: Rig) -> None:
 
 
 def test_two_models_have_a_baseline_each_and_cases_go_where_there_is_one(rig: Rig) -> None:
-    shutil.copytree(rig.baselines, rig.baselines.with_name("nvidia-h100"))
-    for path in rig.baselines.with_name("nvidia-h100").iterdir():
-        document = baselines.load(path)
-        machine = dict(document.machine_info) | {"name": "NVIDIA H100"}
-        path.unlink()
-        half = {case: entry for case, entry in document.entries.items() if case in EVERY[: len(EVERY) // 2]}
-        baselines.write(
-            dataclasses.replace(document, machine_info=machine, slug="nvidia-h100", entries=half), path.parent
-        )
+    half = [entry for case, entry in rig.stored.entries.items() if case in EVERY[: len(EVERY) // 2]]
+    rig.store(half, name="NVIDIA H100")
     devices = [
         on_board(Slow(3), "00000000"),
         on_board(Slow(3), "00000001", name="NVIDIA H100"),

@@ -43,7 +43,7 @@ def test_same_code_run_again_is_green(rig: Rig) -> None:
     assert outcome.passed == named(*CASES, *RECORDED[LIBRARY]) | {"test_no_orphans"}
     assert device.restarts == 0
     for case in CASES:
-        entry = baselines.load(next(rig.baselines.iterdir())).entry(case)
+        entry = rig.stored.entry(case)
         gflops = outcome.timed[case]["extra_info"]["gflops"]
         assert entry is not None
         assert gflops == pytest.approx(entry.gflops, rel=0.01)
@@ -75,7 +75,7 @@ def test_header_names_what_the_figures_rest_on(rig: Rig) -> None:
 
 def test_benchmark_table_shows_the_gflops_that_were_judged(rig: Rig) -> None:
     outcome = rig.run(*OURS, "--benchmark-compare", device=ReplayDevice(2))
-    stored = baselines.load(next(rig.baselines.iterdir())).entries
+    stored = rig.stored.entries
     assert "OPS (GFLops/s)" in outcome.text
     for case in CASES:
         rows = [line for line in outcome.text.splitlines() if line.startswith(f"test_performance[{case}] ")]
@@ -111,7 +111,7 @@ def test_slower_kernel_fails_and_no_other(regressed: tuple[Outcome, ReplayDevice
     assert outcome.failures.keys() == named(*SLOWED)
     assert outcome.passed == named(*UNTOUCHED) | {"test_no_orphans"}
     assert device.restarts == 1  # all of them again in one new process
-    stored = baselines.load(next(rig.baselines.iterdir()))
+    stored = rig.stored
     for case in SLOWED:
         message, entry = *(outcome.failures[name] for name in named(case)), stored.entry(case)
         assert entry is not None
@@ -249,8 +249,7 @@ def test_no_news_of_improvement_where_there_is_none(rig: Rig) -> None:
 @pytest.fixture
 def pruned(rig: Rig) -> Rig:
     """The newest baseline lacks the first case."""
-    stored = baselines.load(next(rig.baselines.iterdir()))
-    baselines.write(baselines.prune(stored, set(stored.case_ids) - {SLOWED[0]}), rig.baselines)
+    baselines.prune(rig.baselines.parent, "nvidia-h200", set(rig.stored.case_ids) - {SLOWED[0]})
     return rig
 
 
@@ -267,8 +266,8 @@ def test_case_that_the_baseline_lacks_fails(pruned: Rig) -> None:
 
 def test_kernel_that_the_baseline_lacks_is_one_command(rig: Rig) -> None:
     """The cases of one kernel are missing, those of another are not."""
-    stored = baselines.load(next(rig.baselines.iterdir()))
-    baselines.write(baselines.prune(stored, set(stored.case_ids) - set(RECORDED[LIBRARY])), rig.baselines)
+    kept = set(rig.stored.case_ids) - set(RECORDED[LIBRARY])
+    baselines.prune(rig.baselines.parent, "nvidia-h200", kept)
     outcome = rig.run(*OURS, "--kernel", LIBRARY, "--job-summary=summary.md")
     lacking = RECORDED[LIBRARY]
     assert len(lacking) > 5
@@ -316,12 +315,11 @@ def _live(suite: str) -> set[str]:
 
 
 def _also_stored(rig: Rig, case: str) -> None:
-    """Writes a newer baseline that has this case too."""
-    stored = baselines.load(next(rig.baselines.iterdir()))
-    entry = stored.entries[SLOWED[0]]
+    """The baseline has this case too."""
+    entry = rig.stored.entries[SLOWED[0]]
     name = f"tests/test_performance.py::test_performance[{case}]"
-    extra = dataclasses.replace(entry, fullname=name, info={**entry.info, "case": case})
-    baselines.write(dataclasses.replace(stored, entries={**stored.entries, case: extra}), rig.baselines)
+    group = case.removeprefix(f"{entry.variant}-")
+    rig.store([dataclasses.replace(entry, fullname=name, group=group, info={**entry.info, "case": case})])
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.baselines import current, load, write
+from harness.baselines import append, current
+from harness.baselines.store import figures_path
 from harness.commands.report import main
 from harness.model import Problem
 from harness.reports.markdown import BEGIN, END, NO_BASELINE, job_summary, readme_section, replaced
@@ -202,7 +203,7 @@ def project(tmp_path: Path) -> Path:
         case("tiled", 1, Problem(256, 256, 256)): 1e-6,
     }  # fmt: skip
     runs = [run(n, {of: measurement(m * (1 + 0.0001 * n)) for of, m in medians.items()}) for n in range(5)]
-    write(merged(tmp_path, runs), tmp_path / "baselines" / SLUG)
+    append(tmp_path / "baselines", merged(tmp_path, runs), {})
     (tmp_path / "README.md").write_text(README)
     return tmp_path
 
@@ -220,7 +221,8 @@ def test_the_readme_shows_the_best_config_of_each_stage(project: Path) -> None:
     assert text.endswith(f"\n{END}\n\nafter\n")
     assert "old" not in text.split(END)[0].splitlines()
     rows = [[c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
-    assert rows[0] == ["stage", "idea", "dtype", "best config", "GFLOPS", "% of cuBLAS", "noise floor"]
+    heads = ["stage", "idea", "dtype", "best config", "GFLOPS", "% of cuBLAS", "noise floor", "board, commit"]
+    assert rows[0] == heads
     assert [r[0] for r in rows[2:]] == ["naive", "tiled", "cublas"]
     ideas = {k.name: k.idea for k in LADDER}
     # 2·4096³ FLOP in 16.0032 ms; cuBLAS in the same run takes half the time; 0.04 % between the five medians.
@@ -232,25 +234,41 @@ def test_the_readme_shows_the_best_config_of_each_stage(project: Path) -> None:
         "8,588",
         "50.0",
         "0.04 %",
+        "unknown, 01234567",
     ]
     assert rows[4][5] == "100.0"
     for part in (
         "Test GPU 1000",
-        "Driver 999.1",
+        "driver 999.1",
         "CUDA 13.0",
-        "commit 0123456789ab,",
         "2026-11-02",
-        "5 runs",
     ):
         assert part in text
 
 
+def test_every_row_names_its_own_board_and_commit(project: Path) -> None:
+    """One stage was measured on another board, at another commit and day, than the rest."""
+    runs = five_runs([case("naive")], median=0.03)
+    for document in runs:
+        document["machine_info"] |= {"board": "0badcafe", "driver": "999.2"}
+        document["commit_info"]["id"] = "feedface" * 5
+        document["datetime"] = document["datetime"].replace("-02T", "-09T")
+    append(project / "baselines", merged(project, runs), {})
+    assert readme(project) == 0
+    text = (project / "README.md").read_text()
+    rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("|")}
+    assert rows["naive"].endswith("| 0badcafe, feedface |")
+    assert rows["tiled"].endswith("| unknown, 01234567 |")
+    assert "2026-11-02 to 2026-11-09; driver 999.2, CUDA 13.0, nvcc 13.0.88 or driver 999.1" in text
+    assert "0badcafe" not in text.split("| stage")[0]
+
+
 def test_two_gpus_are_one_table_side_by_side(project: Path) -> None:
-    first = load(next((project / "baselines" / SLUG).iterdir()))
+    first = current(project / "baselines", SLUG)
+    assert first is not None
     machine = {**first.machine_info, "name": "NVIDIA Test 2"}
-    entries = dict(list(first.entries.items())[:1])
-    second = replace(first, slug="nvidia-test-2", machine_info=machine, entries=entries)
-    write(second, project / "baselines" / "nvidia-test-2")
+    entries = {case: replace(e, machine=machine) for case, e in list(first.entries.items())[:1]}
+    append(project / "baselines", replace(first, slug="nvidia-test-2", entries=entries), {})
     assert readme(project) == 0
     text = (project / "README.md").read_text().partition(BEGIN)[2].partition(END)[0]
     about = [line for line in text.splitlines() if line.startswith("- ")]
@@ -259,15 +277,15 @@ def test_two_gpus_are_one_table_side_by_side(project: Path) -> None:
         [c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"
     )
     assert heads[3:] == [
-        *("Test 2: best config", "GFLOPS", "% of cuBLAS"),
-        *("Test GPU 1000: best config", "GFLOPS", "% of cuBLAS"),
+        *("Test 2: best config", "GFLOPS", "% of cuBLAS", "board, commit"),
+        *("Test GPU 1000: best config", "GFLOPS", "% of cuBLAS", "board, commit"),
     ]
     (entry,) = entries
     shared = [row for row in rows if row[0] == entry.partition("-")[0]]
-    assert [row[3:6] for row in rows if row not in shared] == [["–", "–", "–"]] * (len(rows) - 1)
+    assert [row[3:7] for row in rows if row not in shared] == [["–"] * 4] * (len(rows) - 1)
     (both,) = shared
     assert both[4] != "–"
-    assert both[7] != "–"
+    assert both[8] != "–"
     assert readme(project, "--check") == 0
 
 
@@ -277,11 +295,8 @@ def test_check_says_whether_it_is_stale(project: Path, capsys: pytest.CaptureFix
     assert (project / "README.md").read_text() == README
     assert readme(project) == 0
     assert readme(project, "--check") == 0
-    path = current(project / "baselines", SLUG)
-    assert path is not None
-    baseline = load(path)
-    faster = merged(project, five_runs([case("naive")], median=0.03), baseline)
-    write(faster, path.parent)
+    faster = merged(project, five_runs([case("naive")], median=0.03))
+    append(project / "baselines", faster, {})
     assert readme(project, "--check") == 1
     assert "out of date" in capsys.readouterr().err
 
@@ -306,9 +321,7 @@ def test_a_readme_without_its_marks_is_left_alone(
 
 
 def test_a_damaged_baseline_makes_no_table(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = current(project / "baselines", SLUG)
-    assert path is not None
-    path.write_text("{")
+    figures_path(project / "baselines", SLUG).write_text("{")
     assert readme(project) == 1
     assert "truncated" in capsys.readouterr().err
     assert (project / "README.md").read_text() == README

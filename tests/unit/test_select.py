@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.baselines import BaselineError, write
+from harness.baselines import BaselineError, append
 from harness.commands import cli
 from harness.model import (
     F16,
@@ -331,7 +331,7 @@ def test_a_surveyed_config_is_known_and_a_baseline_counts_first(tmp_path: Path) 
     survey.store(tmp_path / "run.json", root / "baselines")
     found = select("4096x4096x4096", SLUG, project=root)
     assert found.config == advised
-    assert [f.source for f in found.figures] == ["advice.json", "0001_2026-11-02.json"]
+    assert [f.source for f in found.figures] == ["advice.json", "figures.jsonl"]
     assert "advice.json" in header(Selector.of(load(root), SLUG))
 
 
@@ -352,7 +352,7 @@ def measured(root: Path) -> Path:
     """A project with the ladder, and a baseline of two cases on a GPU that does not exist."""
     (root / "pyproject.toml").write_text('[tool.gemm-regression]\nkernels = "kernels"\n')
     (root / "kernels").symlink_to(PROJECT.root / "kernels")
-    write(merged(root, five_runs([case("tiled"), case("cublas")])), root / "baselines" / SLUG)
+    append(root / "baselines", merged(root, five_runs([case("tiled"), case("cublas")])), {})
     return root
 
 
@@ -407,14 +407,15 @@ def test_a_baseline_without_a_figure_of_a_declared_kernel_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     project = measured(tmp_path)
-    write(merged(project, five_runs([case("cublas")])), project / "baselines" / SLUG)
+    (project / "baselines" / SLUG / "figures.jsonl").unlink()
+    append(project / "baselines", merged(project, five_runs([case("cublas")])), {})
     assert cli.main(["select", "4x4x4", "--gpu", SLUG, "--project", str(project)]) == 2
     assert "no figure of a declared kernel" in capsys.readouterr().err
 
 
 def test_a_damaged_baseline_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     project = measured(tmp_path)
-    (file,) = (project / "baselines" / SLUG).glob("*.json")
+    (file,) = (project / "baselines" / SLUG).iterdir()
     file.write_text(file.read_text()[:1000])
     assert cli.main(["select", "4x4x4", "--gpu", SLUG, "--project", str(project)]) == 1
     assert capsys.readouterr().err.count("\n") == 1
@@ -424,7 +425,7 @@ def test_several_measured_gpus_must_be_named(tmp_path: Path) -> None:
     project = load(measured(tmp_path))
     other = project.baselines / "other"
     other.mkdir()
-    (other / "0001_2026-11-02.json").write_text("{}")
+    (other / "figures.jsonl").write_text("{}")
     with pytest.raises(SelectError, match="unknown GPU 'x': measured are other, test-gpu-1000"):
         known(project, "x")
     assert cli.main(["select", "4x4x4", "--project", str(tmp_path)]) == 2

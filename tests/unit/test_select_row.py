@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.baselines import BaselineEntry, load_run, merge_runs, write
+from harness.baselines import BaselineEntry, append, load_run, merge_runs
 from harness.commands.select import main as command
 from harness.counters.chosen import chosen as counted
 from harness.devices import DeviceError
@@ -90,7 +90,7 @@ def test_a_choice_has_the_id_of_the_row_and_the_launch_of_the_kernel() -> None:
     assert of.launch == case("tiled").launch
     assert observation(of, measurement()).case_id == of.id
     assert not observation(of, measurement()).library
-    shown = row(of, Verdict(VerdictKind.PASS, "WITHIN_THRESHOLD"), None, Policy())
+    shown = row(of, Verdict(VerdictKind.PASS, "SAME_BINARY"), None, Policy())
     assert (shown.stage, shown.config) == ("select", "tiled-tile32-pad0")
 
 
@@ -171,12 +171,8 @@ def test_a_row_is_measured_stored_and_judged(rig: Rig) -> None:
     for number in range(5):
         assert measured(rig, "--baseline-run", run=number).status == 0
         runs.append((rig.root / "out.json").rename(rig.root / f"run_{number}.json"))
-    (stored,) = rig.baselines.glob("*.json")
-    from harness.baselines import load as load_baseline
-
-    merged_runs = merge_runs([load_run(run) for run in runs], load_baseline(stored))
-    path = write(merged_runs, rig.baselines)
-    entry = load_baseline(path).entry("select-f32-2048x2048x2048")
+    append(rig.baselines.parent, merge_runs([load_run(run) for run in runs]), {})
+    entry = rig.stored.entry("select-f32-2048x2048x2048")
     assert entry is not None
     assert entry.info["variant"] == "select-f32"
     assert entry.info["chosen"] == "double_buffered-tile128x128x16-thread8x8-pad4-stages2"
@@ -200,8 +196,8 @@ def test_a_baseline_of_rows_verifies_what_they_choose(rig: Rig) -> None:
 
 
 def test_a_baseline_that_cannot_be_trusted_is_told(rig: Rig) -> None:
-    (stored,) = rig.baselines.glob("*.json")
-    stored.write_text(stored.read_text().replace("PASS", "FAIL", 1)[:-100])
+    (stored,) = rig.baselines.iterdir()
+    stored.write_text(stored.read_text()[:-100])
     outcome = measured(rig)
     assert outcome.status == 4
     assert len(outcome.errors) == 1
@@ -209,7 +205,7 @@ def test_a_baseline_that_cannot_be_trusted_is_told(rig: Rig) -> None:
 
 def test_another_choice_is_not_paired_with_the_old_one() -> None:
     entry = BaselineEntry(
-        "", CUBE.id, {}, {"chosen": "tiled-tile16-pad0", "dirty": False, "commit": "0" * 40}
+        *("", CUBE.id, {}, {"chosen": "tiled-tile16-pad0"}, {}, {"id": "0" * 40, "dirty": False}, "")
     )
     against = Against(None, H200, "cold", PROJECT)  # type: ignore[arg-type]
     paired = against.pair([Wanted(resolved(), entry, 0.005)], 0.0)[resolved().id]
@@ -318,7 +314,7 @@ def test_a_single_shape_has_nothing_to_be_chosen_by_without_it() -> None:
 def test_a_page_that_is_not_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.gemm-regression]\nkernels = "kernels"\n')
     (tmp_path / "kernels").symlink_to(PROJECT.root / "kernels")
-    write(merged(tmp_path, five_runs([case("tiled")])), tmp_path / "baselines" / SLUG)
+    append(tmp_path / "baselines", merged(tmp_path, five_runs([case("tiled")])), {})
     page = tmp_path / "select.md"
     page.write_text("# Page\n\n<!-- select:begin -->\n<!-- select:end -->\n")
     words = ["--markdown", str(page), "--project", str(tmp_path)]

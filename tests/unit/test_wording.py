@@ -177,7 +177,7 @@ def test_the_command_stands_apart_where_there_is_a_place_for_it() -> None:
 # Many cases
 
 
-def result(number: int, paired: Paired | None, **more: Any) -> Any:
+def result(number: object, paired: Paired | None, **more: Any) -> Any:
     case = SimpleNamespace(id=f"tiled-{number}")
     return SimpleNamespace(case=case, evidence=Evidence(SEEN, STORED, paired=paired, **more))
 
@@ -194,12 +194,13 @@ def test_those_that_were_not_judged_are_named_with_the_reason() -> None:
     what = "with another binary than the baseline's"
     mixed = [
         result(0, pair(0.0)),
+        result("open", pair(0.004, 0.0035)),  # timed, and red by itself
         *(result(n, Paired(*CONTROL_FAILED, detail=f"differs {n}")) for n in range(1, 8)),
         result(8, Paired(*BINARY_NOT_KEPT, detail="x")),
         result(9, Paired(*failed_beside("HANG"), detail="x")),
     ]
     assert changed_text(mixed) == (
-        f"10 cases {what}: 1 timed beside it; 1 failed; 7 not judged, two identical builds differ here "
+        f"11 cases {what}: 2 timed beside it; 1 failed; 7 not judged, two identical builds differ here "
         "(tiled-1, tiled-2, tiled-3, tiled-4, tiled-5 and 2 more); 1 not judged, the baseline has no binary "
         "of them (tiled-8)"
     )

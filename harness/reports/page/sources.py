@@ -41,8 +41,8 @@ class Measured:
 
 @dataclass(frozen=True)
 class Source:
-    """A baseline or a run, with verdicts if ``judged``. ``label`` is unique in a report; ``machine`` is that of
-    the newest measurement."""
+    """A baseline or a run, with verdicts if ``judged``. ``label`` is unique in a report; ``machine`` is the
+    newest measurement's."""
 
     label: str
     machine: Mapping[str, Any]

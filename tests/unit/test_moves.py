@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.baselines import Baseline, load, store, write
-from harness.baselines.moves import Move, lost, moves
+from harness.baselines import Baseline, BaselineEntry, append, current
+from harness.baselines.moves import Move, lost, measured, moves
 from harness.commands.baseline import main
 from harness.model import Case, Problem
 from tests.unit import synthetic
@@ -24,21 +24,21 @@ OTHERS = [synthetic.case("tiled", problem=Problem(64 + n, 512, 512)) for n in ra
 NOISE = 0.001
 
 
-def entry(case: Case, seconds: float, **more: Any) -> Any:
+def entry(case: Case, seconds: float, **more: Any) -> BaselineEntry:
     made = synthetic.entry(case, seconds, noise=NOISE)
-    return dataclasses.replace(made, info={**made.info, "commit": "c" * 40, "dirty": False, **more})
+    cut = {name: more.pop(name) for name in ("machine",) if name in more}
+    commit = {"id": "c" * 40, "dirty": False}
+    info = {**made.info, "duty": case.kernel.duty, **more}
+    return dataclasses.replace(made, info=info, commit_info=commit, **cut)
 
 
 def history(medians: Mapping[Case, Sequence[float]], **more: Any) -> list[Baseline]:
-    """Files 0001 and on, with these medians of these cases."""
-    return [
-        Baseline(
-            *(synthetic.SLUG, 5, {}, {}, ""),
-            {case.id: entry(case, seconds[i], **more) for case, seconds in medians.items()},
-            Path(f"{i + 1:04}_2026-11-02.json"),
-        )
-        for i in range(len(next(iter(medians.values()))))
-    ]
+    """Measurements 0001 and on, with these medians of these cases."""
+    found = []
+    for i in range(len(next(iter(medians.values())))):
+        made = synthetic.baseline(*(entry(case, s[i], **more) for case, s in medians.items()))
+        found.append(dataclasses.replace(made, number=i + 1))
+    return found
 
 
 def noisy(levels: Sequence[float], seed: int = 0) -> list[float]:
@@ -47,7 +47,7 @@ def noisy(levels: Sequence[float], seed: int = 0) -> list[float]:
 
 
 def where(found: Sequence[Move]) -> list[tuple[str, str]]:
-    return [(move.case, move.file[:4]) for move in found]
+    return [(move.case, move.at[:4]) for move in found]
 
 
 @pytest.mark.parametrize("at", range(1, 8))
@@ -91,12 +91,43 @@ def test_noise_floor_of_a_case_counts() -> None:
     assert moves(history(levels, noise_floor=0.02)) == []
 
 
-def test_case_that_refreshes_took_over_was_measured_once() -> None:
-    """Five measurements outweigh a sixth that is 0.27 % slower; one that four files copied does not."""
-    copied = {TILED: [0.01] * 5 + [0.010027]}
-    fresh = {TILED: [0.01 * (1 + 1e-6 * n) for n in range(5)] + [0.010027]}
-    assert moves(history(copied, noise_floor=1e-4)) == []
-    assert where(moves(history(fresh, noise_floor=1e-4))) == [(TILED.id, "0006")]
+BOARDS = ({"board": "a"}, {"board": "b"}, {"board": "c"})
+
+
+def on_boards(*seen: tuple[int, str, float]) -> list[Baseline]:
+    """Measurements of TILED: a place in BOARDS, the binary, the seconds."""
+    return [
+        dataclasses.replace(
+            synthetic.baseline(
+                entry(TILED, s, machine={**synthetic.MACHINE, **BOARDS[b]}, cubin_sha256=binary * 64)
+            ),
+            number=number,
+        )
+        for number, (b, binary, s) in enumerate(seen, 1)
+    ]
+
+
+def test_boards_that_differ_are_no_change_where_they_share_a_binary() -> None:
+    """Board b is 3 % slower than a, c another 3 % than b; the code is the same until it loses 1 % on a."""
+    seen = [(0, "1", 0.0100), (1, "1", 0.0103), (2, "1", 0.0106), (1, "1", 0.0103), (0, "2", 0.0101)]
+    found = moves(on_boards(*seen))
+    assert where(found) == [(TILED.id, "0005")]
+    assert found[0].change == pytest.approx(-0.01, abs=3e-4)
+    assert moves(on_boards(*seen[:4])) == []
+
+
+def test_what_one_board_lost_is_found_by_way_of_another() -> None:
+    """The binaries of a are not those of c, but b has had both."""
+    seen = [(0, "1", 0.0100), (1, "1", 0.0103), (1, "2", 0.01051), (2, "2", 0.0106)]
+    (move,) = moves(on_boards(*seen))
+    assert (move.at[:4], len(measured(on_boards(*seen), TILED.id))) == ("0003", 4)
+    assert move.change == pytest.approx(0.0103 / 0.01051 - 1, abs=3e-4)
+
+
+def test_a_board_that_shares_no_binary_is_not_compared() -> None:
+    seen = [(0, "1", 0.0100), (1, "2", 0.0120)]
+    assert [point.entry.board for point in measured(on_boards(*seen), TILED.id)] == ["b"]
+    assert moves(on_boards(*seen)) == []
 
 
 @pytest.mark.parametrize("change", [{"l2": "warm"}, {"duty": 0.1}])
@@ -114,12 +145,12 @@ def test_one_file_carries_no_change() -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Three files on a disk: TILED lost 2 % at the third, made of fresh runs like any."""
+    """Three measurements on a disk: TILED lost 2 % at the third."""
     for number, seconds in enumerate((0.01, 0.01, 0.0102)):
         runs = synthetic.five_runs([TILED], seconds) if number else synthetic.five_runs([TILED, NAIVE])
-        previous = store.current(tmp_path / "baselines", synthetic.SLUG)
-        made = synthetic.merged(tmp_path, runs, load(previous) if previous else None)
-        write(made, tmp_path / "baselines" / synthetic.SLUG)
+        for run in runs:
+            run["datetime"] = run["datetime"].replace("-02T", f"-{number + 1:02}T")
+        append(tmp_path / "baselines", synthetic.merged(tmp_path, runs), {})
     return tmp_path / "baselines"
 
 
@@ -129,10 +160,27 @@ def test_command_says_what_moved_where_and_by_how_much(
     assert main(["history", "--root", str(root)]) == 0
     head, row, count, slower = capsys.readouterr().out.splitlines()
     assert head.split()[:3] == ["case", "changed", "at"]
-    assert row.split()[:3] == [TILED.id, "0003_2026-11-02.json", "0123456789ab"]
+    assert row.split()[:3] == [TILED.id, "0003_2026-11-03", "0123456789ab"]
     assert row.endswith("-1.96 %")
-    assert count == "1 of 2 cases changed between 0001_2026-11-02.json and 0003_2026-11-02.json"
+    assert count == "1 of 2 cases changed between 0001_2026-11-01 and 0003_2026-11-03 on Test GPU 1000"
     assert slower == f"slower than before: {TILED.id}, -1.96 % relative to its best level"
+
+
+def test_check_is_red_unless_somebody_accepted_the_loss(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["history", "--check", "--root", str(root)]) == 1
+    assert main(["history", "--check", "--root", str(root), "-k", f"[{NAIVE.id}]"]) == 0
+    last = current(root, synthetic.SLUG)
+    assert last is not None
+    one = last.entries[TILED.id]
+    accepted = dataclasses.replace(
+        one, accepted="it checks its bounds now", datetime="2026-11-04T10:00:00+00:00"
+    )
+    append(root, dataclasses.replace(last, entries={TILED.id: accepted}), {})
+    capsys.readouterr()
+    assert main(["history", "--check", "--root", str(root)]) == 0
+    assert "relative to its best level; accepted: it checks its bounds now\n" in capsys.readouterr().out
 
 
 def test_command_of_chosen_cases(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,18 +196,16 @@ def test_bad_input_is_one_line(root: Path, capsys: pytest.CaptureFixture[str]) -
     assert f"no baseline for 'nvidia-none'; there are: {synthetic.SLUG}\n" in capsys.readouterr().err
     assert main(["history", "--root", str(root / "none")]) == 1
     assert "contains no baseline" in capsys.readouterr().err
-    first = min((root / synthetic.SLUG).iterdir())
-    first.write_text("{}")
+    (file,) = (root / synthetic.SLUG).iterdir()
+    file.write_text("{}")
     assert main(["history", "--root", str(root)]) == 1
-    assert capsys.readouterr().err.startswith(f"error: {first}: not a baseline of this suite")
+    assert capsys.readouterr().err.startswith(f"error: {file}:1: neither a run")
 
 
-def test_history_of_one_file_is_a_line(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, *rest = sorted((root / synthetic.SLUG).iterdir())
-    for path in rest:
-        path.unlink()
-    assert main(["history", "--root", str(root)]) == 0
-    assert capsys.readouterr().out == f"{first}: the only baseline; changes need at least two\n"
+def test_history_of_one_measurement_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = append(tmp_path, synthetic.baseline(synthetic.entry(TILED)), {})
+    assert main(["history", "--root", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{path}: the only measurement; changes need at least two\n"
 
 
 def test_without_ruptures_the_command_says_what_installs_it(
@@ -174,23 +220,20 @@ def test_without_ruptures_the_command_says_what_installs_it(
 
 
 def slower_since(rig: Rig, factor: float) -> None:
-    """Another baseline file, in which everything takes ``factor`` times as long."""
-    (path,) = rig.baselines.iterdir()
-    old = load(path)
-    entries = {}
-    for case, e in old.entries.items():
-        rate = {"gflops": e.gflops / factor, "run_medians": [factor * s for s in e.info["run_medians"]]}
+    """Another measurement, in which everything takes ``factor`` times as long."""
+    entries = []
+    for e in rig.stored.entries.values():
         stats = {name: factor * v if isinstance(v, float) else v for name, v in e.stats.items()}
-        info = {**e.info, **rate, "median_s": factor * e.median_s}
-        entries[case] = dataclasses.replace(e, stats=stats | {"ops": e.stats["ops"] / factor}, info=info)
-    write(dataclasses.replace(old, entries=entries), rig.baselines)
+        info = {**e.info, "run_medians": [factor * s for s in e.medians]}
+        entries.append(dataclasses.replace(e, stats=stats, info=info))
+    rig.store(entries)
 
 
 def test_gate_tells_of_what_became_slower_and_blocks_nothing(rig: Rig) -> None:
     slower_since(rig, 1.5)  # past the noise of every case
     outcome = rig.run(*OURS, device=ReplayDevice(3))
     assert outcome.status == 0
-    count = len(load(min(rig.baselines.iterdir())).entries)
+    count = len(rig.stored.entries)
     line = f"history: {count} cases slower than before, since 0002; see python -m harness baseline history"
     assert outcome.text.count("history: ") == 1
     assert line in outcome.text
@@ -206,12 +249,3 @@ def test_gate_is_silent_of_gains_and_where_nothing_can_be_said(
     outcome = rig.run(*OURS, device=ReplayDevice(3))
     assert "history: " not in outcome.text
     assert outcome.passed >= {f"test_performance[{case}]" for case in CASES}
-
-
-def test_gate_tells_of_an_old_file_that_cannot_be_read(rig: Rig) -> None:
-    slower_since(rig, 0.999)
-    min(rig.baselines.iterdir()).write_text("no json")
-    outcome = rig.run(*OURS, device=ReplayDevice(3))
-    assert outcome.status == 0
-    assert "history: " in outcome.text
-    assert "not valid JSON: truncated or damaged" in outcome.text
