@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 
 from harness.baselines import Baseline, BaselineEntry, current, gpu_slug, load, write
-from harness.gate.compare import compare
+from harness.devices.stored import StoredBinary
+from harness.gate.compare import Row, compare
 from harness.gate.document import document
-from harness.gate.pairs import Pair
+from harness.gate.pairing import Pair
+from harness.gate.pairs import Side
 from harness.gate.record import extra_info
 from harness.gate.timed import Result, observation
 from harness.model import F32, Case, Config, Resources
@@ -32,7 +34,7 @@ from harness.tuning.stored import Evaluation, Failed, Tuned
 from harness.tuning.stored import write as write_tuned
 from harness.verdicts.evidence import MACHINES, UNUSABLE, Evidence, conclude
 from harness.verdicts.paired import SAME_BINARY, Paired
-from harness.verdicts.vocabulary import Policy
+from harness.verdicts.vocabulary import DEFAULT_MARGIN, Policy
 from tests.ladder import LADDER, PROJECT
 from tests.unit import synthetic
 from tests.unit.simulated import SimulatedDevice
@@ -171,21 +173,24 @@ def series(baseline: Baseline, root: Path, files: int = 12) -> None:
 def comparison() -> dict[str, Any]:
     """What ``compare --json`` writes of a comparison in which one kernel is 2 % slower."""
 
-    def seconds(of: Case) -> float:
-        slower = of.kernel.idea != "base" and of.kernel.name == "tiled"
-        return 1e-12 * of.problem.flops * (1.02 if slower else 1.0)
+    def seconds(of: Case | StoredBinary) -> float:
+        case = isinstance(of, Case)
+        problem = of.problem if isinstance(of, Case) else of.work.problem
+        return 1e-12 * problem.flops * (1.02 if case and "tiled" in of.id else 1.0)
 
-    def pair(name: str, size: int, same: bool) -> Pair:
-        case = synthetic.case(name, problem=replace(CUBE, m=size, n=size, k=size, lda=0, ldb=0, ldc=0))
-        base = replace(case, kernel=replace(case.kernel, idea="base"))
-        return Pair(case, base, SAME_BINARY if same else None, "same cubin, same launch" if same else "")
+    def sized(name: str, size: int) -> Case:
+        return synthetic.case(name, problem=replace(CUBE, m=size, n=size, k=size, lda=0, ldb=0, ldc=0))
 
-    pairs = [pair("naive", size, True) for size in (512, 1024, 2048, 4096)]
-    pairs += [pair(name, 1024, False) for name in ("tiled", "register")]
+    same = Paired(*SAME_BINARY, detail="same cubin, same launch")
+    pairs: list[Pair | Row] = [Row(sized("naive", size), same) for size in (512, 1024, 2048, 4096)]
     device = SimulatedDevice(seconds)
+    for case in (sized(name, 1024) for name in ("tiled", "register")):
+        base = device.binary(case)
+        assert base is not None
+        pairs.append(Pair(case, base, DEFAULT_MARGIN, "cuda", seconds(case), "main (1a2b3c4d5e6f)"))
     result = compare(device, pairs, Rule(), 7, PairPlan(()), device.busy)
-    commit, tree = Commit("main", "1a2b3c4d5e6f" + "0" * 28, ()), Tree("f" * 40, True)
-    return document(result, commit, tree, {"name": synthetic.GPU}, "2026-11-21T00:00:00+00:00")
+    side, tree = Side(Commit("main", "1a2b3c4d5e6f" + "0" * 28, ())), Tree("f" * 40, True)
+    return document(result, side, tree, {"name": synthetic.GPU}, "2026-11-21T00:00:00+00:00")
 
 
 def tuned() -> Tuned:
