@@ -63,9 +63,17 @@ def main(arguments: Sequence[str] | None = None, open_devices: Open = open_all) 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="nox -s study --", description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    add = commands.add_parser("measure", help="time pairs, and append them to a file for each board").add_argument
+    add = commands.add_parser(
+        "measure", help="time pairs, and append them to a file for each board"
+    ).add_argument
     add("folder", nargs="?", type=Path, metavar="FOLDER", help="default: docs/detection")
-    add("--processes", type=int, default=PROCESSES, metavar="N", help=f"each times every case once ({PROCESSES})")
+    add(
+        "--processes",
+        type=int,
+        default=PROCESSES,
+        metavar="N",
+        help=f"each times every case once ({PROCESSES})",
+    )
     add("--budget", type=float, metavar="S", help="seconds; begin no pair that would end later")
     add("--sizes", type=_sizes, default=(0.0,), metavar="PCT,…", help="plant these; 0 is an A/A pair")
     add("--gpus", metavar="all|N|LIST", help="at once: all, how many, or which (0,2; one alone: 1,)")

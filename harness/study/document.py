@@ -57,7 +57,9 @@ def by_length(study: Study) -> dict[str, list[Cell]]:
 
 def text(studies: Sequence[Study]) -> str:
     """The page."""
-    parts = [_HEAD.format(confidence=100 * CONFIDENCE, error=100 * trials.RULE.error, looks=trials.RULE.looks)]
+    parts = [
+        _HEAD.format(confidence=100 * CONFIDENCE, error=100 * trials.RULE.error, looks=trials.RULE.looks)
+    ]
     parts += [_frozen(), f"![Detection rate over size]({_PLOT})", f"Drawn: `{pictured(studies).name}`."]
     count = {gpu: sum(len(s.cells) for s in studies if s.gpu == gpu) for gpu in (s.gpu for s in studies)}
     for gpu in sorted(count, key=lambda gpu: (-count[gpu], gpu)):
