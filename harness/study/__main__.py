@@ -169,7 +169,7 @@ def _board(given: argparse.Namespace, device: Gpu, folder: Path, late: Callable[
 
 def _commit() -> str:
     """What is measured; without git, as in a container, the environment names it."""
-    known = get_commit_info()
+    known = get_commit_info()  # type: ignore[no-untyped-call]
     named = os.environ.get("GEMM_COMMIT") or os.environ.get("GITHUB_SHA") or "unknown"
     return str(known["id"]) if known.get("id") not in (None, "unknown", "unversioned") else named
 
@@ -180,8 +180,8 @@ def _progress(number: int, records: Sequence[dict[str, Any]], took: float) -> st
     said = f"; {errors[0]['case']}: {errors[0]['error']}" if errors else ""
     spent = sum(look["gpu_seconds"] for look in looks)
     return (
-        f"process {number}: {len(records)} pairs in {took:.1f} s, {len(records) / max(took, 1e-9):.1f} per second "
-        f"(GPU {spent:.1f} s, {len(looks)} looks, {len(errors)} failed{said})"
+        f"process {number}: {len(records)} pairs in {took:.1f} s, {len(records) / max(took, 1e-9):.1f} per "
+        f"second (GPU {spent:.1f} s, {len(looks)} looks, {len(errors)} failed{said})"
     )
 
 
