@@ -10,6 +10,7 @@ from typing import Any
 from harness.devices import DeviceError
 from harness.devices.cuda.environment import GpuInfo, Telemetry
 from harness.devices.cuda.pairing import time_pair
+from harness.devices.stored import StoredBinary
 from harness.model import Case, Resources
 from harness.timing.measurement import Measurement
 from harness.timing.plan import PairPlan, Plan
@@ -74,13 +75,19 @@ class SimulatedDevice:
     def prepare(self, cases: Any, step: Any = None) -> dict[str, str]:
         return {}
 
-    def prepare_pairs(self, pairs: Any, step: Any = None) -> None:
+    def prepare_pairs(self, cases: Any, step: Any = None) -> None:
         pass
+
+    def binary(self, case: Case) -> StoredBinary | None:
+        return None
 
     def facts(self) -> dict[str, Any]:
         return {}
 
     def roofs(self) -> dict[str, Any]:
+        return {}
+
+    def health(self) -> dict[str, Any]:
         return {}
 
     def ready(self) -> None:

@@ -91,7 +91,7 @@ def _codes(file: str) -> set[str]:
 
 
 _TELLING = [f"verdicts/{name}.py" for name in ("vocabulary", "judge", "paired")] + ["gate/checked.py"]
-_TELLING += [f"devices/cuda/{name}.py" for name in ("client", "worker")]
+_TELLING += [f"devices/cuda/{name}.py" for name in ("client", "protocol")]
 
 
 @pytest.mark.parametrize("file", _TELLING)

@@ -256,8 +256,8 @@ def test_the_device_compiles_while_the_binaries_are_compared(
     begun, given = threading.Event(), list[Any]()
 
     class Compiling(Host):
-        def prepare_pairs(self, pairs: Any, step: Any = None) -> None:
-            given.append(list(pairs))
+        def prepare_pairs(self, cases: Any, step: Any = None) -> None:
+            given.append(list(cases))
             begun.set()
             raise DeviceError("COMPILE_ERROR", "said later")
 
@@ -269,8 +269,10 @@ def test_the_device_compiles_while_the_binaries_are_compared(
     cases = cases_of(repo, 3, 0)
     found, _ = judge_all(repo, Compiling(lambda case: 1e-3), cases)
     assert {r.verdict.reason for r in found.values()} == {"WITHIN_MARGIN"}
-    assert {case.id for _, case in given[0]} == {case.id for case in cases}
-    assert not any(is_ours(base, repo) for base, _ in given[0])
+    bases, ours = given[0][: len(cases)], given[0][len(cases) :]
+    assert {case.id for case in bases} == {case.id for case in ours} == {case.id for case in cases}
+    assert not any(is_ours(base, repo) for base in bases)
+    assert all(is_ours(case, repo) for case in ours)
 
 
 def test_a_new_process_for_many_is_one_process_for_each(repo: Repo) -> None:

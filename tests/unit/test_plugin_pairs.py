@@ -20,8 +20,11 @@ class Pairing(ReplayDevice):
     def pair(self, base: Case, case: Case, plan: Any) -> Any:
         raise AssertionError("there is nothing to pair with")
 
-    def prepare_pairs(self, pairs: Any, step: Any = None) -> None:
+    def prepare_pairs(self, cases: Any, step: Any = None) -> None:
         raise AssertionError("there is nothing to compile")
+
+    def binary(self, case: Case) -> Any:
+        raise AssertionError("there is nothing to compare")
 
 
 def test_changed_cases_that_cannot_be_paired_are_counted(
