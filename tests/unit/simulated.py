@@ -107,7 +107,7 @@ class SimulatedDevice:
         layout = self._layout.setdefault(case.id, 1 + self._random.gauss(0, self.process))
         return self.seconds(case) * layout + spin / (MHZ * 1e6)
 
-    def pair(self, base: Case, case: Case, plan: PairPlan) -> PairedSamples:
+    def pair(self, base: Any, case: Any, plan: PairPlan) -> PairedSamples:
         self.asked.append((case.id, plan.orders))
         self.fail(base, case)
         spin = plan.spin or (0, 0)

@@ -139,7 +139,7 @@ class Host(SimulatedDevice):
     def cubin(self, case: Case) -> str:
         return synthetic.NEW if case.problem.m >= 1000 else synthetic.OLD
 
-    def pair(self, base: Case, case: Case, plan: PairPlan) -> PairedSamples:
+    def pair(self, base: Any, case: Any, plan: PairPlan) -> PairedSamples:
         samples = super().pair(base, case, plan)
         self._request(REQUEST + samples.gpu_seconds)  # two builds are loaded
         return samples

@@ -99,7 +99,7 @@ class GlobalMemory:
         much as the one that has ``left`` them so."""
         found = {}
         for name, now in left.items():
-            kind = np.uint8 if len(now) % 4 else np.uint32
+            kind: Any = np.uint8 if len(now) % 4 else np.uint32
             was, then = (np.frombuffer(held, kind) for held in (self._declared[name], now))
             found[name] = (was + (then - was) * kind(launches)).tobytes()
         return found
