@@ -16,10 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from harness.baselines import Baseline, BaselineEntry, current, gpu_slug, load, write
-from harness.gate.compare import compare
+from harness.baselines import Baseline, BaselineEntry, append, current, gpu_slug
+from harness.devices.stored import StoredBinary
+from harness.gate.compare import Row, compare
 from harness.gate.document import document
-from harness.gate.pairs import Pair
+from harness.gate.pairing import Pair
+from harness.gate.pairs import Side
 from harness.gate.record import extra_info
 from harness.gate.timed import Result, observation
 from harness.model import F32, Case, Config, Resources
@@ -32,7 +34,7 @@ from harness.tuning.stored import Evaluation, Failed, Tuned
 from harness.tuning.stored import write as write_tuned
 from harness.verdicts.evidence import MACHINES, UNUSABLE, Evidence, conclude
 from harness.verdicts.paired import SAME_BINARY, Paired
-from harness.verdicts.vocabulary import Policy
+from harness.verdicts.vocabulary import DEFAULT_MARGIN, Policy
 from tests.ladder import LADDER, PROJECT
 from tests.unit import synthetic
 from tests.unit.simulated import SimulatedDevice
@@ -54,10 +56,10 @@ SINCE = 8  # the file of the series with which SLOWER becomes slower
 
 
 def stored() -> Baseline:
-    """The newest stored baseline of the H200."""
-    path = current(PROJECT.baselines, "nvidia-h200")
-    assert path is not None
-    return load(path)
+    """The stored baseline of the H200."""
+    found = current(PROJECT.baselines, "nvidia-h200")
+    assert found is not None
+    return found
 
 
 def judged(case: Case, entry: BaselineEntry, random: np.random.Generator) -> Result:
@@ -130,13 +132,13 @@ def cases(baseline: Baseline) -> list[Case]:
 def other_gpu(baseline: Baseline, root: Path) -> Path:
     """A baseline of another GPU, on which every case takes 1.25 times as long."""
     machine = dict(baseline.machine_info) | {"name": OTHER_GPU, "board": "0badcafe", "roofs": ROOFS}
-    slower = {case: slowed(entry, 1.25, board="0badcafe") for case, entry in baseline.entries.items()}
-    slug = gpu_slug(OTHER_GPU)
-    return write(replace(baseline, slug=slug, entries=slower, machine_info=machine), root / slug)
+    slower = {case: replace(slowed(entry, 1.25), machine=machine) for case, entry in baseline.entries.items()}
+    other = replace(baseline, slug=gpu_slug(OTHER_GPU), entries=slower, machine_info=machine)
+    return append(root, other, {})
 
 
-def slowed(entry: BaselineEntry, factor: float, **info: Any) -> BaselineEntry:
-    """An entry whose times are this many times as long, with further facts."""
+def slowed(entry: BaselineEntry, factor: float) -> BaselineEntry:
+    """An entry whose times are this many times as long, without its binary."""
     scaled = {
         "median_s": entry.info["median_s"] * factor,
         "gflops": entry.info["gflops"] / factor,
@@ -150,42 +152,50 @@ def slowed(entry: BaselineEntry, factor: float, **info: Any) -> BaselineEntry:
         else value
         for name, value in entry.stats.items()
     }
-    return replace(entry, info={**entry.info, **scaled, **info}, stats=stats)
+    return replace(entry, info={**entry.info, **scaled}, stats=stats, launch_id=None)
 
 
 def series(baseline: Baseline, root: Path, files: int = 12) -> None:
-    """Numbered baselines of one board, alike within their noise; one case loses 4 % with file SINCE."""
-    random = np.random.default_rng(2)
+    """Measurements of one board, alike within their noise; one case loses 4 % with measurement SINCE."""
+    random, machine = np.random.default_rng(2), dict(baseline.machine_info)
     kept = [case.id for case in cases(baseline)]
     for number in range(1, files + 1):
+        when = f"2026-{number:02}-01T10:00:00+00:00"
+        about = {"machine": machine, "commit_info": {"id": f"{number:x}" * 40, "dirty": False}}
         entries = {}
         for case in kept:
             entry = baseline.entries[case]
             factor = math.exp(random.normal(0, min(0.001, entry.noise_floor / 3)))
             factor *= 1.04 if case == SLOWER.id and number >= SINCE else 1.0
-            entries[case] = slowed(entry, factor, commit=f"{number:x}" * 40)
-        when = f"2026-{number:02}-01T10:00:00+00:00"
-        write(replace(baseline, entries=entries, datetime=when), root / baseline.slug)
+            entries[case] = replace(slowed(entry, factor), datetime=when, **about)
+        commit = about["commit_info"]
+        append(root, replace(baseline, entries=entries, datetime=when, commit_info=commit), {})
 
 
 def comparison() -> dict[str, Any]:
     """What ``compare --json`` writes of a comparison in which one kernel is 2 % slower."""
+    side = Side(Commit("main", "1a2b3c4d5e6f" + "0" * 28, ()))
 
-    def seconds(of: Case) -> float:
-        slower = of.kernel.idea != "base" and of.kernel.name == "tiled"
-        return 1e-12 * of.problem.flops * (1.02 if slower else 1.0)
+    def seconds(of: StoredBinary) -> float:
+        slower = not of.name.endswith(" of the base") and of.name.startswith("tiled")
+        return 1e-12 * of.work.problem.flops * (1.02 if slower else 1.0)
 
-    def pair(name: str, size: int, same: bool) -> Pair:
-        case = synthetic.case(name, problem=replace(CUBE, m=size, n=size, k=size, lda=0, ldb=0, ldc=0))
-        base = replace(case, kernel=replace(case.kernel, idea="base"))
-        return Pair(case, base, SAME_BINARY if same else None, "same cubin, same launch" if same else "")
-
-    pairs = [pair("naive", size, True) for size in (512, 1024, 2048, 4096)]
-    pairs += [pair(name, 1024, False) for name in ("tiled", "register")]
     device = SimulatedDevice(seconds)
-    result = compare(device, pairs, Rule(), 7, PairPlan(()), device.busy)
-    commit, tree = Commit("main", "1a2b3c4d5e6f" + "0" * 28, ()), Tree("f" * 40, True)
-    return document(result, commit, tree, {"name": synthetic.GPU}, "2026-11-21T00:00:00+00:00")
+
+    def case(name: str, size: int) -> Case:
+        return synthetic.case(name, problem=replace(CUBE, m=size, n=size, k=size, lda=0, ldb=0, ldc=0))
+
+    def pair(of: Case) -> Pair:
+        made = device.binary(of)
+        assert made is not None
+        base = replace(made, name=f"{made.name} of the base")
+        return Pair(of, base, DEFAULT_MARGIN, "cuda", of.flop / 1e12, side.label, made)
+
+    same = Paired(*SAME_BINARY, detail="same cubin, same launch")
+    rows = [Row(case("naive", size), same) for size in (512, 1024, 2048, 4096)]
+    pairs = [pair(case(name, 1024)) for name in ("tiled", "register")]
+    result = compare(device, [*rows, *pairs], Rule(), 7, PairPlan(()), device.busy)
+    return document(result, side, Tree("f" * 40, True), {"name": synthetic.GPU}, "2026-11-21T00:00:00+00:00")
 
 
 def tuned() -> Tuned:
