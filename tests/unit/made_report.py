@@ -174,28 +174,25 @@ def series(baseline: Baseline, root: Path, files: int = 12) -> None:
 
 def comparison() -> dict[str, Any]:
     """What ``compare --json`` writes of a comparison in which one kernel is 2 % slower."""
-    side = Side(Commit("main", "1a2b3c4d5e6f" + "0" * 28, ()))
 
-    def seconds(of: StoredBinary) -> float:
-        slower = not of.name.endswith(" of the base") and of.name.startswith("tiled")
-        return 1e-12 * of.work.problem.flops * (1.02 if slower else 1.0)
+    def seconds(of: Case | StoredBinary) -> float:
+        case = isinstance(of, Case)
+        problem = of.problem if isinstance(of, Case) else of.work.problem
+        return 1e-12 * problem.flops * (1.02 if case and "tiled" in of.id else 1.0)
 
-    device = SimulatedDevice(seconds)
-
-    def case(name: str, size: int) -> Case:
+    def sized(name: str, size: int) -> Case:
         return synthetic.case(name, problem=replace(CUBE, m=size, n=size, k=size, lda=0, ldb=0, ldc=0))
 
-    def pair(of: Case) -> Pair:
-        made = device.binary(of)
-        assert made is not None
-        base = replace(made, name=f"{made.name} of the base")
-        return Pair(of, base, DEFAULT_MARGIN, "cuda", of.flop / 1e12, side.label, made)
-
     same = Paired(*SAME_BINARY, detail="same cubin, same launch")
-    rows = [Row(case("naive", size), same) for size in (512, 1024, 2048, 4096)]
-    pairs = [pair(case(name, 1024)) for name in ("tiled", "register")]
-    result = compare(device, [*rows, *pairs], Rule(), 7, PairPlan(()), device.busy)
-    return document(result, side, Tree("f" * 40, True), {"name": synthetic.GPU}, "2026-11-21T00:00:00+00:00")
+    pairs: list[Pair | Row] = [Row(sized("naive", size), same) for size in (512, 1024, 2048, 4096)]
+    device = SimulatedDevice(seconds)
+    for case in (sized(name, 1024) for name in ("tiled", "register")):
+        base = device.binary(case)
+        assert base is not None
+        pairs.append(Pair(case, base, DEFAULT_MARGIN, "cuda", seconds(case), "main (1a2b3c4d5e6f)"))
+    result = compare(device, pairs, Rule(), 7, PairPlan(()), device.busy)
+    side, tree = Side(Commit("main", "1a2b3c4d5e6f" + "0" * 28, ())), Tree("f" * 40, True)
+    return document(result, side, tree, {"name": synthetic.GPU}, "2026-11-21T00:00:00+00:00")
 
 
 def tuned() -> Tuned:

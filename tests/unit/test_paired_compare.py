@@ -371,7 +371,7 @@ def test_table_and_markdown_name_both_sides_and_every_changed_case() -> None:
         numbers = [float(number) for number in re.findall(r"(?<=\s)\d{4}\.\d\d(?=\s)", line)]
         assert numbers == pytest.approx([2147.48, 2211.91], rel=2e-3)
         assert "REGRESSED SLOWER" in line
-        assert sum("control tiled" in line for line in said.splitlines()) == 1
+        assert sum("control tiled" in line for line in said.splitlines()) == 2  # one a process
         assert sum("naive-f32-block32x32-1024x1024x1024" in line for line in said.splitlines()) == 0
     assert "in this run is at most 1 % (seed 7)" in page
 
@@ -441,19 +441,18 @@ def test_command_compares_the_working_tree_with_a_commit(command: Command) -> No
     )
     assert status == 0
     lines = err.splitlines()
-    assert re.fullmatch(r"compile both sides: 1 of \d+: naive f32 \S+, \d+ s, \d+ s left", lines[0])
-    count = lines[0].split()[5].rstrip(":")
-    assert any(line.startswith(f"compile both sides: {count} of {count}: tiled f32 ") for line in lines)
+    assert re.fullmatch(r"compile: 1 of \d+: naive f32 \S+, \d+ s, \d+ s left", lines[0])
+    count = lines[0].split()[3].rstrip(":")
+    # Both sides.
+    assert sum(line.startswith(f"compile: {count} of {count}: tiled f32 ") for line in lines) == 2
     timed = next(line for line in lines if line.startswith("compare"))
-    assert re.fullmatch(r"compare: 1 of at most 18: control tiled-\S+, \d s, at most \d+ s left", timed)
-    assert "3 PASS WITHIN_MARGIN, 3 PASS SAME_BINARY" in out
+    assert re.match(r"compare: 1 of 3: naive-\S+, \d s", timed)
+    assert "3 PASS NOT_SLOWER, 3 PASS SAME_BINARY" in out
     told = json.loads(files[0].read_text())
-    assert told["base"] == {"name": "HEAD", "id": command.repo.git("rev-parse", "HEAD")}
+    assert told["base"] == {"name": "HEAD", "id": command.repo.git("rev-parse", "HEAD"), "nvcc": ""}
     assert told["machine_info"]["name"] == "NVIDIA H200"
     assert (told["seed"], told["exit_status"]) == (3, 0)
-    assert {c["case"].split("-")[0] for c in told["cases"] if c["verdict_reason"] == "WITHIN_MARGIN"} == {
-        "naive"
-    }
+    assert {c["case"].split("-")[0] for c in told["cases"] if c["reason"] == "NOT_SLOWER"} == {"naive"}
     assert files[1].read_text().startswith("## Green")
     assert str(command.repo.root) not in files[0].read_text() + files[1].read_text() + out
 
@@ -472,31 +471,35 @@ def test_command_compares_with_a_folder_where_there_is_no_git(
     arguments = [str(copy), *CHOSEN, "--json", str(out), "--project", str(elsewhere)]
     assert main(arguments, lambda limit: SimulatedDevice(slower_by())) == 0
     assert (
-        "the working tree against the folder copy: 3 PASS WITHIN_MARGIN, 3 PASS SAME_BINARY"
+        "the working tree against the folder copy: 3 PASS NOT_SLOWER, 3 PASS SAME_BINARY"
         in capsys.readouterr().out
     )
     told = json.loads(out.read_text())
-    assert told["base"] == {"name": "copy", "id": ""}
+    assert told["base"] == {"name": "copy", "id": "", "nvcc": ""}
     assert told["new"] == {"id": "", "dirty": True}
 
 
 @pytest.mark.compile
 def test_command_turns_red(command: Command) -> None:
-    def seconds(of: Case) -> float:
-        ours = of.kernel.source is not None and of.kernel.source.is_relative_to(command.repo.root)
-        return 1e-3 * (1.03 if ours and of.kernel.name == "naive" else 1)
+    def seconds(of: StoredBinary) -> float:
+        return 1e-3 * (1.03 if of.name.startswith("naive") and " at HEAD (" not in of.name else 1)
 
     status, out, _ = command("HEAD", *CHOSEN, "-k", "naive and not 4095", device=SimulatedDevice(seconds))
     assert status == 1
-    assert "2 REGRESSED SLOWER_PAIRED" in out
+    assert "2 REGRESSED SLOWER" in out
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("no-such",), "no commit no-such in this repository"),
-        (("HEAD", "--delta", "much"), "--delta much: must be between 0 % and 100 %, such as 0.5%"),
-        (("HEAD", "--delta", "0"), "--delta 0: must be between"),
+        ((), "nothing to compare with: name a commit, such as main, or another --nvcc"),
+        (("--nvcc", "/nowhere/nvcc"), "/nowhere/nvcc is no nvcc: "),
+        (("--nvcc", "/bin/ls"), "/bin/ls is no nvcc: /bin/ls --version failed: "),
+        (("--nvcc", "/"), "/ is no nvcc: "),
+        (("HEAD", "--margin", "much"), "--margin much: must be between 0 % and 100 %, such as 0.5%"),
+        (("HEAD", "--margin", "0"), "--margin 0: must be between"),
+        (("HEAD", "--margin", "3%"), "--margin 3%: must be at most 2%"),
         (("HEAD", "--error", "-1"), "--error -1: must be between"),
         (("HEAD", "--kernel", "nave"), "did you mean 'naive'"),
         (("HEAD", "-k", "no such case"), "-k 'no such case': "),
@@ -515,3 +518,39 @@ def test_no_gpu_and_a_busy_one(command: Command) -> None:
     status, _, err = command("HEAD", device=SimulatedDevice(others=["pid 7 (train)"]))
     assert status == 2
     assert "in use by pid 7 (train)" in err
+
+
+@pytest.mark.compile
+def test_the_present_nvcc_is_no_other_one(command: Command) -> None:
+    present = find_nvcc()
+    status, _, err = command("--nvcc", str(present.path))
+    assert (status, err.count("\n")) == (2, 1)
+    assert f"it is nvcc {present.version}, as the present one; leave it out" in err
+
+
+@pytest.mark.compile
+def test_another_nvcc_compiles_the_base_of_the_same_sources(command: Command) -> None:
+    """An nvcc of another version, which optimises less."""
+    present, other = find_nvcc(), command.folder / "nvcc"
+    other.write_text(
+        "#!/bin/sh\n"
+        'if [ "$1" = --version ]; then echo "Cuda compiler driver V12.9.86"; exit; fi\n'
+        f'exec {present.path} -Xptxas -O1 "$@"\n'
+    )
+    other.chmod(0o755)
+    out = command.folder / "out.json"
+    chosen = ("--suite", "smoke", "--kernel", "naive", "-k", "not 4095", "--json", str(out))
+    for base, label in (("", "the working tree"), ("HEAD", "HEAD (")):
+        device = SimulatedDevice(
+            lambda of: 1e-3 * (1.03 if "nvcc" not in of.name else 1)  # the present one's are slower
+        )
+        status, said, _ = command(*filter(None, [base]), "--nvcc", str(other), *chosen, device=device)
+        assert status == 1
+        first = said.splitlines()[0]
+        assert " with nvcc 12.9.86: 2 REGRESSED SLOWER" in first
+        assert f"against {label}" in first
+        told = json.loads(out.read_text())
+        assert told["base"]["nvcc"] == "12.9.86"
+        document = of_comparison(Compared("here", told))[0]
+        assert "--nvcc" in document.command
+    assert Nvcc(other, "12.9.86") != present
