@@ -158,13 +158,13 @@ def whole(project: Project) -> list[str]:
     return [_prefix(project), *(f.relative_to(top).as_posix() for f in outside if f.is_relative_to(top))]
 
 
-def touched(project: Project, files: Iterable[Path]) -> list[str]:
-    """The paths in the repository of what declares kernels, and of the folders of some ``files``, as far as
-    they are in it."""
-    top = top_of(project.root)
-    folders = (project.root / FILE, project.declarations.parent, *(file.parent for file in files))
-    found = dict.fromkeys(path.resolve() for path in folders)
-    return [path.relative_to(top).as_posix() for path in found if path.is_relative_to(top)]
+def touched(project: Project, files: Iterable[Path], top: Path) -> list[str]:
+    """The paths in the repository of what declares kernels, and of the folders of some ``files`` below
+    ``top``, its top folder or a copy of that."""
+    home = Path(_prefix(project))
+    declared = project.declarations.relative_to(project.root)
+    inside = (file.parent.relative_to(top) for file in files if file.is_relative_to(top))
+    return list(dict.fromkeys(p.as_posix() for p in (home / FILE, home / declared.parent, *inside)))
 
 
 def _prefix(project: Project) -> str:
