@@ -100,9 +100,7 @@ def _count(text: str) -> int:
     return number
 
 
-def _stored(
-    runs: Sequence[str], project: Project, index: int | None, accepting: Mapping[str, str]
-) -> int:
+def _stored(runs: Sequence[str], project: Project, index: int | None, accepting: Mapping[str, str]) -> int:
     root = Path(shown(project.baselines))
     try:
         return store([Path(run) for run in runs], root, project, lambda question: True, accepting, index)
@@ -117,14 +115,15 @@ def _confirmed(question: str) -> bool:
 
 def _prune(root: Path, project: Project, newest: int) -> int:
     for baseline in _some(root):
-        gone = [case for case in baseline.case_ids if _find(project, baseline, case) is None]
+        live = {case.id for case in cases.select(project, cases.Choice(), _capability(baseline)).timed}
+        gone = [case for case in baseline.case_ids if case not in live]
         if len(gone) == len(baseline.case_ids):
             raise BaselineError(
                 f"{baseline.path}: none of its cases is in the suite; delete the file if that is intended"
             )
         for case in gone:
             print(f"removing {case}")
-        removed = prune(root, baseline.slug, set(baseline.case_ids) - set(gone), newest)
+        removed = prune(root, baseline.slug, live, newest)
         print(f"{baseline.path}: {removed} figures removed")
     binaries, launches = prune_binaries(root)
     print(f"{root}: {binaries} binaries and {launches} launches removed, which no figure names")
@@ -155,12 +154,16 @@ def _show(root: Path, project: Project) -> int:
 
 
 def _find(project: Project, baseline: Baseline, case: str) -> Case | None:
-    """A case by its id; None if it is not in the suite."""
-    major, minor = map(int, baseline.machine_info["capability"].split("."))
+    """A case by its id; None if nothing like it is declared any more."""
     try:
-        return cases.find_case(project, case, (major, minor))
+        return cases.find_case(project, case, _capability(baseline))
     except ValueError:
         return None
+
+
+def _capability(baseline: Baseline) -> tuple[int, int]:
+    major, minor = map(int, baseline.machine_info["capability"].split("."))
+    return major, minor
 
 
 def _dram(case: Case, entry: BaselineEntry) -> float | None:

@@ -17,7 +17,7 @@ from pytest_benchmark.utils import PercentageRegressionCheck
 
 from harness.baselines import BaselineError
 from harness.commands import gpus
-from harness.commands.common import busy_text, in_ci, share
+from harness.commands.common import busy_text, in_ci, share, swallowed
 from harness.commands.options import add_options
 from harness.commands.progress import progress
 from harness.commands.session import KEY, Session
@@ -85,6 +85,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     config.addinivalue_line("filterwarnings", UNUSED)
+    if fault := swallowed(config.args):
+        raise pytest.UsageError(fault)
     open_session(config)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from harness.baselines import Baseline
 from harness.gate.checked import UNSUPPORTED, Checked
@@ -54,6 +54,12 @@ _BEYOND = {
     NOT_SLOWER: "not more than",
     FASTER: "faster by more than",
 }
+_UNUSABLE: Mapping[str, Callable[[Observation], str]] = {
+    "IMPOSSIBLE_SAMPLE": lambda o: (
+        f"{min(o.seconds):g} s is not a valid duration; the timer is broken, check the driver"
+    ),
+    "TOO_FEW_SAMPLES": lambda o: f"{len(o.seconds)} valid rounds, {MIN_SAMPLES} are needed",
+}
 
 
 def message(case_id: str, v: Verdict, e: Evidence, policy: Policy) -> str:
@@ -71,12 +77,14 @@ def told(case_id: str, v: Verdict, e: Evidence, policy: Policy) -> str:
     if e.error:
         return e.error[1]
     said = [_exceeded(v.exceeded)] if v.exceeded else []
-    if e.paired:
+    if e.seen and v.reason in _UNUSABLE:
+        said.append(_UNUSABLE[v.reason](e.seen))
+    elif e.paired:
         said.append(paired_text(e.paired, _set_by(e.reference, policy)))
         if e.seen and e.paired.change is not None:
             said.append(f"{gflops_text(v.gflops)} GFLOPS")
     elif e.seen:
-        said.append(_alone(v, e.seen))
+        said.append(f"{gflops_text(v.gflops)} GFLOPS{_alone(v)}")
     return f"{case_id}: {'; '.join(said).replace(f'{case_id}: ', '')}"
 
 
@@ -121,19 +129,14 @@ def _set_by(reference: Reference | None, policy: Policy) -> str:
     return "stored with the baseline" if stored else "declared by the kernel"
 
 
-def _alone(v: Verdict, o: Observation) -> str:
-    """What was found of a case that has no pair."""
-    if v.reason == "IMPOSSIBLE_SAMPLE":
-        return f"{min(o.seconds):g} s is not a valid duration; the timer is broken, check the driver"
-    if v.reason == "TOO_FEW_SAMPLES":
-        return f"{len(o.seconds)} valid rounds, {MIN_SAMPLES} are needed"
-    speed = "no valid figure" if v.gflops is None else f"{gflops_text(v.gflops)} GFLOPS"
+def _alone(v: Verdict) -> str:
+    """What follows the GFLOPS of a case without a pair."""
     if v.reason == NO_BASELINE_FILE:
-        return f"{speed}; this GPU has no baseline"
+        return "; this GPU has no baseline"
     if v.reason == NOT_IN_BASELINE:
-        return f"{speed}; not in the baseline"
+        return "; not in the baseline"
     what = "a library call" if v.reason == LIBRARY.reason else "the baseline's own binary"
-    return f"{speed}, baseline {gflops_text(v.baseline_gflops)} ({percent_text(v.change, 2)}); {what}"
+    return f", baseline {gflops_text(v.baseline_gflops)} ({percent_text(v.change, 2)}); {what}"
 
 
 def _exceeded(x: Exceeded) -> str:

@@ -63,9 +63,17 @@ def main(arguments: Sequence[str] | None = None, open_devices: Open = open_all) 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="nox -s study --", description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    add = commands.add_parser("measure", help="time pairs, and append them to a file for each board").add_argument
+    add = commands.add_parser(
+        "measure", help="time pairs, and append them to a file for each board"
+    ).add_argument
     add("folder", nargs="?", type=Path, metavar="FOLDER", help="default: docs/detection")
-    add("--processes", type=int, default=PROCESSES, metavar="N", help=f"each times every case once ({PROCESSES})")
+    add(
+        "--processes",
+        type=int,
+        default=PROCESSES,
+        metavar="N",
+        help=f"each times every case once ({PROCESSES})",
+    )
     add("--budget", type=float, metavar="S", help="seconds; begin no pair that would end later")
     add("--sizes", type=_sizes, default=(0.0,), metavar="PCT,…", help="plant these; 0 is an A/A pair")
     add("--gpus", metavar="all|N|LIST", help="at once: all, how many, or which (0,2; one alone: 1,)")
@@ -161,7 +169,7 @@ def _board(given: argparse.Namespace, device: Gpu, folder: Path, late: Callable[
 
 def _commit() -> str:
     """What is measured; without git, as in a container, the environment names it."""
-    known = get_commit_info()
+    known = get_commit_info()  # type: ignore[no-untyped-call]
     named = os.environ.get("GEMM_COMMIT") or os.environ.get("GITHUB_SHA") or "unknown"
     return str(known["id"]) if known.get("id") not in (None, "unknown", "unversioned") else named
 
@@ -172,8 +180,8 @@ def _progress(number: int, records: Sequence[dict[str, Any]], took: float) -> st
     said = f"; {errors[0]['case']}: {errors[0]['error']}" if errors else ""
     spent = sum(look["gpu_seconds"] for look in looks)
     return (
-        f"process {number}: {len(records)} pairs in {took:.1f} s, {len(records) / max(took, 1e-9):.1f} per second "
-        f"(GPU {spent:.1f} s, {len(looks)} looks, {len(errors)} failed{said})"
+        f"process {number}: {len(records)} pairs in {took:.1f} s, {len(records) / max(took, 1e-9):.1f} per "
+        f"second (GPU {spent:.1f} s, {len(looks)} looks, {len(errors)} failed{said})"
     )
 
 

@@ -57,7 +57,9 @@ def by_length(study: Study) -> dict[str, list[Cell]]:
 
 def text(studies: Sequence[Study]) -> str:
     """The page."""
-    parts = [_HEAD.format(confidence=100 * CONFIDENCE, error=100 * trials.RULE.error, looks=trials.RULE.looks)]
+    parts = [
+        _HEAD.format(confidence=100 * CONFIDENCE, error=100 * trials.RULE.error, looks=trials.RULE.looks)
+    ]
     parts += [_frozen(), f"![Detection rate over size]({_PLOT})", f"Drawn: `{pictured(studies).name}`."]
     count = {gpu: sum(len(s.cells) for s in studies if s.gpu == gpu) for gpu in (s.gpu for s in studies)}
     for gpu in sorted(count, key=lambda gpu: (-count[gpu], gpu)):
@@ -73,16 +75,18 @@ _HEAD = """# Detection power
 
 <!-- Made by `nox -s study -- report` from docs/detection/: do not edit. -->
 
-How small a slowdown does the gate find, and how often is it red where there is none? Pairs of a binary beside
-itself (A/A), and with slowdowns of known size planted, were timed as the gate times a changed binary beside the
-stored one, and all stored samples are judged by today's rule. Rates are in percent, with {confidence:g} %
-Clopper-Pearson confidence limits; the unit is one trial of one case, in a process that times each case once.
-What real edits of the kernels cost, and what is said of them, is in [slowdowns.md](slowdowns.md).
+How small a slowdown does the gate find, and how often is it red where there is none? Pairs of a binary
+beside itself (A/A), and with slowdowns of known size planted, were timed as the gate times a changed binary
+beside the stored one, and all stored samples are judged by today's rule. Rates are in percent, with
+{confidence:g} % Clopper-Pearson confidence limits; the unit is one trial of one case, in a process that times
+each case once. What real edits of the kernels cost, and what is said of them, is in
+[slowdowns.md](slowdowns.md).
 
-**The verdict.** At most {looks} looks at blocks ABBA and BAAB, and an error probability of {error:g} % divided
-among the cases of a run; what is not clear, or slower by little, is judged by a second process (here: the next
-trial of the case). *Red* is REGRESSED, certainly slower by more than the margin of 0.5 %, or AMBIGUOUS, not
-certainly less. A slowdown of just the margin is AMBIGUOUS, mostly, and 0.25 % is either.
+**The verdict.** At most {looks} looks at blocks ABBA and BAAB, and an error probability of {error:g} %
+divided among the cases of a run; what is not clear, or slower by little, is judged by a second process (here:
+the next trial of the case). *Red* is REGRESSED, certainly slower by more than the margin of 0.5 %, or
+AMBIGUOUS, not certainly less. A slowdown of just the margin is AMBIGUOUS, mostly, and detecting it or not is
+no error.
 
 **What is planted.** After the kernel, within the timed interval, one thread spins for a number of SM cycles
 and counts how many it took. In these files it also runs in the A/A pairs, with zero cycles to spin: the two
@@ -140,7 +144,8 @@ def _wrong(studies: Sequence[Study]) -> Iterator[str]:
             if c.paired.interval:
                 low, high = (100 * end for end in c.paired.interval)
                 interval = f", {low:+.2f} to {high:+.2f} %"
-            yield f"- red by mistake: {c.case}, trial {c.trial} of `{study.name}`: {c.paired.outcome}{interval}"
+            said = f"{c.paired.outcome}{interval}"
+            yield f"- red by mistake: {c.case}, trial {c.trial} of `{study.name}`: {said}"
 
 
 def _detection(planted: Sequence[Cell]) -> str:
@@ -199,7 +204,7 @@ def _tools(study: Study) -> Iterator[str]:
         yield table_text(heads, "l" + "r" * len(sizes), rows)
 
 
-_TOOLS = """*Two runs*: a tool applied to a measurement of each build, one process each. *Interleaved*: applied to
-all samples of the pairs. pytest-benchmark's check and NVBench's robust comparison are computed by their own code
-(NVBench's with its default thresholds, on files of its own format; clocks are stored to 1 MHz); asv's rule is a
-Mann-Whitney test at p < 0.002 and a median above 1.1 times the old one."""
+_TOOLS = """*Two runs*: a tool applied to a measurement of each build, one process each. *Interleaved*:
+applied to all samples of the pairs. pytest-benchmark's check and NVBench's robust comparison are computed by
+their own code (NVBench's with its default thresholds, on files of its own format; clocks are stored to
+1 MHz); asv's rule is a Mann-Whitney test at p < 0.002 and a median above 1.1 times the old one."""

@@ -3,8 +3,8 @@
 JSON lines in gzip members, one member per write: a truncated file is valid up to its last complete member.
 The first line is the header: what was studied, and on what. Durations are in tenths of a nanosecond, clocks
 in MHz. Where the header says ``summaries``, as all that are measured now do, only the medians of blocks are
-stored, which the verdicts are based on. Earlier files have all samples for other tools' rules, and measurements
-of each build alone (``gate``, and ``samples`` in the header).
+stored, which the verdicts are based on. Earlier files have all samples for other tools' rules, and
+measurements of each build alone (``gate``, and ``samples`` in the header).
 """
 
 from __future__ import annotations

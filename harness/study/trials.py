@@ -74,9 +74,7 @@ def process(
     return records
 
 
-def _cell(
-    device: Gpu, case: Case, stored: Mapping[str, Any], size: float, number: int, cases: int
-) -> Record:
+def _cell(device: Gpu, case: Case, stored: Mapping[str, Any], size: float, number: int, cases: int) -> Record:
     record: Record = {"trial": number, "case": case.id, "size": size}
     cycles = None
     if "seconds" in stored:
@@ -102,7 +100,9 @@ def _looks(
     """As the gate has it: until the case is clear at its share."""
     base = device.binary(case)
     if base is None or base.sha256 != stored["cubin_sha256"]:
-        raise StudyError(f"{case.id} compiles to another binary than when the file was begun; begin a new one")
+        raise StudyError(
+            f"{case.id} compiles to another binary than when the file was begun; begin a new one"
+        )
     seen: list[PairedSamples] = []
     margin, spin = stored.get("margin", DEFAULT_MARGIN), None if cycles is None else (0, cycles)
 

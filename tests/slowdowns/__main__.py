@@ -63,7 +63,7 @@ def _measure(slowdowns: Sequence[Slowdown], file: Path) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="gemm-slowdowns-") as folder:
             changed = [(s.alone(Path(folder)), s.real) for s in slowdowns]
-            device.prepare_pairs([(real, slower) for slower, real in changed])
+            device.prepare_pairs([side for pair in changed for side in pair])
             sm = arch(device.info.capability)
             cores = [core_of(real.kernel, real.config, real.dtype, sm) for _, real in changed]
             pairs = [

@@ -13,12 +13,13 @@ import warnings
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.baselines import Baseline, BaselineEntry, append, current, gpu_slug
+from harness.baselines import Baseline, BaselineEntry, append, current, gpu_slug, history
 from harness.devices import NoDevice
 from tests.unit.replay import ReplayDevice, recorded
 from tests.unit.samples import select
@@ -145,11 +146,10 @@ class Rig:
         return found
 
     def store(self, entries: Iterable[BaselineEntry], **machine: Any) -> Path:
-        """Appends figures that are newer by a day, of a ``machine`` that is otherwise alike."""
-        newer = [
-            replace(e, datetime=f"{e.datetime[:10]}T23:00:00+00:00", machine={**e.machine, **machine})
-            for e in entries
-        ]
+        """Appends figures that are a day newer than all others, of a ``machine`` that is otherwise alike."""
+        newest = history(self.baselines.parent, "nvidia-h200")[-1].datetime
+        when = (datetime.fromisoformat(newest) + timedelta(days=1)).isoformat()
+        newer = [replace(e, datetime=when, machine={**e.machine, **machine}) for e in entries]
         made = replace(self.stored, entries={e.case_id: e for e in newer}, machine_info=newer[0].machine)
         return append(self.baselines.parent, replace(made, slug=gpu_slug(made.name)), {})
 

@@ -338,7 +338,7 @@ def test_a_surveyed_config_is_known_and_a_baseline_counts_first(tmp_path: Path) 
 def test_files_of_another_gpu_are_told(tmp_path: Path) -> None:
     root = measured(tmp_path)
     (root / "baselines" / SLUG).rename(root / "baselines" / "another-gpu")
-    with pytest.raises(BaselineError, match=r"another-gpu: it holds a file of Test GPU 1000; remove it"):
+    with pytest.raises(BaselineError, match=r"another-gpu/figures.jsonl: has figures of Test GPU 1000"):
         select("4096x4096x4096", "another-gpu", project=root)
 
 
