@@ -17,7 +17,7 @@ from harness.gate.bisect import Revision
 from harness.gate.pairs import first_line, stored, unlike
 from harness.model import Case
 from harness.project.commit import CommitError, taken, touched, whole
-from harness.project.git import top_of
+from harness.project.git import place
 from harness.project.loader import Project
 from harness.project.selection import find_case
 
@@ -44,7 +44,7 @@ class History:
 
     def here(self, name: str) -> At:
         """In the working tree, which is called so."""
-        return self._built(name, self._case(self.project), top_of(self.project.root))
+        return self._built(name, self._case(self.project), place(self.project.root).top)
 
     def at(self, sha: str) -> At:
         """At one commit, with all files of the project."""
