@@ -37,7 +37,8 @@ class Revision:
 
 @dataclass(frozen=True)
 class Tested:
-    """Revisions of one binary, oldest first; what was found of them."""
+    """``revisions`` of one binary, oldest first; the ``state`` that was found of them, in the pair ``paired``,
+    or ``why`` there was none."""
 
     revisions: tuple[Revision, ...]
     state: State

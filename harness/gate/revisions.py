@@ -34,8 +34,8 @@ class At:
 
 @dataclass(frozen=True)
 class History:
-    """A case by its id, ``text``, in the history of a project, compiled for a GPU. Commits are put into new
-    folders below ``folder``."""
+    """A case by its id, ``text``, in the history of a project, compiled for a GPU of this ``capability``.
+    Commits are put into new folders below ``folder``."""
 
     project: Project
     text: str
