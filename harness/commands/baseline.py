@@ -100,9 +100,7 @@ def _count(text: str) -> int:
     return number
 
 
-def _stored(
-    runs: Sequence[str], project: Project, index: int | None, accepting: Mapping[str, str]
-) -> int:
+def _stored(runs: Sequence[str], project: Project, index: int | None, accepting: Mapping[str, str]) -> int:
     root = Path(shown(project.baselines))
     try:
         return store([Path(run) for run in runs], root, project, lambda question: True, accepting, index)

@@ -17,7 +17,6 @@ from harness.model import Case
 from harness.reports.machine import machine_lines
 from harness.verdicts.machine import MachineVerdict
 
-
 NAME = "test_machine"
 
 

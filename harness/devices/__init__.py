@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from harness.model import Array, Case
+from harness.model import Array, Case, Resources
 from harness.timing.measurement import Measurement
 from harness.timing.plan import PairPlan, Plan
 from harness.timing.samples import PairedSamples
@@ -136,6 +136,9 @@ class Gpu(TimingDevice, PairingDevice, Protocol):
     def draw(self, cases: Iterable[Case]) -> None:
         """Makes ahead what cases are timed on, and the code that `roofs` needs, as far as the GPU does not
         notice."""
+
+    def resources(self, case: Case) -> Resources | None:
+        """What the binary of a case needs; None for a library."""
 
     def facts(self) -> dict[str, Any]:
         """What the worker knows of libraries, as ``machine_info`` tells it."""

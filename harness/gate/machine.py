@@ -45,7 +45,8 @@ def shift_of(
     """How a case whose binary has not changed compares with its stored figure."""
     case, seen = result.case, result.evidence.seen
     entry = board.baseline.entry(case.id) if board.baseline else None
-    assert seen is not None and entry is not None
+    assert seen is not None
+    assert entry is not None
     level = None
     if roofs:
         work = known.work(board.slug, case, seen.cubin_sha256)
@@ -67,5 +68,3 @@ def shift_of(
 def _changed(entry: BaselineEntry, machine: Mapping[str, object]) -> tuple[str, ...]:
     then = entry.machine
     return tuple(n for n in SETTINGS if None not in (then.get(n), machine.get(n)) and then[n] != machine[n])
-
-

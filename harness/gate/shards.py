@@ -18,8 +18,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from harness.baselines.fields import BaselineError, checked, commit_of, machine_of, read_json
 from harness.baselines.entries import gpu_slug
+from harness.baselines.fields import BaselineError, checked, commit_of, machine_of, read_json
 from harness.verdicts.evidence import MACHINES, UNUSABLE
 
 KEY = "shard"

@@ -107,9 +107,8 @@ class Kernel:
     columns of C. ``min_capability`` and ``max_capability`` bound the GPUs it is made for. ``flags`` are
     further options for nvcc. ``maps`` are the tensor maps of a config and dtype, by operand, for parameters
     of type ``CUtensorMap``. ``features`` are hardware features that cannot be emulated, such as ``wgmma`` and
-    ``tma``. ``margin`` is the slowdown that counts as a regression, at most 2 %, for a kernel whose own noise needs more
-    than 0.5 %; ``largest_timed``
-    skips timing of problems with more FLOP; ``duty`` is the duty cycle of the timing, below 1 for kernels
+    ``tma``. ``margin`` is the slowdown that counts as a regression, at most 2 %, for a kernel whose own noise
+    needs more than 0.5 %; ``largest_timed`` skips timing of problems with more FLOP; ``duty`` is the duty cycle of the timing, below 1 for kernels
     that would otherwise reach the power cap. ``waived`` are findings of the emulated device that are
     accepted. ``space`` is where `nox -s tune` looks for better configs.
     """

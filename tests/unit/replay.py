@@ -9,7 +9,6 @@ from statistics import median
 from typing import Any
 
 from harness.devices import DeviceError, Inputs, Outputs
-from harness.devices.cuda.environment import GpuInfo
 from harness.devices.stored import StoredBinary
 from harness.model import Case, Resources
 from harness.timing.measurement import Measurement

@@ -1,4 +1,4 @@
-"""A whole run of the gate on a simulated GPU: cases, a baseline with binaries, a board, and what has changed."""
+"""A whole run of the gate on a simulated GPU: cases, a baseline with binaries, a board, what has changed."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def is_new(side: Any) -> bool:
 
 @dataclass
 class World:
-    """``slower(case)``: by how much the new build of a case is slower than the stored one; ``machine(case)``: by
-    how much all that runs of it takes longer than when the baseline was measured; ``edited(case)``: whether its
-    binary has changed; ``board``: that of the run; the baseline is that of OWN."""
+    """``slower(case)``: by how much the new build of a case is slower than the stored one; ``machine(kernel)``:
+    by how much all that runs of it takes longer than when the baseline was measured; ``edited(case)``:
+    whether its binary has changed; ``board``: that of the run; the baseline is that of OWN."""
 
     cases: list[Case]
     slower: Callable[[Case], float] = lambda case: 0.0

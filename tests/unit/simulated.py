@@ -40,9 +40,9 @@ class Run:
 
 @dataclass(eq=False)
 class SimulatedDevice:
-    """``seconds(side)`` is the true duration of a build, a case's or a stored one; ``cubin(case)`` its binary;
-    ``bias`` slows whatever is arm B, as an unfit machine does; ``spread`` is the noise of a launch, ``tick`` that of an event pair in seconds, ``process`` that
-    of a whole process; ``mhz(arm)`` the clock of a launch; ``fail(base, case)`` may raise."""
+    """``seconds(side)`` is the duration of a build, a case's or a stored one; ``cubin(case)`` its binary;
+    ``bias`` slows whatever is arm B, as an unfit machine does; ``spread`` is the noise of a launch, ``tick``
+    that of an event pair in seconds, ``process`` that of a whole process; ``mhz(arm)`` the clock of a launch; ``fail(base, case)`` may raise."""
 
     seconds: Callable[[Any], float] = lambda side: 1e-3
     cubin: Callable[[Case], bytes] = lambda case: case.variant.encode()
@@ -120,9 +120,7 @@ class SimulatedDevice:
         layout = self._layout.setdefault(_name(side), 1 + self._random.gauss(0, self.process))
         return self.seconds(side) * layout + spin / (MHZ * 1e6)
 
-    def pair(
-        self, base: Case | StoredBinary, case: Case | StoredBinary, plan: PairPlan
-    ) -> PairedSamples:
+    def pair(self, base: Case | StoredBinary, case: Case | StoredBinary, plan: PairPlan) -> PairedSamples:
         self.asked.append((_name(case), plan.orders))
         self.fail(base, case)
         spin = plan.spin or (0, 0)

@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from harness.timing.looks import Finding
 from harness.timing.interval import Estimate
+from harness.timing.looks import Finding
 from harness.verdicts.evidence import Evidence, conclude
 from harness.verdicts.judge import is_baselines, judge
 from harness.verdicts.paired import BINARY_NOT_KEPT, Paired, failed_beside, red
@@ -78,7 +78,10 @@ def test_a_pair_alone_judges_another_binary(
         (Evidence(None, REFERENCE, paired=Paired(*BINARY_NOT_KEPT)), ("NO_BASELINE", "BINARY_NOT_KEPT")),
         (Evidence(None, REFERENCE, paired=Paired(*failed_beside("HANG"))), ("CRASHED", "HANG")),
         (Evidence(None, REFERENCE, paired=Paired(*failed_beside("WRONG"))), ("WRONG", "OUTPUT")),
-        (Evidence(None, REFERENCE, paired=Paired(*failed_beside("BASE_HANG"))), ("AMBIGUOUS", "BASE_UNUSABLE")),
+        (
+            Evidence(None, REFERENCE, paired=Paired(*failed_beside("BASE_HANG"))),
+            ("AMBIGUOUS", "BASE_UNUSABLE"),
+        ),
         (Evidence(None, REFERENCE, error=("ILLEGAL_ADDRESS", "at 0")), ("CRASHED", "ILLEGAL_ADDRESS")),
         (Evidence(dataclasses.replace(SEEN, seconds=()), None), ("AMBIGUOUS", "TOO_FEW_SAMPLES")),
         (Evidence(dataclasses.replace(SEEN, seconds=(0.0,) * 9), None), ("AMBIGUOUS", "IMPOSSIBLE_SAMPLE")),
@@ -109,11 +112,12 @@ def test_the_users_own_check_holds_besides() -> None:
     slow = dataclasses.replace(SEEN, seconds=(0.0106,) * 9)
     verdict = judge(slow, REFERENCE, Policy(compare_fail=(check,)))
     assert verdict.outcome == ("REGRESSED", "COMPARE_FAIL")
-    assert verdict.exceeded is not None and verdict.exceeded.check == check
+    assert verdict.exceeded is not None
+    assert verdict.exceeded.check == check
     assert judge(SEEN, REFERENCE, Policy(compare_fail=(check,))).outcome == ("PASS", "SAME_BINARY")
 
 
 @pytest.mark.parametrize("wrong", [("speed", 5.0, None), ("median", None, None), ("median", 5.0, 1.0)])
 def test_a_check_that_means_nothing_is_refused(wrong: tuple[str, float | None, float | None]) -> None:
-    with pytest.raises(ValueError, match="unknown field|give either"):
+    with pytest.raises(ValueError, match=r"unknown field|give either"):
         CompareFail(*wrong)

@@ -69,7 +69,11 @@ def test_another_board_on_which_memory_is_3_percent_slower_is_no_fault() -> None
 
 def test_code_is_found_slower_on_a_slower_machine_all_the_same() -> None:
     world = World(
-        ALL, lambda case: 0.02, lambda kernel: 0.1, edited=lambda case: case.kernel.name == "tiled", board=OTHER
+        ALL,
+        lambda case: 0.02,
+        lambda kernel: 0.1,
+        edited=lambda case: case.kernel.name == "tiled",
+        board=OTHER,
     )
     found, _ = world.run()
     assert {found[case].case.kernel.name for case in red(found)} == {"tiled"}
@@ -88,7 +92,7 @@ def test_a_margin_raised_by_the_commit_that_makes_it_slower_hides_nothing() -> N
 
 
 def test_a_larger_margin_cannot_be_declared() -> None:
-    with pytest.raises(ValueError, match="margin 0.04: must be above 0 and at most 0.02"):
+    with pytest.raises(ValueError, match=r"margin 0\.04: must be above 0 and at most 0\.02"):
         dataclasses.replace(synthetic.kernel("tiled"), margin=0.04)
 
 

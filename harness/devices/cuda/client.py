@@ -70,6 +70,7 @@ class CudaDevice:
         self._next: tuple[Any, Any] | None = None  # process and pipe of the worker after this one
         self._failed_builds: dict[str, str] = {}
         self._signatures: dict[Any, str | None] = {}
+        self._builds: dict[Any, Build] = {}
         self._binaries: dict[Build, tuple[bytes, str]] = {}
         self._roofs: dict[str, Any] = {}
 
@@ -189,7 +190,10 @@ class CudaDevice:
     # What a device does
 
     def _build(self, case: Case) -> Build:
-        build = Build.of(case, self.info.capability)
+        key = case.kernel, case.config, case.dtype
+        if key not in self._builds:
+            self._builds[key] = Build.of(case, self.info.capability)
+        build = self._builds[key]
         if build.name in self._failed_builds:
             raise DeviceError("COMPILE_ERROR", self._failed_builds[build.name])
         if reason := self._signature(case):
