@@ -1,8 +1,9 @@
-"""``python -m tests.slowdowns measure``, ``gate`` or ``page``; the first two need a GPU.
+"""``python -m tests.slowdowns measure``, ``gate``, ``check`` or ``page``; the first two need a GPU.
 
 ``measure``: what each planted slowdown costs, next to the kernel as it is, and what the gate's rule says.
 ``gate``: the first of each variant planted in a clone, and what `gpu` says of their cases and as many others.
-Both append to measured.json, from which ``page`` writes docs/slowdowns.md.
+Both append to measured.json, from which ``page`` writes docs/slowdowns.md. ``check``: whether the kernels
+whose loops lie in headers still multiply correctly, on the emulated device.
 
 Exit status: 0; 1 where a slowdown of LEAST and more was not found, another case failed, or the run's evidence
 gives another verdict; 2 without a GPU, or if a kernel has changed.
@@ -17,10 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.commands.progress import progress
-from harness.devices import NoDevice, open_cuda
+from harness.devices import DeviceError, NoDevice, open_cuda, open_emulated
+from harness.oracle import verify
 from harness.study.__main__ import commit_id
 from tests.ladder import PROJECT
-from tests.slowdowns import PLANTED, Rotten, Slowdown, firsts, gate, measured, page
+from tests.slowdowns import IN_LOOPS, PLANTED, Rotten, Slowdown, firsts, gate, measured, page, small
 from tests.slowdowns.beside import Cost, measure
 
 LEAST = 0.007  # a slowdown that the gate must find
@@ -31,9 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     measuring = commands.add_parser("measure", help="what each costs, and what the gate's rule says")
     judging = commands.add_parser("gate", help="what the gate makes of them; other options are those of gpu")
-    for command in (measuring, judging):
+    checking = commands.add_parser("check", help="whether the results are still right, without a GPU")
+    for command in (measuring, judging, checking):
         command.add_argument("--only", action="append", metavar="NAME", help="only this one; repeatable")
         command.add_argument("-k", default="", metavar="TEXT", help="only those whose name contains this")
+    for command in (measuring, judging):
         command.add_argument("--into", type=Path, default=measured.FILE, metavar="FILE")
     judging.add_argument("--json", type=Path, metavar="FILE", help="keep what the run recorded")
     commands.add_parser("page", help="write docs/slowdowns.md")
@@ -46,12 +50,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen = [s for s in PLANTED if (not given.only or s.name in given.only) and given.k in s.name]
         if not chosen:
             raise ValueError("no planted slowdown has such a name; tests/slowdowns lists them")
+        if given.command == "check":
+            return _check([s for s in chosen if s in IN_LOOPS])
         if given.command == "measure":
             return _measure(chosen, given.into)
         return _gate(firsts(chosen), given.into, given.json, options)
-    except (NoDevice, Rotten, ValueError) as error:
+    except (DeviceError, NoDevice, Rotten, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+
+
+def _check(slowdowns: Sequence[Slowdown]) -> int:
+    device = open_emulated("sm_90a", by_source=False)
+    wrong = 0
+    with tempfile.TemporaryDirectory(prefix="gemm-slowdowns-") as folder:
+        for slowdown in slowdowns:
+            findings = verify(device, small(slowdown.alone(Path(folder))))
+            wrong += bool(findings)
+            print(f"{slowdown.name:24} {findings[0] if findings else 'correct'}", flush=True)
+    return int(bool(wrong))
 
 
 def _measure(slowdowns: Sequence[Slowdown], file: Path) -> int:

@@ -89,6 +89,13 @@ class Slowdown:
         return replace(case, kernel=kernel)
 
 
+def small(case: Case) -> Case:
+    """The same on nine tiles of K and two of rows, for a device without a GPU."""
+    sizes = dict(case.config.items())
+    deep = sizes.get("TILE_K", 128 // case.dtype.storage.itemsize)  # that of a row of a TMA's box
+    return replace(case, problem=Problem(2 * sizes["TILE_M"], sizes["TILE_N"], 9 * deep))
+
+
 def firsts(slowdowns: Sequence[Slowdown]) -> list[Slowdown]:
     """The first of each variant, for a variant can have one at a time."""
     found: dict[str, Slowdown] = {}

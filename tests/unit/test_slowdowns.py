@@ -114,6 +114,21 @@ def test_a_copied_header_compiles_to_the_same_and_the_edit_to_another(name: str,
     assert real.cubin == copied.cubin != edited.cubin
 
 
+def test_check_finds_an_edit_that_spoils_the_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fine = NAMED["lean_loop_stages_32"]
+    spoilt = replace(fine, name="spoilt", edits=(("sum[m][n] += a[k % 2][m]", "sum[m][n] -= a[k % 2][m]"),))
+    monkeypatch.setattr(__main__, "PLANTED", (fine, spoilt))
+    monkeypatch.setattr(__main__, "IN_LOOPS", (fine, spoilt))
+    assert __main__.main(["check", "--only", fine.name]) == 0
+    assert __main__.main(["check"]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].split() == [fine.name, "correct"]
+    assert said[2].startswith("spoilt ")
+    assert "correct" not in said[2].split()
+
+
 # What the commands conclude
 
 OTHER = Judged("other", "PASS", "SAME_BINARY", False)
