@@ -83,11 +83,6 @@ class CheckRow:
             return self.verdict
         far = f"{self.problems} of {self.problems + self.left}, {INTERRUPTED}"
         return far if self.verdict == INTERRUPTED else f"{far}, {self.verdict}"
-        return (
-            self.verdict
-            if not self.interrupted
-            else done + f", {self.verdict}".removesuffix(f", {INTERRUPTED}")
-        )
 
     def cells(self) -> tuple[str, ...]:
         correct = f"{self.problems - self.wrong}/{self.problems}" if self.problems else ""

@@ -63,9 +63,13 @@ def test_a_variant_of_which_the_run_ended_before_some_has_not_passed() -> None:
     assert counts_text(rows) == "2 variants checked without a GPU: 1 interrupted, 1 WRONG"
 
 
+@pytest.mark.compile
 @pytest.mark.parametrize("processes", ["0", "2"])
-def test_a_run_that_is_interrupted_says_how_far_it_was(processes: str, tmp_path: Path) -> None:
-    """By Ctrl-C, as it is the second test's turn."""
+def test_a_run_that_is_interrupted_says_how_far_it_was(
+    processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Ctrl-C, after five tests."""
+    monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "cache"))
     assert init.main(["--project", str(tmp_path)]) == 0
     (tmp_path / "tests" / "conftest.py").write_text(
         "import os, signal\n"
