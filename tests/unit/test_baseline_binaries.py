@@ -143,7 +143,7 @@ def test_binaries_that_no_figure_names_are_pruned(root: Path) -> None:
     append(root, baseline(dataclasses.replace(newer, best=(best[0], best[1]))), {})
     assert prune(root, SLUG, {NAIVE.id, CUBLAS.id}) == 1
     assert prune_binaries(root) == (0, 0)  # tiled's is the best of another
-    assert load_binary(root, "tiled", best[0], best[1]) == built(TILED)
+    assert load_binary(root, TILED.variant, best[0], best[1]) == built(TILED)
     assert prune(root, SLUG, {CUBLAS.id}) == 2
     assert prune_binaries(root) == (2, 2)
     assert list(root.rglob("*.xz")) == []

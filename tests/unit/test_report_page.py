@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from harness.baselines import BaselineError
+from harness.baselines import BaselineError, append, stored
+from harness.baselines.export import write_export
 from harness.commands.report import main
 from harness.counters.hardware import TRAFFIC
 from harness.counters.seen import Seen
@@ -52,8 +53,10 @@ def source(label: str, **gflops: float) -> Source:
         case = f"tiled-f32-{config.replace('_', '-')}-{synthetic.CUBE.id}"
         seconds = synthetic.CUBE.flops / value / 1e9
         info = {"case": case, "variant": case.removesuffix(f"-{synthetic.CUBE.id}"), "gflops": value}
-        cases.append(Measured(info | {"median_s": seconds}, synthetic.stats([seconds] * 5)))
-    return Source(label, {"name": "NVIDIA H200"}, "c" * 12, "2026-11-21T00:00:00+00:00", tuple(cases))
+        machine = {"name": "NVIDIA H200"}
+        stats = synthetic.stats([seconds] * 5)
+        cases.append(Measured(info | {"median_s": seconds}, machine, "c" * 12, stats))
+    return Source(label, {"name": "NVIDIA H200"}, "2026-11-21T00:00:00+00:00", tuple(cases))
 
 
 # What it reads
@@ -64,9 +67,28 @@ def test_it_takes_runs_comparisons_and_baselines(files: tuple[Path, Path, Path],
     assert [one.label for one in content.comparisons] == ["compare.json"]
     assert [len(found) for found in content.histories.values()] == [12]
     assert [one.name for one in content.tuned] == [f"register-f32-{synthetic.CUBE.id}"]
-    (newest,) = sorted(files[2].glob("*/0012_*"))
-    again = sources.gather(files[2], [newest])
-    assert [one.label for one in again.baselines] == [one.label for one in content.baselines]
+    (baseline,) = stored(files[2])
+    export = write_export(baseline, files[0].with_name("kept.json"))
+    again = sources.gather(files[2], [export])
+    assert [one.label for one in again.baselines] == [
+        "NVIDIA H200: baseline",
+        "NVIDIA H200: baseline kept.json",
+    ]
+    assert again.baselines[0].cases == again.baselines[1].cases
+
+
+def test_every_record_names_its_own_board_and_commit(tmp_path: Path) -> None:
+    entries = [made_report.stored().entries[case.id] for case in (WRONG, SLOWER)]
+    other = {**entries[1].machine, "board": "0badcafe", "roofs": {}}
+    newer = {"datetime": "2026-12-01T10:00:00+00:00", "commit_info": {"id": "feedface", "dirty": True}}
+    for entry in (entries[0], replace(entries[1], machine=other, **newer)):
+        append(tmp_path, synthetic.baseline(entry, slug="nvidia-h200"), {})
+    (of_model,) = sources.gather(tmp_path).baselines
+    found = {r["case"]: r for r in records.cases([of_model], DECLARED)}
+    assert [(found[case.id]["board"], found[case.id]["commit"]) for case in (WRONG, SLOWER)] == [
+        ("0a0a0a0a", "0123456789ab"),
+        ("0badcafe", "feedface with changes"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +96,7 @@ def test_it_takes_runs_comparisons_and_baselines(files: tuple[Path, Path, Path],
     [
         ("{", "truncated"),
         ("[]", "no JSON object"),
-        ("{}", "give a stored baseline"),
+        ("{}", "give an exported baseline"),
         ('{"gemm_comparison": 1}', "another version"),
         (json.dumps(synthetic.run(1, {})), "contains no judged case"),
     ],
@@ -171,7 +193,7 @@ def test_of_a_tuned_space_the_best_of_every_cell_of_two_axes_is_shown() -> None:
 
 def test_a_case_that_is_not_declared_any_more_is_shown() -> None:
     info = {"case": "old-f32-tile8-64x64x64", "variant": "old-f32-tile8", "gflops": 5.0, "median_s": 1e-4}
-    gone = replace(source("x"), cases=(Measured(info, synthetic.stats([1e-4] * 5)),))
+    gone = replace(source("x"), cases=(Measured(info, {}, "", synthetic.stats([1e-4] * 5)),))
     (record,) = records.cases([gone], DECLARED)
     assert (record["stage"], record["dtype"], record["config"]) == ("old", "f32", "tile8")
     assert "compulsory" not in record
@@ -211,7 +233,7 @@ def test_a_case_has_its_bound_by_what_ncu_counted_of_its_binary(content: Content
 
 def test_the_regression_of_a_series_is_found_at_its_file(content: Content) -> None:
     ((_, move, slower),) = history.changed(content.histories)
-    assert (move.case, move.file[:4], slower) == (SLOWER.id, f"{made_report.SINCE:04}", True)
+    assert (move.case, move.at[:4], slower) == (SLOWER.id, f"{made_report.SINCE:04}", True)
     of_case = next(r for r in history.series(content.histories, DECLARED) if r["case"] == SLOWER.id)
     assert of_case["trend"] == "slower"
     assert [n for n, moved in enumerate(of_case["moved"], start=1) if moved] == [made_report.SINCE]
@@ -345,6 +367,7 @@ def test_the_summary_has_the_failures_the_ladder_and_the_history(
         "1 WRONG, 1 CRASHED, 1 REGRESSED",
         f'`nox -s gpu -- -k "[{CRASHED.id}]"`',
         "| prefetch | f32 | tile128x128x8-thread8x8-pad4 | 45,",
+        "| board, commit |",
         "1 change points, 1 of cases that are slower now",
         f"**slower** {SLOWER.id}",
     ):
@@ -385,7 +408,9 @@ def test_pictures_are_stale_once_a_baseline_changes(
     (tmp_path / "ladder-nvidia-h200.svg").write_text(f"<<<<<<< HEAD\n{drawn}>>>>>>> main\n")
     assert pictures("--folder", tmp_path, "--root", files[2], "--check") == 1
     capsys.readouterr()
-    assert pictures("--folder", tmp_path, "--check") == 1  # other baselines: those of this repository
+    other = tmp_path / "baselines"
+    made_report.other_gpu(made_report.stored(), other)
+    assert pictures("--folder", tmp_path, "--root", other, "--check") == 1
     assert "out of date" in capsys.readouterr().err
 
 
