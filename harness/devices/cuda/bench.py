@@ -55,6 +55,9 @@ class Bench:
         turn = Fresh(build.name, work, data, self._checks, timed, plain, reference)
         with_reference = plan.reference and isinstance(kernel, Loaded) and reference is not None
         beside = Turn(reference) if with_reference and reference else None
+        if beside:  # CUDA loads a library's kernel at its first launch, which would wait for the queue's gate
+            beside.enqueue(watch.stream)
+            watch.stream.synchronize()
         began = time.monotonic()
         clean, discarded, throttled = watch.measure(turn, beside, plan, library.launches(work.problem))
         kept_busy = time.monotonic() - began - turn.seconds
