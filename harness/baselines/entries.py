@@ -48,6 +48,11 @@ class BaselineEntry:
         return str(self.info["case"])
 
     @property
+    def binary(self) -> tuple[str | None, str | None]:
+        """What was measured: the cubin, and how it is launched."""
+        return self.cubin_sha256, self.launch_id or self.launch
+
+    @property
     def variant(self) -> str:
         return self.case_id.removesuffix(f"-{self.group}")
 
@@ -86,16 +91,12 @@ class BaselineEntry:
         return Reference(
             median_s=self.median_s,
             gflops=self.gflops,
-            noise_floor=self.noise_floor,
-            cycle_noise_floor=self.cycle_noise_floor,
-            l2=self.l2,
-            duty=self.duty,
-            launch=self.launch,
             cubin_sha256=self.cubin_sha256,
-            choice=self.choice,
-            sm_clock_mhz=self.sm_clock_mhz,
-            temperature_c=self.temperature_c,
-            cublas_ratio=self.cublas_ratio,
+            launch=self.launch,
+            launch_id=self.launch_id or "",
+            board=self.board,
+            commit=self.commit,
+            margin=self.margin,
             stats=self.stats,
         )
 

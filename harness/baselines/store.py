@@ -61,20 +61,23 @@ def measurements(lines: Sequence[Line], path: Path, slug: str) -> list[Baseline]
 
 
 def current(root: Path, slug: str, board: str | None = None) -> Baseline | None:
-    """For each case the newest figure of this board, else the newest of the GPU model; None without any.
-    Raises BaselineError for what cannot be trusted."""
+    """For each case the newest binary of the GPU model, with this board's newest figure of it, else the
+    model's; None without any. Raises BaselineError for what cannot be trusted."""
     found = history(root, slug)
     return derived(found, board) if found else None
 
 
 def derived(found: Sequence[Baseline], board: str | None = None) -> Baseline:
     """What is current of some measurements, oldest first."""
-    own = [measured for measured in found if board and measured.board == board]
-    others = [measured for measured in found if not (board and measured.board == board)]
     newest: dict[str, BaselineEntry] = {}
-    for measured in (*others, *own):
+    own: dict[tuple[object, ...], BaselineEntry] = {}
+    for measured in found:
         newest |= measured.entries
-    return replace((own or others)[-1], entries=newest, derived_for=board, number=0)
+        if board and measured.board == board:
+            own |= {(case, entry.binary): entry for case, entry in measured.entries.items()}
+    entries = {case: own.get((case, entry.binary), entry) for case, entry in newest.items()}
+    mine = [measured for measured in found if board and measured.board == board]
+    return replace((mine or found)[-1], entries=entries, derived_for=board, number=0)
 
 
 def stored(root: Path) -> list[Baseline]:

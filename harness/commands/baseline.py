@@ -10,19 +10,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from harness.baselines import (
     Baseline,
     BaselineEntry,
     BaselineError,
-    append,
-    current,
     derived,
     history,
-    load_run,
-    merge_runs,
     prune,
     prune_binaries,
     stored,
@@ -31,12 +27,15 @@ from harness.baselines.export import write_export
 from harness.baselines.moves import lost, moves
 from harness.commands.common import about, project_of
 from harness.commands.measuring import measure
+from harness.commands.storing import store
 from harness.compiler.static.files import shown
+from harness.gate.creep import reasons
 from harness.model import Case
 from harness.project import selection as cases
 from harness.project.loader import Project
 from harness.reports.figures import gflops_text, noise_text, percent_text, share_text
 from harness.reports.page.roofs import dram_share
+from harness.reports.refresh import aligned
 from harness.timing.bounds import roofs_of
 
 _HELP = ("-h", "--help")
@@ -48,6 +47,14 @@ def main(arguments: Sequence[str]) -> int:
     commands.add_parser("measure", help="measure and write the baseline; the default")
     merging = commands.add_parser("merge", help="make a baseline of several runs; shows old and new first")
     merging.add_argument("runs", nargs="+", type=Path, metavar="RUN.json", help="written by --benchmark-json")
+    merging.add_argument(
+        "--accept-slower",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("CASE", "REASON"),
+        help="store a case though it is slower than its best binary; the reason is stored and shown",
+    )
     merging.add_argument("--yes", action="store_true", help="write without asking")
     pruning = commands.add_parser("prune", help="remove cases that the suite no longer has")
     pruning.add_argument(
@@ -68,13 +75,14 @@ def main(arguments: Sequence[str]) -> int:
         command.add_argument("--project", type=Path, metavar="PATH", help="default: the nearest project")
     first = arguments[0] if arguments else "measure"
     if first == "measure" or (first.startswith("-") and first not in _HELP):
-        return measure(arguments[first == "measure" and bool(arguments) :], _merged)
+        return measure(arguments[first == "measure" and bool(arguments) :], _stored)
     given = parser.parse_args(arguments)
     try:
         project = project_of(given)
         root = given.root or Path(shown(project.baselines))
         if given.command == "merge":
-            return _merge(given.runs, root, given.yes)
+            confirmed = (lambda question: True) if given.yes else _confirmed
+            return store(given.runs, root, project, confirmed, reasons(map(tuple, given.accept_slower)))
         if given.command == "history":
             return _history(root, given.gpu, given.k, given.check)
         if given.command == "export":
@@ -92,44 +100,17 @@ def _count(text: str) -> int:
     return number
 
 
-def _merged(runs: Sequence[str], project: Project) -> int:
-    return main(["merge", *runs, "--yes", "--project", str(project.root)])
-
-
-def _merge(files: Sequence[Path], root: Path, yes: bool) -> int:
-    measured = merge_runs([load_run(file) for file in files])
-    print("\n".join(comparison(current(root, measured.slug, measured.board), measured)))
-    sys.stdout.flush()
-    if not yes and not _confirmed(f"append this to {root / measured.slug}? [y/N] "):
-        print("error: nothing written; pass --yes to write without being asked", file=sys.stderr)
+def _stored(runs: Sequence[str], project: Project, index: int | None, accepting: Mapping[str, str]) -> int:
+    root = Path(shown(project.baselines))
+    try:
+        return store([Path(run) for run in runs], root, project, lambda question: True, accepting, index)
+    except BaselineError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"wrote {append(root, measured, {})}")
-    return 0
 
 
 def _confirmed(question: str) -> bool:
     return sys.stdin.isatty() and input(question).strip().lower() in ("y", "yes")
-
-
-def comparison(old: Baseline | None, new: Baseline) -> list[str]:
-    """Old and new values, one line per measured case."""
-    rows = [("case", "old GFLOPS", "new GFLOPS", "change", "old noise", "new noise")]
-    for entry in new.entries.values():
-        was = old.entry(entry.case_id) if old else None
-        rows.append(
-            (
-                entry.case_id,
-                gflops_text(was.gflops if was else None),
-                gflops_text(entry.gflops),
-                percent_text(entry.gflops / was.gflops - 1 if was else None),
-                noise_text(was.noise_floor if was else None),
-                noise_text(entry.noise_floor),
-            )
-        )
-    lines = _aligned(rows)
-    if untouched := len(old.entries.keys() - new.entries.keys()) if old else 0:
-        lines.append(f"{untouched} other cases are as they were")
-    return lines
 
 
 def _prune(root: Path, project: Project, newest: int) -> int:
@@ -165,7 +146,7 @@ def _show(root: Path, project: Project) -> int:
             kept = "library" if e.cubin_sha256 is None else "kept" if e.launch_id else "not kept"
             source = e.board or "unknown", e.commit[:12] + " with changes" * e.dirty
             rows.append((e.case_id, gflops_text(e.gflops), *shares, noise_text(e.noise_floor), *source, kept))
-        print("\n".join(_aligned(rows)))
+        print("\n".join(aligned(rows)))
         for e in baseline.entries.values():
             if e.accepted:
                 print(f"accepted as slower: {e.case_id}: {e.accepted}")
@@ -238,7 +219,7 @@ def _moved(found: Sequence[Baseline], chosen: Collection[str]) -> tuple[list[str
         before, after = map(gflops_text, move.gflops)
         rows.append((move.case, move.at, move.commit, before, after, percent_text(move.change, 2)))
     names = {move.case for move in moved}
-    lines = _aligned(rows) if moved else []
+    lines = aligned(rows) if moved else []
     lines.append(
         f"{len(names)} of {len(chosen)} cases changed between {found[0].label} and {found[-1].label} on "
         f"{found[-1].name}"
@@ -259,15 +240,6 @@ def _some(root: Path) -> list[Baseline]:
     if not found:
         raise BaselineError(f"{root} contains no baseline; measure one with `nox -s baseline`")
     return found
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Aligned columns, the first left-aligned, the others right-aligned."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join((row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))))
-        for row in rows
-    ]
 
 
 if __name__ == "__main__":

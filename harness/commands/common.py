@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from harness.model.kernel import LARGEST_MARGIN
 from harness.project.loader import Project, ProjectError, find, load
 
 KERNELS, PERFORMANCE, STATIC = "test_kernels.py", "test_performance.py", "test_static.py"
@@ -65,7 +66,7 @@ def files_of_tests(project: Project, *names: str, given: Sequence[str] = ()) -> 
     """The project's test files with these names, or those that the user named instead; none where the user
     gave ids of tests, which run alone. Raises ProjectError if one is missing."""
     words = [word for before, word in pairwise(("", *given)) if word[:1] != "-" and before not in _LEFT_OUT]
-    if any("::test_" in word for word in words):
+    if any(".py::" in word for word in words):
         return []
     if named := [word for word in words if word.endswith(".py") and Path(word).is_file()]:
         return named
@@ -73,6 +74,19 @@ def files_of_tests(project: Project, *names: str, given: Sequence[str] = ()) -> 
     if missing := next((path for path in paths if not path.is_file()), None):
         raise ProjectError(f"{os.path.relpath(missing)} does not exist; `gemm-regression init` creates it")
     return [os.path.relpath(path) for path in paths]
+
+
+def swallowed(words: Sequence[str]) -> str:
+    """What is wrong with the id of a test beside a file or folder that it is in, of which pytest runs all and
+    does not look whether there is such a test; empty if nothing is."""
+    whole = [word for word in words if "::" not in word]
+    for one in (word for word in words if "::" in word):
+        file = Path(one.partition("::")[0]).resolve()
+        if outer := next((word for word in whole if file.is_relative_to(Path(word).resolve())), None):
+            return (
+                f"{one}: all of {outer} would run, this test or not; leave one of them out, or select with -k"
+            )
+    return ""
 
 
 def share(text: str, said: str, example: str) -> float:
@@ -85,6 +99,14 @@ def share(text: str, said: str, example: str) -> float:
     if not 0 < value < 1:
         raise ValueError(f"{said}: must be between 0 % and 100 %, such as {example}")
     return value
+
+
+def margin_of(text: str) -> float:
+    """The value of ``--margin``. Raises ValueError, one line, unless it is above 0 and at most 2 %."""
+    margin = share(text, f"--margin {text}", "0.5%")
+    if margin > LARGEST_MARGIN:
+        raise ValueError(f"--margin {text}: must be at most {100 * LARGEST_MARGIN:g}%")
+    return margin
 
 
 def end_on_sigterm() -> None:

@@ -1,13 +1,14 @@
 """``gemm-regression compare BASE``: times the kernels of the working tree side by side with those of another
-commit.
+commit; with ``--nvcc``, with those of another compiler.
 
 Exit status: 0 nothing is slower; 1 something is slower, ambiguous, wrong or could not be judged; 2 a wrong
-command line, no such commit, no GPU; 3 the control failed, and nothing was judged.
+command line, no such commit, no GPU; 3 controls failed, and nothing that has changed could be judged.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import secrets
 import sys
@@ -16,22 +17,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.baselines import provenance
-from harness.commands.common import about, busy_text, end_on_sigterm, project_of, share
+from harness.commands.common import about, busy_text, end_on_sigterm, margin_of, project_of, share
 from harness.commands.progress import progress
-from harness.compiler.errors import CompileError, ToolchainError
-from harness.compiler.nvcc import Binary, Variant, compile_all
+from harness.compiler.errors import ToolchainError
+from harness.compiler.nvcc import Variant, compile_all
+from harness.compiler.tools import Nvcc, find_nvcc, nvcc_at
 from harness.devices import DeviceError, Gpu, NoDevice, open_cuda
 from harness.files import write_whole
 from harness.gate import document
-from harness.gate.compare import CONTROLS, compare
-from harness.gate.pairs import Compiled, pairs_of
+from harness.gate.compare import Comparison, Row, compare
+from harness.gate.pairing import Pair
+from harness.gate.pairs import Built, Side, pairs_of, removed
 from harness.project import selection as cases
-from harness.project.commit import CommitError, Tree, checked_out, folder_of, working_tree
+from harness.project.commit import CommitError, Tree, checked_out, folder_of, here, working_tree
 from harness.project.loader import Project
 from harness.reports import paired as report
 from harness.reports.terminal import room
 from harness.timing.looks import Rule
 from harness.timing.plan import PairPlan
+from harness.verdicts.vocabulary import DEFAULT_MARGIN
 
 
 def main(
@@ -40,11 +44,12 @@ def main(
 ) -> int:
     given = _parser().parse_args(arguments)
     try:
-        rule = Rule(delta=_share("--delta", given.delta), error=_share("--error", given.error))
+        rule = Rule(error=share(given.error, f"--error {given.error}", "1%"))
+        margin = given.margin and margin_of(given.margin)
         for file in filter(None, (given.json, given.markdown)):
             if not file.absolute().parent.is_dir():
                 raise ValueError(f"{file}: its folder does not exist")
-        return _run(given, rule, open_device)
+        return _run(given, rule, margin, open_device)
     except (CommitError, DeviceError, NoDevice, ToolchainError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -56,10 +61,22 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "base",
         metavar="BASE",
-        help="a commit: main, HEAD, v1.2, 1a2b3c4; HEAD judges uncommitted changes. Or a folder: ../old",
+        nargs="?",
+        help="a commit: main, HEAD, v1.2, 1a2b3c4; HEAD judges uncommitted changes. Or a folder: ../old. "
+        "May be left out with --nvcc",
+    )
+    add(
+        "--nvcc",
+        type=Path,
+        metavar="PATH",
+        help="compile the base with this nvcc; without BASE, the same sources with both compilers",
     )
     cases.add_selection(parser)
-    add("--delta", default="0.5%", metavar="PCT", help="the smallest change that matters (default 0.5%%)")
+    add(
+        "--margin",
+        metavar="PCT",
+        help="the slowdown that counts, such as 1%% (default 0.5%%, or what the base declares; at most 2%%)",
+    )
     add("--error", default="1%", metavar="PCT", help="probability of any false verdict (default 1%%)")
     add("--seed", type=int, default=None, help="for the random order of the launches (default: a new one)")
     add(
@@ -75,59 +92,79 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _share(option: str, text: str) -> float:
-    return share(text, f"{option} {text}", "0.5%")
-
-
-def _run(given: argparse.Namespace, rule: Rule, open_device: Callable[[float], Gpu]) -> int:
+def _run(
+    given: argparse.Namespace, rule: Rule, margin: float | None, open_device: Callable[[float], Gpu]
+) -> int:
     project = project_of(given)
+    nvcc = _other(given)
     tree = _tree(given.base, project)
-    with checked_out(given.base, project) as commit:
+    with checked_out(given.base, project) if given.base else contextlib.nullcontext(here(project)) as commit:
+        side = Side(commit, nvcc)
         device = open_device(given.time_limit)
         try:
-            others = [] if given.allow_busy else device.busy()
-            if others:
-                raise ValueError(busy_text(device.info.name, others))
-            selection = cases.select(project, cases.Choice.of(given), device.info.capability)
-            if selection.refused_text:
-                print(f"refused: {selection.refused_text}")
-            pairs = pairs_of(selection.timed, commit, device.info.capability, _compiled(given.quiet))
-            timed = [(p.base, p.case) for p in pairs if p.base and p.outcome is None]
-            sides = {case.variant for _, case in timed}
-            with progress("compile for the GPU", 2 * len(sides), given.quiet) as step:
-                device.prepare_pairs(timed, step)
-            seed = secrets.randbelow(2**32) if given.seed is None else given.seed
-            busy = list if given.allow_busy else device.busy
-            most = rule.looks * (len(timed) + CONTROLS)
-            with progress("compare", most, given.quiet, most=True) as step:
-                result = compare(device, pairs, rule, seed, PairPlan(()), busy, step)
+            result = _compared(given, project, side, rule, margin, device)
             machine = provenance.machine_info(device.info)
         finally:
             device.close()
-    print("\n".join(report.heading(result, commit, tree)))
-    print(report.table(result, sys.stdout.isatty(), room()))
+    print("\n".join(report.heading(result, side, tree)))
+    print(report.table(result, side, sys.stdout.isatty(), room()))
     if given.markdown:
-        write_whole(given.markdown, report.markdown(result, commit, tree))
+        write_whole(given.markdown, report.markdown(result, side, tree))
     if given.json:
         when = datetime.now(UTC).isoformat(timespec="seconds")
-        record = document.document(result, commit, tree, machine, when)
+        record = document.document(result, side, tree, machine, when)
         write_whole(given.json, json.dumps(record, indent=1, allow_nan=False) + "\n")
     return result.exit_status
 
 
-def _compiled(quiet: bool) -> Compiled:
-    def compiled(variants: list[Variant], arch: str) -> list[Binary | CompileError]:
-        with progress("compile both sides", len(variants), quiet) as step:
-            return compile_all(variants, arch, step=step)
+def _compared(
+    given: argparse.Namespace, project: Project, side: Side, rule: Rule, margin: float | None, device: Gpu
+) -> Comparison:
+    others = [] if given.allow_busy else device.busy()
+    if others:
+        raise ValueError(busy_text(device.info.name, others))
+    choice, capability = cases.Choice.of(given), device.info.capability
+    selection = cases.select(project, choice, capability)
+    if selection.refused_text:
+        print(f"refused: {selection.refused_text}")
 
-    return compiled
+    def compiled(variants: list[Variant], sm: str, nvcc: Nvcc | None) -> list[Built]:
+        title = f"compile with nvcc {nvcc.version}" if nvcc else "compile"
+        with progress(title, len(variants), given.quiet) as step:
+            return compile_all(variants, sm, nvcc=nvcc, step=step)
+
+    pairs = pairs_of(selection.timed, side, capability, margin, compiled)
+    gone: list[Pair | Row] = [*removed(project, side, choice, capability, pairs)]
+    seed = secrets.randbelow(2**32) if given.seed is None else given.seed
+    busy = list if given.allow_busy else device.busy
+    changed = {pair.case.id for pair in pairs if isinstance(pair, Pair)}
+    with progress("compare", len(changed), given.quiet) as steps:
+
+        def step(what: str) -> None:
+            (steps if what in changed else steps.now)(what)
+
+        return compare(
+            device, [*pairs, *gone], rule, seed, PairPlan(()), busy, step, margin or DEFAULT_MARGIN
+        )
 
 
-def _tree(base: str, project: Project) -> Tree:
+def _other(given: argparse.Namespace) -> Nvcc | None:
+    """The other compiler, if one is named. Raises ToolchainError, and ValueError for the present one."""
+    if given.nvcc is None:
+        if given.base is None:
+            raise ValueError("nothing to compare with: name a commit, such as main, or another --nvcc")
+        return None
+    nvcc = nvcc_at(given.nvcc)
+    if nvcc.version == find_nvcc().version:
+        raise ValueError(f"--nvcc {given.nvcc}: it is nvcc {nvcc.version}, as the present one; leave it out")
+    return nvcc
+
+
+def _tree(base: str | None, project: Project) -> Tree:
     try:
         return working_tree(project.root)
     except CommitError:
-        if folder_of(base, project) is None:
+        if base and folder_of(base, project) is None:
             raise
         return Tree("", True)
 

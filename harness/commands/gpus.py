@@ -214,7 +214,6 @@ def choose_baselines(config: pytest.Config, session: Session) -> None:
                 board.baseline = current(root, board.slug, info.board)
             if board.baseline:
                 board.baseline.require_mig(info.mig)
-                board.path = board.baseline.path
         except BaselineError as error:
             if session.judging:
                 raise pytest.UsageError(str(error)) from None

@@ -1,35 +1,31 @@
-"""Measures baselines: verifies the selected cases, times each in five new processes, merges the results; of
-several GPUs each its own, at the same time where that is sound."""
+"""Measures baselines: verifies the selected cases, times each in five new processes, stores the results; of
+several GPUs each its own, at the same time."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.baselines import BaselineError, current
 from harness.commands.common import KERNELS, PERFORMANCE, SHOWN, files_of_tests, for_pytest
 from harness.commands.gpus import chosen
 from harness.commands.progress import Steps, progress, quiet
-from harness.devices import NoDevice, count_gpus, open_cuda
-from harness.gate.boards import Board
-from harness.gate.together import Together, verified
-from harness.project import selection as cases
+from harness.devices import NoDevice, count_gpus
+from harness.gate.creep import reasons
 from harness.project.loader import Project
-from harness.timing.plan import Plan
 
 RUNS = 5  # New processes, since rounds of one process are not independent.
 _SHOWN_LINES = 15  # of the output of a run that failed
 
-Merge = Callable[[Sequence[str], Project], int]
+# Stores the runs of a GPU, by its number; what may be slower than before, and why.
+Store = Callable[[Sequence[str], Project, int | None, Mapping[str, str]], int]
 
 
 @dataclass(frozen=True)
@@ -46,14 +42,16 @@ class _Part:
         return [os.path.relpath(self.folder / f"run_{number}.json") for number in range(1, RUNS + 1)]
 
 
-def measure(arguments: Sequence[str], merge: Merge) -> int:
-    """Returns the exit status: of the first run that failed, else of ``merge``."""
+def measure(arguments: Sequence[str], store: Store) -> int:
+    """Returns the exit status: of the first run that failed, else of ``store``."""
     try:
         about = "Measures this GPU's baseline in five runs and writes it, if every case is correct."
         project, options = for_pytest("gemm-regression baseline", about, arguments)
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         parser.add_argument("--gpus")
+        parser.add_argument("--accept-slower", nargs=2, action="append", default=[])
         given, options = parser.parse_known_args(options)
+        accepting = reasons(map(tuple, given.accept_slower))
         numbers = chosen(given.gpus, count_gpus()) if given.gpus is not None else []
         timed = files_of_tests(project, PERFORMANCE)
         both = [*files_of_tests(project, KERNELS), *timed]
@@ -65,13 +63,13 @@ def measure(arguments: Sequence[str], merge: Merge) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if len(numbers) > 1:
-        return _several(project, [*timed], both, numbers, options, merge)
+        return _several(project, [*timed], both, numbers, options, store, accepting)
     part = _Part("", folder, (*(("--gpus", f"{numbers[0]},") if numbers else ()), *options))
     with progress("baseline", 1 + RUNS, quiet(options)) as step:
         step.now("verified")
         if status := _verified(part, both, step) or _timed(part, timed, step):
             return status
-    return merge(part.runs, project)
+    return store(part.runs, project, numbers[0] if numbers else None, accepting)
 
 
 def _several(
@@ -80,7 +78,8 @@ def _several(
     both: Sequence[str],
     numbers: Sequence[int],
     options: Sequence[str],
-    merge: Merge,
+    store: Store,
+    accepting: Mapping[str, str],
 ) -> int:
     """All GPUs, each its own baseline. One that fails costs its own; the status is then not 0."""
     root = project.root / ".benchmarks" / "baseline"
@@ -93,18 +92,13 @@ def _several(
             jobs = [threads.submit(_verified, part, both, step) for part in parts]
         statuses = [job.result() for job in jobs]
         left = [part for part, status in zip(parts, statuses, strict=True) if not status]
-        found = _together(project, [int(part.number) for part in left], options)
-        print(
-            f"{len(left)} GPUs, timed {'at once' if found.sound else 'one at a time'}: {found.why}",
-            flush=True,
-        )
-        with ThreadPoolExecutor(max(1, len(left)) if found.sound else 1) as threads:
+        with ThreadPoolExecutor(max(1, len(left))) as threads:
             jobs = [threads.submit(_timed, part, timed, step) for part in left]
         statuses += [job.result() for job in jobs]
         left = [part for part, job in zip(left, jobs, strict=True) if not job.result()]
     for part in left:
         print(f"GPU {part.number}:", flush=True)
-        statuses.append(merge(part.runs, project))
+        statuses.append(store(part.runs, project, int(part.number), accepting))
     return max(statuses)
 
 
@@ -160,33 +154,3 @@ def _pytest(files: Sequence[str], what: str, part: _Part) -> int:
             print(f"GPU {part.number}: {what} failed; the end of {os.path.relpath(log)}:", file=sys.stderr)
             print("\n".join(last), file=sys.stderr, flush=True)
     return status
-
-
-def _together(project: Project, numbers: Sequence[int], options: Sequence[str]) -> Together:
-    """Whether these GPUs may be timed at once."""
-    if len(numbers) < 2:
-        return Together(False, "there is only one")
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    cases.add_selection(parser)
-    given, _ = parser.parse_known_args(options)
-    boards: list[Board] = []
-    try:
-        for number in numbers:
-            boards.append(_board(project, cases.Choice.of(given), number))
-        names = list(dict.fromkeys(name for board in boards for name in board.timed))
-        return verified(boards, names, Plan())
-    except (NoDevice, ValueError) as error:
-        return Together(False, str(error))
-    finally:
-        for board in boards:
-            board.gpu.close()
-
-
-def _board(project: Project, choice: cases.Choice, number: int) -> Board:
-    """A GPU with its cases, and its baseline if there is one, by which controls are chosen."""
-    board = Board(number, open_cuda(60.0, number))
-    timed = cases.select(project, choice, board.gpu.info.capability).timed
-    board.timed = {case.id: case for case in timed if not case.kernel.chooses}
-    with contextlib.suppress(BaselineError):
-        board.baseline = current(project.baselines, board.slug, board.gpu.info.board)
-    return board

@@ -51,32 +51,10 @@ def add_options(add: Adds) -> None:
         help="list what would run, and which cases are illegal here and why; run nothing",
     )
     add(
-        "--max-slowdown",
-        default=None,
-        metavar="PCT",
-        help="smallest slowdown that counts, such as 0.5%% (default 1%%)",
-    )
-    add(
-        "--noise-factor",
-        type=float,
-        default=None,
-        metavar="X",
-        help="slowdowns below X times the noise floor pass (default 3)",
-    )
-    add(
         "--margin",
         default=None,
         metavar="PCT",
-        help="smallest change that counts where a changed binary is paired with its baseline's commit "
-        "(default 0.5%%, or --max-slowdown)",
-    )
-    add(
-        "--pair-budget",
-        type=float,
-        default=None,
-        metavar="S",
-        help="seconds for timing such pairs, the most suspicious first; what is left is judged by the "
-        "baseline alone, and counted (default: as long as the measurements took, at least 30)",
+        help="the slowdown that counts, such as 1%% (default 0.5%%, or the kernel's own; at most 2%%)",
     )
     add("--allow-no-baseline", action="store_true", help="cases without a baseline pass, and are listed")
     add(
@@ -87,7 +65,7 @@ def add_options(add: Adds) -> None:
     add(
         "--allow-drift",
         action="store_true",
-        help="unchanged binaries that run slower pass, and are listed",
+        help="a machine on which the same binaries run slower passes, and is reported",
     )
     add(
         "--sustained",

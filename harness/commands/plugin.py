@@ -17,7 +17,7 @@ from pytest_benchmark.utils import PercentageRegressionCheck
 
 from harness.baselines import BaselineError
 from harness.commands import gpus
-from harness.commands.common import busy_text, in_ci, share
+from harness.commands.common import busy_text, in_ci, share, swallowed
 from harness.commands.options import add_options
 from harness.commands.progress import progress
 from harness.commands.session import KEY, Session
@@ -26,10 +26,10 @@ from harness.compiler.errors import ToolchainError
 from harness.compiler.nvcc import Variant
 from harness.compiler.static.store import holds_any
 from harness.counters import check as counted
-from harness.devices import DeviceError, Gpu, NoDevice, PairingDevice, has_gpu, open_emulated
-from harness.gate.against import Against
+from harness.devices import DeviceError, Gpu, NoDevice, has_gpu, open_emulated
 from harness.gate.boards import Board
 from harness.model import Case
+from harness.model.kernel import LARGEST_MARGIN
 from harness.project import selection as cases
 from harness.project.loader import Project, ProjectError, find, load
 from harness.reports.figures import count_text
@@ -39,8 +39,8 @@ from harness.verdicts.vocabulary import CompareFail, Policy
 pytest_plugins = [
     f"harness.commands.plugin_{part}"
     for part in (
-        *("ahead", "gpus", "benchmark", "failures", "progress", "shards", "summary", "unchanged"),
-        "workers",
+        *("ahead", "gpus", "machine", "benchmark", "failures", "progress", "shards", "summary"),
+        *("unchanged", "workers"),
     )
 ]
 
@@ -85,6 +85,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     config.addinivalue_line("filterwarnings", UNUSED)
+    if fault := swallowed(config.args):
+        raise pytest.UsageError(fault)
     open_session(config)
 
 
@@ -135,18 +137,11 @@ def open_session(config: pytest.Config) -> Session:
 
 
 def _check_numbers(config: pytest.Config) -> None:
-    factor, limit, summary = (
-        getattr(config.option, n) for n in ("noise_factor", "time_limit", "job_summary")
-    )
-    if factor is not None and not 0 <= factor < math.inf:
-        raise pytest.UsageError(f"--noise-factor {factor}: must be 0 or more, such as 3")
+    limit, summary = config.option.time_limit, config.option.job_summary
     if not 0 < limit < math.inf:
         raise pytest.UsageError(f"--time-limit {limit}: must be more than 0 seconds")
     if not 0 <= config.option.sustained <= 10:
         raise pytest.UsageError(f"--sustained {config.option.sustained}: must be 0 to 10 seconds")
-    budget = config.option.pair_budget
-    if budget is not None and not 0 <= budget < math.inf:
-        raise pytest.UsageError(f"--pair-budget {budget}: must be 0 seconds or more, such as 60")
     given = config.option
     files = (summary, given.benchmark_json, given.sarif)
     written = zip(("--job-summary", "--benchmark-json", "--sarif"), files, strict=True)
@@ -166,12 +161,10 @@ def _policy(config: pytest.Config) -> Policy:
     checks = config.option.benchmark_compare_fail or []
     if checks:
         policy = replace(policy, compare_fail=tuple(map(_compare_fail, checks)))
-    if config.option.max_slowdown is not None:
-        policy = replace(policy, min_change=_percent("--max-slowdown", config.option.max_slowdown, "1.5%"))
-    if config.option.margin is not None:
-        policy = replace(policy, margin=_percent("--margin", config.option.margin, "0.5%"))
-    if config.option.noise_factor is not None:
-        policy = replace(policy, noise_factor=config.option.noise_factor)
+    if (given := config.option.margin) is not None:
+        policy = replace(policy, margin=_percent("--margin", given, "0.5%"))
+        if policy.margin_of(None) > LARGEST_MARGIN:
+            raise pytest.UsageError(f"--margin {given}: must be at most {100 * LARGEST_MARGIN:g}%")
     return policy
 
 
@@ -184,19 +177,9 @@ def _compare_fail(check: Any) -> CompareFail:
 
 def _add_board(config: pytest.Config, session: Session, place: int, gpu: Gpu) -> None:
     number = getattr(gpu, "index", None)
-    board = Board(place if number is None else number, gpu)
+    board = Board(place if number is None else number, gpu, root=session.project.baselines)
     if not config.option.allow_busy:
         board.busy = gpu.busy
-    pairs: object = gpu
-    if isinstance(pairs, PairingDevice):
-        board.against = Against(
-            pairs,
-            gpu.info.capability,
-            session.plan.l2,
-            session.project,
-            budget=config.option.pair_budget,
-        )
-        config.add_cleanup(board.against.close)
     session.boards.append(board)
 
 

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import pytest
 
 from harness.commands.plugin_gpus import judged
+from harness.commands.plugin_machine import machines
 from harness.commands.session import KEY, Session
 from harness.devices import DeviceError
 from harness.gate.boards import Board
@@ -18,7 +19,7 @@ from harness.gate.timed import Result
 from harness.model import Case
 from harness.reports import wording
 from harness.reports.failures import NOT_STORED, Reason
-from harness.verdicts.evidence import UNUSABLE
+from harness.verdicts.evidence import MACHINES, UNUSABLE
 from harness.verdicts.vocabulary import NO_BASELINE_FILE, VerdictKind
 
 DEVICE_CLOCK = SampleClock()
@@ -75,7 +76,7 @@ class GateFixture:
         benchmark = self._benchmark
         benchmark.group = result.case.problem.id
         benchmark.params = {"timed_case": result.case.id}  # the repr of a Case contains paths of this machine
-        benchmark.extra_info.update(extra_info(result), path=wording.path(result.evidence))
+        benchmark.extra_info.update(extra_info(result))
         benchmark.extra_info["board"] = board.gpu.info.board
         if len(self._session.boards) > 1:
             benchmark.extra_info["gpu"] = board.number
@@ -92,7 +93,7 @@ class GateFixture:
 
 
 def _message(result: Result) -> str:
-    return wording.message(result.verdict, result.evidence)
+    return wording.message(result.case.id, result.verdict, result.evidence, result.policy)
 
 
 class _UnusableError(Exception):
@@ -140,10 +141,11 @@ def pytest_benchmark_update_json(
     config: pytest.Config, benchmarks: list[Any], output_json: dict[str, Any]
 ) -> None:
     """Cases that crashed, were wrong or had too few samples are stored separately, not as benchmarks."""
+    judged = machines(config.stash[KEY])
+    output_json[MACHINES] = {str(board.number): judged[board].recorded() for board in judged}
     output_json[UNUSABLE] = [dict(bench.extra_info) for bench in benchmarks if bench.has_error]
     if len((state := config.stash[KEY]).boards) > 1:
         output_json["gpus"] = {str(board.number): board.gpu.info.as_dict() for board in state.boards}
-        output_json["together"] = state.together.as_dict() if state.together else None
 
 
 def pytest_benchmark_update_commit_info(commit_info: dict[str, Any]) -> None:

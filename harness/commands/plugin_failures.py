@@ -16,6 +16,7 @@ from harness.compiler.static.store import ACCEPT
 from harness.reports.check import killed
 from harness.reports.failures import NOT_STORED, Failure, Reason, summary
 from harness.reports.wording import refresh_several
+from harness.verdicts.paired import BINARY_NOT_KEPT
 from harness.verdicts.vocabulary import NOT_IN_BASELINE, VerdictKind
 
 
@@ -58,13 +59,17 @@ def _failure(report: Any, session: Session) -> Failure | None:
 
 
 def _measured_together(failures: Sequence[Failure], session: Session) -> list[Failure]:
-    """The failures, those of cases that the baseline lacks with the command that measures all of these."""
-    lacking = [r.case.id for r in session.results if r.verdict.reason == NOT_IN_BASELINE]
+    """The failures, those of cases that the baseline lacks, or has no binary of, with the command that
+    measures all of these."""
+    of_them = (NOT_IN_BASELINE, BINARY_NOT_KEPT.reason)
+    lacking = [r.case.id for r in session.results if r.verdict.reason in of_them]
     if not lacking:
         return list(failures)
     command = refresh_several(lacking, [r.case.id for r in session.results])
     more = f" and {len(lacking) - 1} more" if lacking[1:] else ""
-    reason = Reason(f"{VerdictKind.NO_BASELINE}: {command}", f"not in the baseline: {lacking[0]}{more}")
+    binary = any(r.verdict.reason == BINARY_NOT_KEPT.reason for r in session.results)
+    what = f"not in the baseline{', or without their binary' if binary else ''}"
+    reason = Reason(f"{VerdictKind.NO_BASELINE}: {command}", f"{what}: {lacking[0]}{more}")
     return [replace(f, reasons=(reason,)) if f.reasons[0].what == NOT_STORED else f for f in failures]
 
 

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from harness.baselines import moves
 from harness.commands.session import KEY, Session
 from harness.devices import Device, DeviceError
 from harness.gate.boards import Board
@@ -19,14 +18,12 @@ from harness.gate.checked import Checked, check
 from harness.gate.checkers import Checks, InThisProcess, close_all
 from harness.gate.spread import Done, LostError, Spread
 from harness.gate.timed import Result
-from harness.gate.together import Together, verified
 from harness.model import Case
 
 T = TypeVar("T")
 
 _ONE_LOADS = 4  # one of so many processes that check loads the library
 _PATIENCE = 3.0  # seconds, of a run that ends, for what it is at
-_EACH = 4  # cases to time on each GPU, or timing at once is not worth its controls
 
 
 def checked(
@@ -135,6 +132,12 @@ def judged(session: Session, case: Case, items: Sequence[pytest.Item]) -> tuple[
 def _timing(session: Session, names: Sequence[str]) -> Spread[Board, Result]:
     boards = session.boards
 
+    if session.judging:
+        session.says("what has changed")
+    changed = {name for board in boards for name in (board.changed(names) if session.judging else ())}
+    if changed:
+        session.says(f"compiling what {len(changed)} changed cases are compared with")
+
     def judge(board: Board, names: Iterator[str], done: Done[Result]) -> None:
         def told(name: str, result: Result) -> None:
             # A GPU that no process starts on any more would fail all that it is given, one after another.
@@ -142,42 +145,21 @@ def _timing(session: Session, names: Sequence[str]) -> Spread[Board, Result]:
                 spread.retire(board)
             done(name, result)
 
-        if board is boards[0] and len(boards) > 1:  # The others do more cases for it; at the end, all wait.
-            _look_up_roofs(board)
-        board.judge(names, told, session.policy, session.plan, session.says, session.judging)
-        if board is boards[0] and not spread.closing:
-            _look_up_roofs(board)
+        _look_at_health(board)
+        board.judge(names, told, session.policy, session.plan, session.says, session.judging, len(changed))
 
-    if len(boards) < 2:
-        _end_checks(session)
-        spread: Spread[Board, Result] = Spread(boards, judge, _takes(session))
-    else:
-        spread = Spread(boards, judge, _takes(session), partial(_kin, session))
-        session.says("control cases, with the other GPUs idle and with all of them")
-        if len(names) < _EACH * len(boards):
-            _end_checks(session)
-            session.together = Together(False, "there are few cases")
-        else:
-            session.together = verified(boards, names, session.plan, lambda: _end_checks(session))
-    spread.begin(names, in_turn=session.together is not None and not session.together.sound)
-    session.histories = _in_background(partial(_histories, session))  # the GPUs are busy, this process waits
+    _end_checks(session)
+    spread: Spread[Board, Result] = Spread(boards, judge, _takes(session), partial(_kin, session))
+    spread.begin(names)
+    session.orphaned = _in_background(lambda: session.orphans)  # the GPUs are busy, this process waits
     return spread
 
 
-def _histories(session: Session) -> dict[int, str]:
-    """What is stored of the history of each GPU model that judges, by the number of a GPU of it; and what the
-    suite no longer has, which is asked at the end."""
-    _ = session.orphans
-    root = session.project.baselines
-    judging = [board for board in session.boards if session.judging and board.baseline]
-    first = {board.slug: board for board in reversed(judging)}  # of each model
-    return {board.number: moves.note(root, slug) for slug, board in first.items()}
-
-
-def _look_up_roofs(board: Board) -> None:
-    """What is asked for at the end; the GPU measures it once."""
-    with contextlib.suppress(DeviceError):
-        board.gpu.roofs()
+def _look_at_health(board: Board) -> None:
+    """What the GPU can do before anything is timed, once; one that cannot tell fails with its first case."""
+    if not board.health:
+        with contextlib.suppress(DeviceError):
+            board.health = board.gpu.health()
 
 
 def _kin(session: Session, name: str) -> object:

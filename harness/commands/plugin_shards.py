@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from harness.commands.plugin_machine import test_machine
 from harness.commands.session import KEY
 from harness.files import write_whole
 from harness.gate import shards
@@ -51,8 +52,13 @@ class Sharded:
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> Generator[None]:
         yield  # the user's selection
-        self._whole = [item.nodeid for item in items]
-        kept = [item for item in items if self._shard.has(_name(item))]
+        mine = f"[{self._shard.number}/{self._shard.of}]"
+        self._whole = [item.nodeid for item in items if not _is_machine(item)]
+        for item in items:
+            if _is_machine(item):
+                name = item.nodeid.removesuffix(mine)
+                self._whole += [f"{name}[{n}/{self._shard.of}]" for n in range(1, self._shard.of + 1)]
+        kept = [item for item in items if _is_machine(item) or self._shard.has(_name(item))]
         dropped = set(items) - set(kept)
         config.hook.pytest_deselected(items=[item for item in items if item in dropped])
         items[:] = kept
@@ -80,6 +86,10 @@ class Sharded:
             document = {"machine_info": board.machine(), "commit_info": commit, "benchmarks": []}
             document[shards.KEY] = self._shard.record(self._whole, self._outcomes)
             write_whole(Path(config.option.benchmark_json), json.dumps(document, indent=1) + "\n")
+
+
+def _is_machine(item: pytest.Item) -> bool:
+    return getattr(item, "obj", None) is test_machine
 
 
 def _name(item: pytest.Item) -> str:

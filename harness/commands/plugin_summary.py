@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from harness.baselines import Baseline, provenance
+from harness.baselines import provenance
+from harness.commands.plugin_machine import lines_of
 from harness.commands.session import KEY, Session
 from harness.compiler.static.files import StoreError
 from harness.counters.traffic import Known
 from harness.devices import DeviceError
 from harness.files import write_whole
-from harness.gate.boards import Board
 from harness.model import Waiver
 from harness.project import selection as cases
 from harness.project.names import nothing_fits
@@ -41,10 +41,8 @@ from harness.reports.page.roofs import dram_share
 from harness.reports.sarif import sarif
 from harness.reports.sustained import sustained_texts
 from harness.reports.terminal import ladder_table
-from harness.reports.wording import difference_text, refresh_several, some, strange_text
+from harness.reports.wording import baseline_text, refresh_several, some
 from harness.timing.bounds import Roofs, roofs_of
-from harness.verdicts.drift import settings
-from harness.verdicts.judge import SAME_PER_CLOCK
 from harness.verdicts.vocabulary import NO_BASELINE_FILE, VerdictKind
 from harness.verdicts.waived import unused
 
@@ -70,24 +68,19 @@ def _about(config: pytest.Config, session: Session) -> list[str]:
     if session.gpu is None:
         emulated = f"; {session.arch} is emulated, nvcc {provenance.nvcc_version()}" if session.device else ""
         return [f"gpu: none ({session.no_gpu}){emulated}", f"suite: {config.option.suite}"]
-    several, lines = len(session.boards) > 1, []
+    several, lines, shown = len(session.boards) > 1, [], ""
     for board in session.boards:
-        i, path = board.gpu.info, board.path
-        inside = path and path.is_relative_to(config.rootpath)
-        shown = str(path.relative_to(config.rootpath) if path and inside else path or "none")
-        if board.baseline and board.baseline.number:
-            shown = f"{shown}, measurement {board.baseline.label}"
-        if board.baseline and board.baseline.board != i.board:
-            shown = f"{shown}, of {'another' if board.baseline.board else 'an unknown'} board of this model"
+        i = board.gpu.info
+        shown = f", baseline: {baseline_text(board.baseline, i.board)}"
         named = f", board {i.board}" if i.board else ""
         number = f" {board.number}" if several else ""
         lines.append(
             f"gpu{number}: {i.name}{named}, {i.memory_mib} MiB, compute capability "
             f"{'.'.join(map(str, i.capability))}, power limit {i.power_limit_w or '?'} W, "
-            f"max SM clock {i.max_sm_clock_mhz or '?'} MHz" + (f", baseline: {shown}" if several else "")
+            f"max SM clock {i.max_sm_clock_mhz or '?'} MHz{shown if several else ''}"
         )
     i = session.gpu.info
-    suite = f"suite: {config.option.suite}" + ("" if several else f", baseline: {shown}")
+    suite = f"suite: {config.option.suite}{'' if several else shown}"
     return [*lines, f"driver: {i.driver}, CUDA {i.cuda_driver}, nvcc {provenance.nvcc_version()}", suite]
 
 
@@ -137,8 +130,6 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
             terminalreporter.write_line(line)
     rows = _rows(session)
     notes = _notes(session)
-    told = session.histories.result() if rows and session.histories else {}
-    notes += [_of(session, b) + told[b.number] for b in session.boards if told.get(b.number)]
     if rows:
         terminalreporter.section("ladder")
         ladder = ladder_table(
@@ -256,26 +247,18 @@ def _other_failures(terminalreporter: Any, session: Session) -> list[str]:
 
 
 def _notes(session: Session) -> list[str]:
-    """Remarks on what passes."""
+    """Remarks on what passes, and on what could not be judged."""
     notes = []
-    timed = [r.case.id for r in session.results]
     if improved := [r.case.id for r in session.results if r.verdict.kind is VerdictKind.IMPROVED]:
-        # A board without a baseline of its own measures all of it.
-        own = all(b.baseline and b.baseline.board in (None, b.gpu.info.board) for b in session.boards)
-        command = _on_all(refresh_several(improved if own else timed, timed), session)
+        command = _on_all(refresh_several(improved, [r.case.id for r in session.results]), session)
         notes.append(f"{len(improved)} improved; to update their baseline: {command}")
-    for board in session.boards if session.judging else ():
-        if board.baseline is not None:
-            notes += [_of(session, board) + note for note in _compared(session, board, board.baseline)]
-    if session.together:
-        t = session.together
-        how = "timed at once" if t.sound else "timed one at a time"
-        notes.append(f"{len(session.boards)} GPUs, {how}: {t.why}")
-    notes += filter(None, [changed_text(r.evidence for r in session.results)])
-    if clocked := [r.case.id for r in session.results if r.verdict.reason == SAME_PER_CLOCK]:
-        notes.append(f"{len(clocked)} slower only by the clock: {some(clocked)}")
+    notes += filter(None, [changed_text(session.results)])
     if session.policy.allow_orphans and (orphans := session.orphans):
         notes.append(f"{len(orphans)} orphans in the baseline: {some(orphans)}")
+    allowed = not session.policy.fail_on_drift
+    for board, verdict in (session.machines or {}).items():
+        if allowed or not verdict.failed:  # else its test has said so
+            notes += lines_of(session, board, verdict)
     return notes + sustained_texts(session.results)
 
 
@@ -285,20 +268,3 @@ def _on_all(command: str, session: Session) -> str:
         return command
     numbers = ",".join(str(board.number) for board in session.boards)
     return f"{command}{'' if ' -- ' in command else ' --'} --gpus {numbers}"
-
-
-def _of(session: Session, board: Board) -> str:
-    """Which GPU a note is about, where there are several."""
-    return f"GPU {board.label}: " if len(session.boards) > 1 else ""
-
-
-def _compared(session: Session, board: Board, baseline: Baseline) -> list[str]:
-    """How what a GPU was compared with differs from it."""
-    notes, own = [], board.gpu.info.board
-    if unlike := settings(baseline.machine_info, provenance.machine_info(board.gpu.info)):
-        notes.append(f"changed since the baseline was measured: {', '.join(map(difference_text, unlike))}")
-    mine = [r.case.id for r in session.results if session.judged_on[r.case.id] is board]
-    entries = [entry for case in mine if (entry := baseline.entry(case))]
-    if strange := sum(entry.is_of_another(own) for entry in entries):
-        notes.append(strange_text(strange, len(entries)))
-    return notes

@@ -20,12 +20,12 @@ from harness.gate.checkers import Checker, Checks
 from harness.gate.passed import Records
 from harness.gate.spread import Spread
 from harness.gate.timed import Result
-from harness.gate.together import Together
 from harness.model import Waiver
 from harness.project import selection as cases
 from harness.project.loader import Project
 from harness.reports.failures import Failure
 from harness.timing.plan import Plan
+from harness.verdicts.machine import MachineVerdict
 from harness.verdicts.vocabulary import Policy
 
 
@@ -61,9 +61,9 @@ class Session:
         warming: the threads that start those that time.
         checked, timed: what the GPUs check and time, ahead of the tests that wait for it; None before that.
         timing: ``timed``, where it begins by itself once all is checked; None where it does not.
-        together: whether several GPUs time at once; None before it is known.
-        histories: what the stored files say of each board's history, by its number; None before it is asked.
+        orphaned: looks for `orphans` while GPUs time; None before that.
         results: of the timed cases.
+        machines: the verdict on the machine of each GPU; None before it is asked.
         judged_on: the GPU that timed a case, by its id.
         compile_errors: the compiler's messages, by variant.
         nothing_timed: whether cases were to be timed, there was no GPU, and nothing else was done.
@@ -89,10 +89,10 @@ class Session:
     checked: Spread[Checks, Checked] | None = None
     timed: Spread[Board, Result] | None = None
     timing: Future[Spread[Board, Result]] | None = None
-    together: Together | None = None
-    histories: Future[dict[int, str]] | None = None
+    orphaned: Future[list[str]] | None = None
     results: list[Result] = field(default_factory=list)
     judged_on: dict[str, Board] = field(default_factory=dict)
+    machines: dict[Board, MachineVerdict] | None = None
     compile_errors: dict[str, str] = field(default_factory=dict)
     nothing_timed: bool = False
     says: Callable[[str], None] = lambda what: None

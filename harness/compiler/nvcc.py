@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from harness.compiler import elf, tools
 from harness.compiler.cache import alone, cache_entry, load_entry, store_entry
+from harness.compiler.dependencies import LISTED, listed_in, refuse_others
 from harness.compiler.entry import instantiation, ptx_symbols, symbol_of
 from harness.compiler.errors import CompileError, ToolchainError
 from harness.compiler.sources import Sources, readable, sources
@@ -83,8 +84,8 @@ class Unit:
 
     def identity(self, nvcc: Nvcc, mode: tuple[str, ...] = ()) -> list[object]:
         """What nvcc's output depends on, which json can write; nvcc takes options from two variables, too."""
-        more = [os.environ.get(f"NVCC_{end}_FLAGS", "") for end in ("PREPEND", "APPEND")]
-        return [nvcc.version, more, (*mode, *self.options), self.sources.key, instantiation(self.entry)]
+        options = (*mode, *LISTED, *self.options)
+        return [nvcc.version, tools.flags(), options, self.sources.key, instantiation(self.entry)]
 
 
 def unit_of(kernel: Kernel, config: Config, dtype: DType) -> Unit:
@@ -249,7 +250,8 @@ def _run_nvcc(nvcc: Nvcc, unit: Unit, mode: tuple[str, ...]) -> tuple[bytes, str
     include = (f"-I{folder}" for folder in unit.sources.include)
     with tempfile.TemporaryDirectory(prefix="gemm-") as folder:
         Path(folder, UNIT).write_text(unit.text, encoding="utf-8")
-        command = [str(nvcc.path), *mode, *unit.all_options, *include, "-o", "out", UNIT]
+        options = (*mode, *listed_in("read.d"), *unit.all_options, *include)
+        command = [str(nvcc.path), *options, "-o", "out", UNIT]
         tools.fixed_addresses()
         try:
             said = subprocess.run(
@@ -259,7 +261,10 @@ def _run_nvcc(nvcc: Nvcc, unit: Unit, mode: tuple[str, ...]) -> tuple[bytes, str
                 encoding="utf-8",
                 errors="replace",
                 timeout=COMPILE_SECONDS,
-                env={**os.environ, "TMPDIR": folder},  # where nvcc leaves files of what does not compile
+                env={
+                    **tools.environment(),
+                    "TMPDIR": folder,
+                },  # where nvcc leaves files of what does not compile
             )
         except subprocess.TimeoutExpired:
             raise CompileError(f"{unit.what}: nvcc did not finish within {COMPILE_SECONDS} s") from None
@@ -270,6 +275,7 @@ def _run_nvcc(nvcc: Nvcc, unit: Unit, mode: tuple[str, ...]) -> tuple[bytes, str
             raise CompileError(f"{unit.what}: nvcc was ended by {_signal(-said.returncode)}", log)
         if said.returncode:
             raise compile_error(unit.what, unit.entry, log, unit.options)
+        refuse_others(unit.what, Path(folder, "read.d"), unit.sources.copies, nvcc)
         out, ptx = Path(folder, "out"), Path(folder, UNIT).with_suffix(".ptx")
         if not out.is_file() or not out.stat().st_size:
             raise CompileError(f"{unit.what}: nvcc ended without an error, and wrote nothing", log)
@@ -290,8 +296,8 @@ def compile_error(what: str, entry: str, log: str, options: Sequence[str] = ()) 
     if gone:
         return CompileError(
             f"{what}: {gone[1]}:{gone[2]} includes {gone[3]}, which is neither next to that file, nor in an "
-            "include folder of the declaration, nor in the CUDA toolkit (a name made by a macro is not "
-            "followed)",
+            "include folder of the declaration, nor in the CUDA toolkit (only a plain #include is followed: "
+            "no macro, comment or continued line in it, and no variable such as CPATH)",
             lines,
         )
     shown = f" ({' '.join(options)})" if options else ""

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from harness.compiler import tools
 from harness.compiler.cache import cache_dir
 from harness.compiler.errors import CompileError
 from harness.model import Kernel
@@ -28,6 +29,10 @@ _INCLUDE = re.compile(
     rb"(?:^[ \t]*#[ \t]*include(?:_next)?|__has_include(?:_next)?[ \t]*\()"
     rb"""[ \t]*(["<])([^">\n]+)[">]""",
     re.MULTILINE,
+)
+# Options, of nvcc or passed on by it, that read a file or search a folder.
+_READING = re.compile(
+    r"(?:^|[\s,=\"'])((?:-I|-i[a-z]|-optf|--(?:include-path|system-include|pre-include|options-file|sysroot)\b)[^\s\"']*)"
 )
 _DIGEST = 32  # hexadecimal digits of SHA-256
 _FOLDER = re.compile(rf"/[0-9a-f]{{{_DIGEST}}}/")
@@ -84,6 +89,11 @@ class Sources:
     def include(self) -> tuple[str, ...]:
         """The copies of the include folders, for nvcc's -I."""
         return tuple(os.path.normpath(self.folders[i].copy / within) for i, within in self.searched)
+
+    @property
+    def copies(self) -> tuple[str, ...]:
+        """The folders of the copies."""
+        return tuple(str(folder.copy) for folder in self.folders)
 
     @property
     def main_copy(self) -> str:
@@ -165,10 +175,11 @@ def _include_folders(kernel: Kernel, beside: Path) -> Iterator[Path]:
         if not path.is_dir():
             raise CompileError(f"{kernel.name}: its include folder {path} does not exist")
         yield path
-    for flag in kernel.flags:
-        if re.match(r"-I|-isystem|-include|--include-path|--system-include|--pre-include", flag):
+    given = [*(("flag", flag) for flag in kernel.flags), *zip(tools.FLAGS, tools.flags(), strict=True)]
+    for where, flags in given:
+        if found := _READING.search(flags):
             raise CompileError(
-                f"{kernel.name}: flag {flag}: add the folder to `include` of the declaration instead, "
+                f"{kernel.name}: {where} {found[1]}: add the folder to `include` of the declaration instead, "
                 "so that changes in it are noticed"
             )
 

@@ -18,6 +18,17 @@ from harness.compiler.errors import ToolchainError
 # Those of the dependency group `compiler`, with which the stored metrics were made.
 PINS = ("13.0.88", "13.5.37")  # nvcc, nvdisasm
 _INSTALL = f"{sys.executable} -m pip install --group compiler"
+FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+# Where gcc searches for more headers, and what nvcc adds to its own profile, are of whoever set them.
+_ADDED = (
+    "CPATH",
+    "C_INCLUDE_PATH",
+    "CPLUS_INCLUDE_PATH",
+    "INCLUDES",
+    "SYSTEM_INCLUDES",
+    "CUDAFE_FLAGS",
+    "PTXAS_FLAGS",
+)
 _ADDR_NO_RANDOMIZE, _UNCHANGED = 0x0040000, 0xFFFFFFFF
 
 
@@ -43,6 +54,17 @@ def fixed_addresses() -> None:
     Source: personality(2), ADDR_NO_RANDOMIZE."""
     if personality := getattr(ctypes.CDLL(None), "personality", None):
         personality(personality(_UNCHANGED) | _ADDR_NO_RANDOMIZE)
+
+
+def environment() -> dict[str, str]:
+    """The variables for nvcc: without those by which it would find other headers, or take other options, than
+    its command says. ``flags`` are left."""
+    return {name: value for name, value in os.environ.items() if name not in _ADDED}
+
+
+def flags() -> list[str]:
+    """The options that nvcc takes from two variables, before and after those of its command."""
+    return [os.environ.get(name, "") for name in FLAGS]
 
 
 def find_nvcc() -> Nvcc:
@@ -96,6 +118,15 @@ def _pinned(name: str, wanted: str) -> tuple[Path, str]:
     )
 
 
+def nvcc_at(path: Path) -> Nvcc:
+    """The nvcc of this path, or of the toolkit in this folder. Raises ToolchainError, in one line."""
+    program = path.absolute() / "bin" / "nvcc" if path.is_dir() else path.absolute()
+    try:
+        return Nvcc(program, _version(str(program), os.environ.get("PATH", ""), "Cuda compiler driver"))
+    except ToolchainError as error:
+        raise ToolchainError(f"{path} is no nvcc: {error}") from None
+
+
 def find_tool(name: str) -> str:
     """A program of the CUDA toolkit, of PATH, else of $CUDA_HOME or $CUDA_PATH. Raises ToolchainError."""
     found = next(iter(_installed(name)), None)
@@ -136,15 +167,17 @@ def _in_wheels(name: str) -> list[Path]:
 
 
 @functools.cache
-def _version(program: str, path: str) -> str:
-    """The version of an nvcc or nvdisasm, once for each PATH, since nvcc looks for g++ there."""
+def _version(program: str, path: str, title: str = "") -> str:
+    """The version of an nvcc or nvdisasm, once for each PATH, since nvcc looks for g++ there; of one that
+    calls itself by this ``title``."""
     try:
         said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
         raise ToolchainError(f"{program} cannot be run: {error}") from None
     version = re.search(r"\bV(\d+\.\d+\.\d+)", said.stdout)
-    if said.returncode or not version:
-        raise ToolchainError(f"{program} --version failed: {(said.stderr or said.stdout).strip()[:200]}")
+    if said.returncode or not version or title not in said.stdout:
+        shown = " ".join((said.stderr or said.stdout).split())[:200]
+        raise ToolchainError(f"{program} --version failed: {shown}")
     if Path(program).name == "nvcc" and not shutil.which("g++", path=path):
         raise ToolchainError(
             f"{program} needs g++, which is not on PATH: install it (Debian, Ubuntu: apt install g++)"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from harness.model import Array, Case
+from harness.model import Array, Case, Resources
 from harness.timing.measurement import Measurement
 from harness.timing.plan import PairPlan, Plan
 from harness.timing.samples import PairedSamples
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from harness.devices.cuda.client import CudaDevice
     from harness.devices.cuda.environment import GpuInfo
     from harness.devices.emulated.device import EmulatedDevice
+    from harness.devices.stored import StoredBinary
 
 # Buffers as the kernel sees them, by operand: each of ``Storage.shape``, including padding.
 Inputs = Mapping[str, Array]
@@ -45,8 +46,8 @@ class Outputs:
 
 class DeviceError(Exception):
     """A case did not run to completion. ``code`` is stable (ILLEGAL_ADDRESS, HANG, OUT_OF_MEMORY,
-    COMPILE_ERROR, SIGNATURE, LAUNCH_FAILED, WORKER_DIED, NO_START), the message one line with CUDA's
-    error."""
+    COMPILE_ERROR, SIGNATURE, LAUNCH_FAILED, ELEMENT_TYPE, WORKER_DIED, NO_START), the message one line with
+    CUDA's error."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -112,13 +113,16 @@ class TimingDevice(Restartable, Protocol):
 
 @runtime_checkable
 class PairingDevice(Restartable, Protocol):
-    """A device that times two builds alternately. Raises DeviceError; its code begins with BASE_ if the
-    base's side failed."""
+    """A device that times two builds alternately, each of a case or a binary that is there. Raises
+    DeviceError; its code begins with BASE_ if the base's side failed."""
 
-    def pair(self, base: Case, case: Case, plan: PairPlan) -> PairedSamples: ...
+    def pair(self, base: Case | StoredBinary, case: Case | StoredBinary, plan: PairPlan) -> PairedSamples: ...
 
-    def prepare_pairs(self, pairs: Iterable[tuple[Case, Case]], step: Step = ...) -> None:
-        """Compiles bases and cases. ``step`` is called with the name of each variant and its base's."""
+    def prepare_pairs(self, cases: Iterable[Case], step: Step = ...) -> None:
+        """Compiles. ``step`` is called with the name of each variant."""
+
+    def binary(self, case: Case) -> StoredBinary | None:
+        """What is timed of a case, without the GPU; None for a library."""
 
 
 class Gpu(TimingDevice, PairingDevice, Protocol):
@@ -133,11 +137,18 @@ class Gpu(TimingDevice, PairingDevice, Protocol):
         """Makes ahead what cases are timed on, and the code that `roofs` needs, as far as the GPU does not
         notice."""
 
+    def resources(self, case: Case) -> Resources | None:
+        """What the binary of a case needs; None for a library."""
+
     def facts(self) -> dict[str, Any]:
         """What the worker knows of libraries, as ``machine_info`` tells it."""
 
     def roofs(self) -> dict[str, Any]:
         """What it can do at most: GFLOPS by dtype, GB/s by memory, and latencies in cycles."""
+
+    def health(self) -> dict[str, Any]:
+        """Whether it is as it should be, in seconds: of its `roofs` f32, f16, l2 and dram; the power limit
+        and its default in W, ECC, MIG; and ``others``, as `busy` says."""
 
     def busy(self) -> list[str]:
         """Other processes that use it, as text."""
@@ -226,7 +237,7 @@ def compile_ahead(cases: Sequence[Case], capability: tuple[int, int]) -> None:
 
     if find_spec("pycuda") is None or not cases:
         return
-    from harness.devices.cuda.client import compile_ahead
+    from harness.devices.cuda.ahead import compile_ahead
 
     compile_ahead(cases, capability)
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.baselines import Baseline, gpu_slug, provenance
+from harness.baselines import Baseline, binary, gpu_slug, provenance
 from harness.devices import DeviceError, Gpu
-from harness.gate.against import Against
+from harness.gate.pairing import Pairing
 from harness.gate.spread import Done
-from harness.gate.timed import Result, run_all
+from harness.gate.timed import Gate, Result, changed
 from harness.model import Case
-from harness.timing.plan import Plan
+from harness.timing.looks import Rule
+from harness.timing.plan import PairPlan, Plan
 from harness.verdicts.vocabulary import Policy
 
 
@@ -24,18 +26,22 @@ class Board:
     Attributes:
         number: which of the visible GPUs, from 0.
         gpu: the device.
-        baseline, path: what its cases are compared with, and the file; None without one.
-        against: pairs a case with its baseline's commit.
-        busy: lists other processes on the GPU, if that matters.
+        baseline: what its cases are compared with; None without one.
+        root: the folder of the baselines, which keeps their binaries.
+        pairing: of the run so far; None before the first pair.
+        health: what it could do before anything was timed, as `Gpu.health`; empty where that failed.
+        busy: lists other processes on the GPU, if that matters; ``visitors``: all that it named.
         verified, timed: the cases that can run on it, by id.
     """
 
     number: int
     gpu: Gpu
     baseline: Baseline | None = None
-    path: Path | None = None
-    against: Against | None = None
+    root: Path = Path()
+    pairing: Pairing | None = None
+    health: Mapping[str, Any] = field(default_factory=dict)
     busy: Callable[[], Sequence[str]] = tuple
+    visitors: dict[str, None] = field(default_factory=dict)
     verified: dict[str, Case] = field(default_factory=dict)
     timed: dict[str, Case] = field(default_factory=dict)
 
@@ -63,6 +69,14 @@ class Board:
         """The GPU, its settings, and the versions of the software."""
         return provenance.machine_of(self.gpu)
 
+    def look_for_visitors(self) -> None:
+        self.visitors.update(dict.fromkeys(self.busy()))
+
+    def changed(self, names: Collection[str]) -> set[str]:
+        """Those of the cases of these ids that have to be paired."""
+        mine = [self.timed[name] for name in names if name in self.timed]
+        return {case.id for case in mine if changed(self.gpu, case, self.baseline)}
+
     def judge(
         self,
         names: Iterable[str],
@@ -71,12 +85,17 @@ class Board:
         plan: Plan,
         says: Callable[[str], None],
         judging: bool = True,
+        pairs: int = 1,
     ) -> None:
-        """Times the cases of these ids, and compares them with the baseline if ``judging``."""
-        cases = (self.timed[name] for name in names)
+        """Times the cases of these ids, and compares them with the baseline if ``judging``; ``pairs``: how
+        many of all of the run's cases have to be paired, on whichever GPU."""
+        if self.pairing is None:
+            self.pairing = Pairing(self.gpu, Rule(), pairs, plan=PairPlan((), l2=plan.l2))
         baseline = self.baseline if judging else None
+        kept = partial(binary, self.root)
+        gate = Gate(self.gpu, baseline, kept, policy, plan, self.pairing, self.look_for_visitors, says)
 
         def told(result: Result) -> None:
             done(result.case.id, result)
 
-        run_all(self.gpu, cases, told, baseline, policy, plan, self.machine, self.against, self.busy, says)
+        gate.run((self.timed[name] for name in names), told)

@@ -4,113 +4,120 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Mapping
+from dataclasses import asdict, fields
 from typing import Any
 
-from harness.gate.compare import Comparison, Row, control_rule
-from harness.project.commit import Commit, Tree
-from harness.timing.looks import Rule, decide
-from harness.verdicts.paired import outcome_of
-from harness.verdicts.vocabulary import Outcome, VerdictKind
+from pydantic import TypeAdapter
 
-SCHEMA = 2
+from harness.gate.compare import Comparison, Row
+from harness.gate.pairing import Control
+from harness.gate.pairs import Side
+from harness.project.commit import Tree
+from harness.timing.interval import MIN_BLOCKS, Estimate
+from harness.timing.samples import PairedSamples
+from harness.verdicts.paired import CONTROL_FAILED, SAME_BINARY, Paired
+from harness.verdicts.vocabulary import Outcome
+
+SCHEMA = 3
+_PAIRED = TypeAdapter(Paired)
+_OF_PAIRED = [field.name for field in fields(Paired)]
 
 
 def document(
-    comparison: Comparison, commit: Commit, tree: Tree, machine: Mapping[str, Any], when: str
+    comparison: Comparison, side: Side, tree: Tree, machine: Mapping[str, Any], when: str
 ) -> dict[str, Any]:
     """The document that ``--json`` writes. No host name, no paths; durations in seconds."""
     rule = comparison.rule
     return {
         "gemm_comparison": SCHEMA,
         "datetime": when,
-        "base": {"name": commit.name, "id": commit.sha},
+        "base": {
+            "name": side.commit.name,
+            "id": side.commit.sha,
+            "nvcc": side.nvcc.version if side.nvcc else "",
+        },
         "new": {"id": tree.sha, "dirty": tree.dirty},
         "machine_info": dict(machine),
-        "rule": {"delta": rule.delta, "error": rule.error, "looks": rule.looks, "blocks": rule.blocks},
+        "rule": {"error": rule.error, "looks": rule.looks, "blocks": rule.blocks},
+        "margin": comparison.margin,
         "seed": comparison.seed,
         "exit_status": comparison.exit_status,
-        "unfit": comparison.unfit,
-        "controls": [_record(row) for row in comparison.controls],
-        "cases": [_record(row) for row in comparison.rows],
+        "controls": [_control(control) for control in comparison.controls],
+        "cases": [_case(row) for row in comparison.rows],
     }
 
 
-def _record(row: Row) -> dict[str, Any]:
-    kind, reason = row.outcome
+def _case(row: Row) -> dict[str, Any]:
+    return {"case": row.case.id, "red": row.failed, **asdict(row.paired), **_timed(row.samples)}
+
+
+def _control(control: Control) -> dict[str, Any]:
     record: dict[str, Any] = {
-        "case": row.case.id,
-        "verdict": str(kind),
-        "verdict_reason": reason,
-        "red": row.failed,
-        "detail": row.detail,
+        "case": control.case.id,
+        "core": control.group[0],
+        "size": control.group[1],
+        "why": control.why,
     }
-    if row.finding:
-        f = row.finding
+    if f := control.finding:
         record |= {
-            "change": _round(f.change),
-            "interval": [_round(end) for end in f.interval],
+            "change": f.change,
+            "interval": f.interval,
+            "margin": control.margin,
             "miss": f.miss,
-            "blocks": f.blocks,
+            "log_ratios": control.samples.log_ratios,
+            "resolution": control.samples.resolution,
         }
-    if row.samples.blocks:
-        samples = row.samples
-        record |= {
-            "base_s": _round(samples.median("a"), 6),
-            "new_s": _round(samples.median("b"), 6),
-            "cycles_change": cycles_change(row),
-            "resolution": samples.resolution,
-            "discarded": samples.discarded,
-            "clock_event_reasons": samples.reasons,
-            "gpu_seconds": _round(samples.gpu_seconds, 3),
-            "looks": [list(look.log_ratios) for look in row.looks],
-            # The timer's resolution at the end of each interim analysis.
-            "resolutions": [seen.resolution for seen in accumulate(row.looks)],
-        }
-    return record
+    return record | _timed(control.samples)
 
 
-def cycles_change(row: Row) -> float | None:
+def _timed(samples: PairedSamples) -> dict[str, Any]:
+    """What the first process timed."""
+    if not samples.blocks:
+        return {}
+    return {
+        "base_s": _round(samples.median("a")),
+        "new_s": _round(samples.median("b")),
+        "cycles_change": cycles_change(samples),
+        "discarded": samples.discarded,
+        "clock_event_reasons": samples.reasons,
+        "gpu_seconds": _round(samples.gpu_seconds),
+    }
+
+
+def cycles_change(samples: PairedSamples) -> float | None:
     """Relative change in SM cycles, the mean over blocks; None if the clock is unknown."""
-    known = [c for block in row.samples.blocks if math.isfinite(c := block.log_cycles)]
+    known = [c for block in samples.blocks if math.isfinite(c := block.log_cycles)]
     return _round(math.expm1(statistics.fmean(known))) if known else None
 
 
-def _round(value: float, digits: int = 9) -> float:
-    return float(f"{value:.{digits}g}")
+def _round(value: float) -> float:
+    return float(f"{value:.6g}")
 
 
-Outcomes = dict[str, Outcome]
+def verdicts(recorded: Mapping[str, Any]) -> tuple[list[Outcome], dict[str, Outcome]]:
+    """The verdicts on the controls, in their order, and on the cases, by id, from the document alone.
 
-
-def verdicts(recorded: Mapping[str, Any]) -> tuple[Outcomes, Outcomes]:
-    """The verdicts on the controls and on the timed cases, by case id, from the document alone.
-
-    Raises ValueError for a document of another version.
+    Raises ValueError for a document of another version, or one that is not as it was written.
     """
     if recorded.get("gemm_comparison") != SCHEMA:
         version = recorded.get("gemm_comparison")
         raise ValueError(f"comparison of schema {version!r}, but this version reads {SCHEMA}; compare again")
-    rule = Rule(**recorded["rule"])
-    return _judged_again(recorded["controls"], control_rule(rule)), _judged_again(recorded["cases"], rule)
+    return (
+        [outcome_of(control) for control in recorded["controls"]],
+        {record["case"]: _again(record) for record in recorded["cases"]},
+    )
 
 
-def _judged_again(records: Sequence[Mapping[str, Any]], rule: Rule) -> Outcomes:
-    timed = {record["case"]: record for record in records if record.get("looks")}
-
-    def more(case: str, look: int) -> tuple[Sequence[float], float] | None:
-        record = timed[case]
-        if look >= len(record["looks"]):
-            return None  # It crashed in this interim analysis.
-        return record["looks"][look], record["resolutions"][look]
-
-    found = decide(list(timed), more, rule)
-    return {
-        case: outcome_of(found[case].kind) if case in found else _recorded(record)
-        for case, record in timed.items()
-    }
+def _again(record: Mapping[str, Any]) -> Outcome:
+    paired = _PAIRED.validate_python({name: record[name] for name in _OF_PAIRED})
+    return paired.again().outcome
 
 
-def _recorded(record: Mapping[str, Any]) -> Outcome:
-    return Outcome(VerdictKind(record["verdict"]), record["verdict_reason"])
+def outcome_of(record: Mapping[str, Any]) -> Outcome:
+    """The verdict on a control, from its blocks if it has enough: identical builds are one binary."""
+    failed = bool(record["why"])
+    if len(record.get("log_ratios", ())) >= MIN_BLOCKS:
+        estimate = Estimate.of(record["log_ratios"], record["resolution"])
+        failed = estimate.differs(record["margin"], record["miss"])
+    return CONTROL_FAILED if failed else SAME_BINARY

@@ -142,7 +142,7 @@ def _surroundings(project: Project, settings: Sequence[object]) -> State:
         *(sys.version, sys.flags.optimize, platform.platform(), np.__version__, identity()),
         # pip changes a folder when it changes what is in it.
         *(folder.stat().st_mtime_ns for folder in installed if folder.is_dir()),
-        *(os.environ.get(name, "") for name in ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "GEMM_NUMPY")),
+        *(*tools.flags(), os.environ.get("GEMM_NUMPY", "")),
         *_compilers(),
         *settings,
     )

@@ -68,11 +68,8 @@ def extra_info(result: Result) -> dict[str, Any]:
         "l2": m.l2,
         "duty": m.duty,
         "change": v.change,
+        "margin": v.margin,
         "flop_per_clock": _per_clock(case, m),
-        "change_per_clock": v.per_clock,
-        "threshold": v.threshold,
-        "noise_floor": v.noise_floor,
-        "per_cycle": v.per_cycle,
         **m.extra,
     }
     if m.resources is not None:
@@ -82,8 +79,6 @@ def extra_info(result: Result) -> dict[str, Any]:
             "local_bytes": m.resources.local_bytes,
             "cubin_sha256": m.resources.cubin_sha256,
         }
-    if result.first_median is not None:
-        info["first_median_s"] = result.first_median
     if "sustained_s" in m.extra:
         info["sustained_gflops"] = case.gflops(m.extra["sustained_s"])
     return info

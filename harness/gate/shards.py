@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from harness.baselines.entries import gpu_slug
 from harness.baselines.fields import BaselineError, checked, commit_of, machine_of, read_json
-from harness.verdicts.evidence import UNUSABLE
+from harness.verdicts.evidence import MACHINES, UNUSABLE
 
 KEY = "shard"
 NOT_RUN = "not run"
@@ -146,6 +146,11 @@ class Whole:
             "gpus": machines,
             "benchmarks": [b for part in parts for b in part.document["benchmarks"]],
             UNUSABLE: [info for part in parts for info in part.document.get(UNUSABLE, [])],
+            MACHINES: {
+                f"{part.recorded.number}.{number}": machine
+                for part in parts
+                for number, machine in part.document.get(MACHINES, {}).items()
+            },
         }
 
 

@@ -46,14 +46,14 @@ class Spread(Generic[P, R]):
         self._running, self.closing = 0, False
         self._error: BaseException = LostError("no GPU is left for it")
 
-    def begin(self, names: Sequence[str], in_turn: bool = False) -> None:
-        """Does ``names``, in about this order; ``in_turn``: one place after another, never two at once."""
-        groups = [self._places] if in_turn else [[place] for place in self._places]
+    def begin(self, names: Sequence[str]) -> None:
+        """Does ``names``, in about this order."""
         with self._lock:
             self._queue += names
             self._futures.update((name, Future()) for name in names)
-            self._running += len(groups)
-        self._threads = [threading.Thread(target=self._serve, args=(g,), daemon=True) for g in groups]
+            self._running += len(self._places)
+        each = self._places
+        self._threads = [threading.Thread(target=self._serve, args=(p,), daemon=True) for p in each]
         for thread in self._threads:
             thread.start()
 
@@ -106,16 +106,15 @@ class Spread(Generic[P, R]):
 
     # The threads
 
-    def _serve(self, places: Sequence[P]) -> None:
-        for place in places:
-            while self._has_work(place):
-                error: BaseException = LostError("it was begun, and came to no result")
-                try:
-                    self._work(place, self._names(place), self._done)
-                except BaseException as raised:  # Whoever waits for it raises it.
-                    self._error = error = raised
-                if not self._give_up(place, error):
-                    break
+    def _serve(self, place: P) -> None:
+        while self._has_work(place):
+            error: BaseException = LostError("it was begun, and came to no result")
+            try:
+                self._work(place, self._names(place), self._done)
+            except BaseException as raised:  # Whoever waits for it raises it.
+                self._error = error = raised
+            if not self._give_up(place, error):
+                break
         with self._lock:
             self._running -= 1
             left = [] if self._running else self._queue[:]

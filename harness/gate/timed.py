@@ -1,34 +1,30 @@
-"""From timed cases to verdicts: measure, judge, pair what has changed, confirm in a new process, record.
+"""From timed cases to verdicts: time what is the baseline's, pair what has changed.
 
-Knows neither pytest nor CUDA, only a device that can `time`, a baseline and a policy.
+Knows neither pytest nor CUDA, only a device that can `time` and `pair`, a baseline and a policy.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from statistics import median
 
-from harness.baselines import Baseline, BaselineEntry
-from harness.devices import DeviceError, TimingDevice
-from harness.gate.against import Wanted
+from harness.baselines import Baseline, BaselineEntry, BaselineError
+from harness.compiler.core import core_of
+from harness.compiler.tools import arch
+from harness.devices import DeviceError, Gpu
+from harness.devices.stored import StoredBinary, launch_document, launch_id
+from harness.gate.pairing import Pair, Pairing, Timed
 from harness.model import Case, Problem
 from harness.timing.measurement import Measurement
 from harness.timing.plan import Plan
-from harness.verdicts.drift import differences
+from harness.timing.samples import PairedSamples
 from harness.verdicts.evidence import Evidence, conclude
-from harness.verdicts.judge import HIGHER_CLOCK, is_baselines, judge
-from harness.verdicts.paired import UNSETTLED, Paired
-from harness.verdicts.vocabulary import Observation, Policy, Verdict, VerdictKind
+from harness.verdicts.judge import is_baselines, unusable
+from harness.verdicts.paired import BINARY_NOT_KEPT, Paired
+from harness.verdicts.vocabulary import Observation, Policy, Reference, Verdict
 
-
-class PairsWithBaseline(Protocol):
-    """Times cases side by side with the commits of their baselines (`against.Against`)."""
-
-    def pair(
-        self, wanted: Sequence[Wanted], measured_seconds: float, step: Callable[[str], None] = ...
-    ) -> dict[str, Paired]: ...
+Kept = Callable[[BaselineEntry], StoredBinary]  # raises BaselineError
 
 
 @dataclass(frozen=True)
@@ -39,8 +35,8 @@ class Result:
         case: the case.
         verdict: its verdict.
         evidence: everything the verdict is based on.
-        policy: the run's policy for this kernel.
-        measurement: the last one (if a regression was suspected, the repetition); None if the device failed.
+        policy: the run's policy.
+        measurement: of a pair, the new side's; None if nothing was timed.
     """
 
     case: Case
@@ -48,12 +44,6 @@ class Result:
     evidence: Evidence = field(default_factory=Evidence)
     policy: Policy = field(default_factory=Policy)
     measurement: Measurement | None = None
-
-    @property
-    def first_median(self) -> float | None:
-        """Median seconds of the first measurement, if a new process repeated it."""
-        e = self.evidence
-        return e.first.median if e.first and e.second and e.first.seconds else None
 
     @property
     def cublas_ratio(self) -> float | None:
@@ -65,166 +55,131 @@ class Result:
         return self.measurement is not None and self.verdict.gflops is not None
 
 
-def run_all(
-    device: TimingDevice,
-    cases: Iterable[Case],
-    done: Callable[[Result], None],
-    baseline: Baseline | None,
-    policy: Policy,
-    plan: Plan,
-    now: Callable[[], Mapping[str, Any]] = dict,
-    against: PairsWithBaseline | None = None,
-    busy: Callable[[], Sequence[str]] = tuple,
-    says: Callable[[str], None] = lambda what: None,
-    clock: Callable[[], float] = time.monotonic,
-) -> None:
-    """Times and judges cases on one device; a failure of the device becomes a verdict, not an exception.
-
-    A case is taken from ``cases`` when the device is free for it, so that several devices can share them; one
-    that was chosen, and was measured before under its own name, has that measurement. ``done`` is told each
-    result, maybe later and in another order. First every case is measured. Then those whose binary is not the
-    baseline's are compared with the baseline's commit by ``against``, the most suspicious ones first; then
-    what is slower than the baseline, and not than that commit, is measured again in a new process, the same
-    for all of them: one process can be unlucky (memory layout, another process's burst), two in a row are
-    unlikely to be.
-
-    ``now`` returns this run's machine_info, to report what has changed; ``busy`` lists other GPU processes;
-    ``says`` is told what is done while results are waited for.
-    """
-    began, left = clock(), list[_Judging]()
-    measured: dict[tuple[str, Problem], _Judging] = {}
-    for case in cases:
-        entry = baseline.entry(case.id) if baseline else None
-        judging = _Judging(case, entry, policy.of_kernel(case.kernel.threshold), baseline is not None)
-        if left:
-            says(f"{case.id}; {len(left)} to be compared or repeated afterwards")
-        same = measured.get((case.variant, case.problem)) if case.chosen_for else None
-        if same is None:
-            judging.measure(device, plan)
-        else:
-            judging.take(same)
-        judging.see(busy)
-        if not judging.evidence.error:
-            measured[case.variant, case.problem] = judging
-        if judging.needs_more(against is not None):
-            left.append(judging)
-            if judging.to_confirm:
-                device.ahead()
-        else:
-            done(judging.result)
-    measured_seconds = clock() - began
-    left.sort(key=_Judging.suspicion)
-    if against and (changed := [each for each in left if each.changed]):
-        says(f"compiling what {len(changed)} changed cases are compared with")
-        wanted = [Wanted(e.case, e.stored, e.policy.pair_margin) for e in changed]
-        pairs = against.pair(
-            wanted, measured_seconds, lambda what: says(f"{what} side by side with its baseline's commit")
-        )
-        for each in changed:
-            each.evidence = replace(each.evidence, paired=pairs.get(each.case.id))
-    if again := [each for each in left if each.to_confirm]:
-        device.restart()
-        machine: Mapping[str, Any] = {}
-        for each in again:
-            says(f"{each.case.id} again, in a new process")
-            each.measure(device, plan)
-            machine = machine or now()
-            each.compare_machines(baseline, machine)
-    for each in left:
-        each.see(busy)
-        done(each.result)
-
-
 @dataclass
-class _Judging:
-    """A case on the way to its verdict; ``policy`` is the one for its kernel."""
+class Gate:
+    """What the cases of a run are judged by, on one device.
 
-    case: Case
-    entry: BaselineEntry | None
+    Attributes:
+        device: times and pairs.
+        baseline: None without one, or where nothing is to be judged.
+        kept: the binary of an entry.
+        policy, plan: how strict, and how cases are timed.
+        pairing: times the pairs.
+        visited: is told, after each case, to look for other processes on the GPU.
+        says: is told what is done while results are waited for.
+    """
+
+    device: Gpu
+    baseline: Baseline | None
+    kept: Kept
     policy: Policy
-    has_baseline: bool
-    evidence: Evidence = field(init=False)
-    measurement: Measurement | None = None
+    plan: Plan
+    pairing: Pairing
+    visited: Callable[[], None] = lambda: None
+    says: Callable[[str], None] = lambda what: None
 
-    def __post_init__(self) -> None:
-        reference = self.entry.reference if self.entry else None
-        self.evidence = Evidence(reference=reference, stored=self.has_baseline)
+    def run(self, cases: Iterable[Case], done: Callable[[Result], None]) -> None:
+        """Judges cases; a failure of the device becomes a verdict, not an exception.
 
-    @property
-    def stored(self) -> BaselineEntry:
-        assert self.entry is not None  # what needs more has a baseline
-        return self.entry
+        A case is taken from ``cases`` when the device is free for it, so that several devices can share
+        them; one that was chosen, and was measured before under its own name, has that measurement. ``done``
+        is told each result, those of pairs at the end.
+        """
+        measured: dict[tuple[str, Problem], Measurement] = {}
+        paired: dict[str, tuple[Case, Reference]] = {}
+        for case in cases:
+            entry = self.baseline.entry(case.id) if self.baseline else None
+            reference = entry.reference if entry else None
+            try:
+                mine = self.device.binary(case)
+                if entry is None or reference is None or not _changed(case, mine, reference):
+                    place = case.variant, case.problem
+                    m = measured.get(place) if case.chosen_for else None
+                    m = measured[place] = m or self.device.time(case, self.plan)
+                    self.visited()
+                    done(self._result(case, reference, m, mine))
+                    continue
+                base = self.kept(entry)
+            except DeviceError as error:
+                done(self._concluded(case, Evidence(None, reference, error=(error.code, str(error)))))
+                continue
+            except BaselineError as error:
+                nothing = Paired(*BINARY_NOT_KEPT, detail=str(error))
+                done(self._concluded(case, Evidence(None, reference, paired=nothing)))
+                continue
+            assert mine is not None  # a library has not changed
+            paired[case.id] = case, reference
+            self.says(f"{case.id} beside the baseline's binary")
+            self.pairing.time(self._pair(case, entry, base))
+            self.visited()
+        for timed in self.pairing.finish():
+            case, reference = paired[timed.pair.case.id]
+            done(self._of_pair(case, reference, timed))
 
-    @property
-    def verdict(self) -> Verdict:
-        return conclude(self.evidence, self.policy)
+    def _pair(self, case: Case, entry: BaselineEntry, base: StoredBinary) -> Pair:
+        margin = self.policy.margin_of(entry.margin)
+        core = core_of(case.kernel, case.config, case.dtype, arch(self.device.info.capability))
+        return Pair(case, base, margin, core, entry.median_s, entry.commit)
 
-    @property
-    def result(self) -> Result:
-        failed = self.evidence.error is not None
-        return Result(
-            self.case, self.verdict, self.evidence, self.policy, None if failed else self.measurement
+    def _result(
+        self, case: Case, reference: Reference | None, m: Measurement, mine: StoredBinary | None
+    ) -> Result:
+        seen = observation(case, m, mine)
+        return self._concluded(case, Evidence(seen, reference, self.baseline is not None), m)
+
+    def _of_pair(self, case: Case, reference: Reference, timed: Timed) -> Result:
+        m = self._new_side(case, timed.samples) if timed.samples.blocks else None
+        seen = observation(case, m, self.device.binary(case)) if m else None
+        return self._concluded(case, Evidence(seen, reference, paired=timed.paired), m)
+
+    def _new_side(self, case: Case, samples: PairedSamples) -> Measurement:
+        """What was timed of the new binary."""
+        clocks = tuple(mhz for block in samples.blocks for mhz in block.b_mhz)
+        return Measurement(
+            seconds=tuple(s for block in samples.blocks for s in block.b),
+            reference_seconds=(),
+            resources=self.device.resources(case),
+            sm_clock_mhz=median([mhz for mhz in clocks if mhz == mhz] or [0.0]),
+            power_w=0.0,
+            temperature_c=0.0,
+            clock_event_reasons=samples.reasons,
+            discarded=samples.discarded,
+            throttled=False,
+            l2=self.plan.l2,
+            mhz=clocks,
+            duty=case.kernel.duty,
+            extra={"gpu_seconds": round(samples.gpu_seconds, 4)},
         )
 
-    def measure(self, device: TimingDevice, plan: Plan) -> None:
-        """The first time, or once more."""
-        try:
-            self.measurement = device.time(self.case, plan)
-        except DeviceError as error:
-            self.evidence = replace(self.evidence, error=(error.code, str(error)))
-            return
-        seen = observation(self.case, self.measurement)
-        e = self.evidence
-        self.evidence = replace(e, second=seen) if e.first else replace(e, first=seen)
-
-    def take(self, same: _Judging) -> None:
-        """The measurement of a case of the same binary on the same problem."""
-        assert same.measurement is not None
-        assert same.evidence.first is not None
-        self.measurement = same.measurement
-        first = replace(same.evidence.first, case_id=self.case.id)
-        self.evidence = replace(self.evidence, first=first, others=same.evidence.others)
-
-    def see(self, busy: Callable[[], Sequence[str]]) -> None:
-        """Who else uses the GPU."""
-        others = dict.fromkeys((*self.evidence.others, *busy()))
-        self.evidence = replace(self.evidence, others=tuple(others))
-
-    def compare_machines(self, baseline: Baseline | None, machine: Mapping[str, Any]) -> None:
-        e = self.evidence
-        if baseline and e.reference and e.second:
-            unlike = differences(self.stored.machine, e.reference, machine, e.second)
-            self.evidence = replace(e, differences=unlike)
-
-    @property
-    def changed(self) -> bool:
-        """Whether the binary is not the baseline's, or is launched in another way."""
-        e = self.evidence
-        return bool(e.first and e.reference and not is_baselines(e.first, e.reference))
-
-    def needs_more(self, can_pair: bool) -> bool:
-        """Whether one measurement does not decide."""
-        e, verdict = self.evidence, self.verdict
-        if e.error or e.others or e.reference is None:
-            return False
-        if verdict.kind is VerdictKind.AMBIGUOUS and verdict.reason != HIGHER_CLOCK:
-            return False
-        return verdict.kind is VerdictKind.REGRESSED or (self.changed and can_pair)
-
-    def suspicion(self) -> float:
-        """The lower, the more suspicious: the change of the GFLOPS in thresholds."""
-        verdict = self.verdict
-        return (verdict.change or 0.0) / (verdict.threshold or 1.0)
-
-    @property
-    def to_confirm(self) -> bool:
-        """Whether it is slower than the baseline, and the pair has not said that the code is."""
-        e = self.evidence
-        slower = judge(e.first, e.reference, self.policy).kind is VerdictKind.REGRESSED if e.first else False
-        return slower and (e.paired is None or e.paired.outcome in UNSETTLED)
+    def _concluded(self, case: Case, e: Evidence, m: Measurement | None = None) -> Result:
+        return Result(case, conclude(e, self.policy), e, self.policy, m)
 
 
-def observation(case: Case, m: Measurement) -> Observation:
+def changed(device: Gpu, case: Case, baseline: Baseline | None) -> bool:
+    """Whether a case is to be paired: its binary or its launch is not the baseline's."""
+    entry = baseline.entry(case.id) if baseline else None
+    try:
+        return entry is not None and _changed(case, device.binary(case), entry.reference)
+    except DeviceError:
+        return False  # told when it is timed
+
+
+def _changed(case: Case, mine: StoredBinary | None, reference: Reference) -> bool:
+    return mine is not None and not is_baselines(_unmeasured(case, mine), reference)
+
+
+def _unmeasured(case: Case, mine: StoredBinary) -> Observation:
+    return Observation(
+        case.id, case.flop, (), str(case.launch), cubin_sha256=mine.sha256, launch_id=id_of(mine)
+    )
+
+
+def id_of(binary: StoredBinary) -> str:
+    """The id of everything that a binary is launched with."""
+    return launch_id(launch_document(binary.symbol, binary.work))
+
+
+def observation(case: Case, m: Measurement, mine: StoredBinary | None = None) -> Observation:
     """The part of a measurement that the judge uses."""
     return Observation(
         case_id=case.id,
@@ -239,7 +194,14 @@ def observation(case: Case, m: Measurement) -> Observation:
         throttled=m.throttled,
         l2=m.l2,
         duty=m.duty,
-        cubin_sha256=m.resources.cubin_sha256 if m.resources else None,
+        cubin_sha256=mine.sha256 if mine else None,
+        launch_id=id_of(mine) if mine else "",
         choice=case.choice,
         reference_seconds=m.reference_seconds,
     )
+
+
+def usable_shift(result: Result) -> bool:
+    """Whether a case says something of the machine: the baseline's own binary, timed as the baseline was."""
+    e = result.evidence
+    return bool(e.seen and e.reference and e.paired is None and not e.error and not unusable(e.seen))

@@ -55,6 +55,9 @@ class BlockShape:
 _LAUNCH = re.compile(r"grid (\d+)x(\d+)x(\d+), block (\d+)x(\d+)x(\d+), (\d+) bytes dynamic")
 
 
+LARGEST_MARGIN = 0.02  # what is noisier than that cannot be judged, and says so
+
+
 @dataclass(frozen=True)
 class Launch:
     """Grid and block dimensions, and the dynamic shared memory in bytes."""
@@ -104,8 +107,8 @@ class Kernel:
     columns of C. ``min_capability`` and ``max_capability`` bound the GPUs it is made for. ``flags`` are
     further options for nvcc. ``maps`` are the tensor maps of a config and dtype, by operand, for parameters
     of type ``CUtensorMap``. ``features`` are hardware features that cannot be emulated, such as ``wgmma`` and
-    ``tma``. ``threshold`` overrides the smallest slowdown that counts as a regression; ``largest_timed``
-    skips timing of problems with more FLOP; ``duty`` is the duty cycle of the timing, below 1 for kernels
+    ``tma``. ``margin`` is the slowdown that counts as a regression, at most 2 %, for a kernel whose own noise
+    needs more than 0.5 %; ``largest_timed`` skips timing of problems with more FLOP; ``duty`` is the duty cycle of the timing, below 1 for kernels
     that would otherwise reach the power cap. ``waived`` are findings of the emulated device that are
     accepted. ``space`` is where `nox -s tune` looks for better configs.
     """
@@ -128,7 +131,7 @@ class Kernel:
     include: tuple[Path | str, ...] = ()
     features: tuple[str, ...] = ()
     maps: Callable[[Config, DType], Mapping[str, TensorMap]] | None = None
-    threshold: float | None = None
+    margin: float | None = None
     largest_timed: float = float("inf")
     duty: float = 1.0
     grid: Callable[[BlockShape, Problem], tuple[int, int, int]] | None = None
@@ -139,6 +142,11 @@ class Kernel:
     def __post_init__(self) -> None:
         if isinstance(self.source, str):
             object.__setattr__(self, "source", Path(self.source))
+        if self.margin is not None and not 0 < self.margin <= LARGEST_MARGIN:
+            raise ValueError(
+                f"{self.name}: margin {self.margin:g}: must be above 0 and at most {LARGEST_MARGIN:g}, such "
+                "as 0.01 for 1 %"
+            )
         activation = self.operation.activation
         for dtype in self.dtypes:
             if dtype.integer and activation and not activation.exact:

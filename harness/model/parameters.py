@@ -211,7 +211,7 @@ def arguments(
     """The arguments of a launch for a problem, in the order of the parameters; ``maps`` by operand. Raises
     ValueError if a tensor map is missing, or is to round to TF32 what is not FP32."""
     storages = operation.storages(problem, dtype)
-    scalar: Kind = "i32" if dtype.scalar.kind == "i" else "f32"
+    scalar: Kind = "i32" if dtype.scalar.kind == "i" else "f64" if dtype.scalar == np.float64 else "f32"
     return tuple(_argument(parameter, scalar, problem, storages, maps) for parameter in parameters)
 
 

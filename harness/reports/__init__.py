@@ -6,12 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.model import Case, Kernel
-from harness.verdicts.vocabulary import NO_BASELINE_FILE, Policy, Verdict
+from harness.verdicts.paired import FASTER, LIBRARY, SAME_BINARY
+from harness.verdicts.vocabulary import (
+    DEFAULT_MARGIN,
+    NO_BASELINE_FILE,
+    NOT_IN_BASELINE,
+    Policy,
+    Verdict,
+)
 
 __all__ = ["Row", "in_order", "row"]
 
 # Reasons that need no explanation; any other reason is shown with the verdict.
-_PLAIN = ("WITHIN_THRESHOLD", "FASTER", "NOT_IN_BASELINE", NO_BASELINE_FILE, "WITHIN_MARGIN")
+_PLAIN = (SAME_BINARY.reason, LIBRARY.reason, FASTER.reason, NOT_IN_BASELINE, NO_BASELINE_FILE)
 
 
 @dataclass(frozen=True)
@@ -24,11 +31,11 @@ class Row:
         cublas_ratio: speed relative to cuBLAS's.
         dram: of a case that DRAM bounds, the share of its bandwidth, measured in the same run.
         bound: what bounds the case, as `bounds.bound_text`; empty if unknown.
-        change, per_clock: relative change of the GFLOPS, and of the work per SM clock cycle.
-        noise_floor, detectable: relative; the latter is the minimum detectable effect.
+        change: relative change of the GFLOPS: of a changed case side by side, else from the stored figure.
         verdict, reason: kind and reason code.
         failed: whether the case fails; where the GPU has no baseline at all, that is one failure of the run.
         gpu: the number of the GPU that judged it, in a run of several.
+        margin: the slowdown that counted, of a pair; relative.
     """
 
     stage: str
@@ -38,20 +45,21 @@ class Row:
     gflops: float | None
     cublas_ratio: float | None
     change: float | None
-    per_clock: float | None
-    noise_floor: float | None
-    detectable: float | None
     verdict: str
     reason: str = ""
     failed: bool = False
     dram: float | None = None
     bound: str = ""
     gpu: str = ""
+    margin: float | None = None
 
     @property
     def outcome(self) -> str:
-        """The verdict, with its reason if that adds information."""
-        return self.verdict if self.reason in ("", *_PLAIN) else f"{self.verdict} {self.reason}"
+        """The verdict, with its reason if that adds information, and a margin other than the default."""
+        said = self.verdict if self.reason in ("", *_PLAIN) else f"{self.verdict} {self.reason}"
+        if self.margin is None or self.margin == DEFAULT_MARGIN:
+            return said
+        return f"{said} margin={100 * self.margin:.3g}%"
 
 
 def row(case: Case, verdict: Verdict, cublas_ratio: float | None, policy: Policy) -> Row:
@@ -64,12 +72,10 @@ def row(case: Case, verdict: Verdict, cublas_ratio: float | None, policy: Policy
         gflops=verdict.gflops,
         cublas_ratio=cublas_ratio,
         change=verdict.change,
-        per_clock=verdict.per_clock,
-        noise_floor=verdict.noise_floor,
-        detectable=verdict.detectable,
         verdict=verdict.kind.value,
         reason=verdict.reason,
         failed=verdict.failed(policy) and verdict.reason != NO_BASELINE_FILE,
+        margin=verdict.margin,
     )
 
 

@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
-from harness.verdicts.evidence import Evidence
-from harness.verdicts.judge import is_baselines
-from harness.verdicts.paired import NO_PAIR
+from harness.gate.timed import Result
+from harness.reports.figures import count_text
+from harness.reports.wording import some
+from harness.verdicts.paired import BASE_UNUSABLE, BINARY_NOT_KEPT, CONTROL_FAILED, MAYBE_SLOWER
 
-_SHOWN = 3  # reasons
+_WHY = {
+    BINARY_NOT_KEPT: "the baseline has no binary of them",
+    BASE_UNUSABLE: "the baseline's binary does not run here",
+    CONTROL_FAILED: "two identical builds differ here",
+    MAYBE_SLOWER: "too few blocks at full clock",
+}
 
 
-def changed_text(judged: Iterable[Evidence]) -> str:
-    """How many were paired with their baseline's commit, and how many, and why, were judged by the baseline
-    alone; empty without any. Those that failed to run are not judged."""
-    changed = [e for e in judged if _changed(e)]
+def changed_text(judged: Iterable[Result]) -> str:
+    """How many have another binary, how many of them were paired, and which were not judged and why; empty
+    without any."""
+    pairs = {result.case.id: result.evidence.paired for result in judged}
+    changed = {case: paired for case, paired in pairs.items() if paired}
     if not changed:
         return ""
-    alone = Counter(
-        e.paired.detail if e.paired else "they could not be judged at all"
-        for e in changed
-        if e.paired is None or e.paired.outcome == NO_PAIR
-    )
-    said = f"{len(changed)} cases have another binary than the baseline's"
-    paired = len(changed) - alone.total()
-    if not alone:
-        return f"{said}: all were compared with the baseline's commit"
-    why = [f"{count} because {reason}" for reason, count in alone.most_common(_SHOWN)]
-    if (rest := alone.total() - sum(count for _, count in alone.most_common(_SHOWN))) > 0:
-        why.append(f"{rest} for other reasons")
-    of_baseline = f"{alone.total()} judged by the baseline alone ({'; '.join(why)})"
-    return f"{said}: {paired} compared with its commit, {of_baseline}"
-
-
-def _changed(e: Evidence) -> bool:
-    return not e.error and bool(e.last and e.reference and not is_baselines(e.last, e.reference))
+    said = f"{count_text(len(changed), 'case')} with another binary than the baseline's"
+    left: dict[str, list[str]] = {}
+    for case, paired in changed.items():
+        if paired.change is None and paired.outcome in _WHY:
+            left.setdefault(_WHY[paired.outcome], []).append(case)
+    failed = sum(paired.change is None for paired in changed.values()) - sum(map(len, left.values()))
+    timed = sum(paired.change is not None for paired in changed.values())
+    if timed == len(changed):
+        return f"{said}: {'all ' if timed > 1 else ''}timed beside it"
+    parts = [f"{timed} timed beside it", *([f"{failed} failed"] if failed else [])]
+    parts += [f"{len(cases)} not judged, {why} ({some(cases)})" for why, cases in left.items()]
+    return f"{said}: {'; '.join(parts)}"

@@ -77,19 +77,14 @@ def _rows(rows: Sequence[Row], kernels: Sequence[Kernel]) -> str:
     return table_text(
         (
             *("problem", "stage", "dtype", "config", "GFLOPS", "% of cuBLAS", "% of DRAM", "bound, %"),
-            *("change", "per clock", "noise floor", "MDE", *heads, "verdict"),
+            *("change", *heads, "verdict"),
         ),
-        "llllrrrrrrrr" + "l" * len(heads) + "l",
+        "llllrrrrr" + "l" * len(heads) + "l",
         (
             (
                 *(row.problem, row.stage, row.dtype, row.config, gflops_text(row.gflops)),
                 *(share_text(row.cublas_ratio), share_text(row.dram), row.bound or "–"),
-                *(
-                    percent_text(row.change),
-                    percent_text(row.per_clock),
-                    noise_text(row.noise_floor),
-                    noise_text(row.detectable),
-                ),
+                percent_text(row.change),
                 *((row.gpu,) if heads else ()),
                 f"**{row.outcome}**" if row.failed else row.outcome,
             )

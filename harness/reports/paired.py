@@ -1,107 +1,133 @@
-"""A comparison of two commits as text: a table on the terminal, Markdown for a pull request."""
+"""A comparison as text: a table on the terminal, Markdown for a pull request."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from rich.table import Table
 
 from harness.gate.compare import Comparison, Row
 from harness.gate.document import cycles_change
-from harness.project.commit import Commit, Tree
+from harness.gate.pairing import Control
+from harness.gate.pairs import Side
+from harness.project.commit import Tree
 from harness.reports.figures import percent_text
 from harness.reports.markdown import table_text
 from harness.reports.terminal import fitted
-from harness.verdicts.paired import SAME_BINARY, UNFIT
-from harness.verdicts.vocabulary import VerdictKind
+from harness.timing.samples import PairedSamples
+from harness.verdicts.paired import CONTROL_FAILED, REMOVED, SAME_BINARY
+from harness.verdicts.vocabulary import Outcome, VerdictKind
 
 HEADS = ("case", "base µs", "new µs", "change", "interval", "in cycles", "blocks", "verdict")
 ALIGN = "lrrrrrrl"
-_STYLES = {VerdictKind.IMPROVED: "green", VerdictKind.NO_BASELINE: "yellow"}
+_STYLES = {
+    VerdictKind.IMPROVED: "green",
+    VerdictKind.NO_BASELINE: "yellow",
+    VerdictKind.ORPHAN: "yellow",
+}
 
 
-def heading(comparison: Comparison, commit: Commit, tree: Tree) -> list[str]:
+def heading(comparison: Comparison, side: Side, tree: Tree) -> list[str]:
     """What was compared, how, and the result; one line each."""
     rule = comparison.rule
     said = ", ".join(
         f"{n} {kind}" for kind, n in Counter(str(r.outcome) for r in comparison.rows).most_common()
     )
     lines = [
-        f"{tree.label} against {commit.label}: {said or 'no case'}",
-        f"REGRESSED and IMPROVED are outside ±{100 * rule.delta:g} %, PASS is inside, AMBIGUOUS neither; the "
-        f"probability of any false verdict in this run is at most {100 * rule.error:g} % "
-        f"(seed {comparison.seed})",
+        f"{tree.label} against {side.label}: {said or 'no case'}",
+        f"REGRESSED is certainly slower by more than {100 * comparison.margin:g} %, PASS certainly not, "
+        "IMPROVED certainly faster by more, AMBIGUOUS may be slower; the probability of any false verdict in "
+        f"this run is at most {100 * rule.error:g} % (seed {comparison.seed})",
     ]
     if comparison.unfit:
-        lines.append(f"{UNFIT}: {comparison.unfit}")
+        lines.append("nothing that has changed could be judged, because identical builds differ here")
     elif not comparison.judged:
         lines.append("nothing was judged")
-    elif not comparison.controls:
-        lines.append("no control was timed, because no case was")
     return lines
 
 
-def table(comparison: Comparison, color: bool, width: int = 0) -> str:
-    """Controls first, then the cases that were timed or failed; identical ones are only counted. In
-    ``width`` columns as ``fitted`` has it."""
+def table(comparison: Comparison, side: Side, color: bool, width: int = 0) -> str:
+    """Controls first, then the cases that have changed; identical ones are only counted. In ``width`` columns
+    as ``fitted`` has it."""
     drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for head, side in zip(HEADS, ALIGN, strict=True):
-        drawn.add_column(head, justify="right" if side == "r" else "left", no_wrap=True)
-    for row in comparison.controls:
-        drawn.add_row(*_cells(row, "control"), style="dim")
+    for head, align in zip(HEADS, ALIGN, strict=True):
+        drawn.add_column(head, justify="right" if align == "r" else "left", no_wrap=True)
+    for control in comparison.controls:
+        drawn.add_row(*_of_control(control), style="red" if control.why else "dim")
     for row in _shown(comparison):
-        style = "red" if row.failed else _STYLES.get(row.outcome.kind, "")
-        drawn.add_row(*_cells(row, ""), style=style)
+        drawn.add_row(*_of_row(row), style="red" if row.failed else _STYLES.get(row.outcome.kind, ""))
     lines = [fitted(drawn, width, color=color)] if drawn.row_count else []
-    lines += [f"{row.case.id}: {row.outcome}: {row.detail}" for row in _explained(comparison)]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_explained(comparison, side)])
 
 
-def markdown(comparison: Comparison, commit: Commit, tree: Tree) -> str:
+def markdown(comparison: Comparison, side: Side, tree: Tree) -> str:
     """For a pull request or a job summary."""
-    first, *others = heading(comparison, commit, tree)
+    first, *others = heading(comparison, side, tree)
     parts = [
         f"## {'Red' if comparison.exit_status else 'Green'}: {first}",
         "\n".join(f"- {line}" for line in others),
     ]
-    timed = [_cells(row, "") for row in _shown(comparison)]
+    timed = [_of_row(row) for row in _shown(comparison)]
     if timed:
         parts.append(table_text(HEADS, ALIGN, timed))
     if comparison.controls:
-        controls = [_cells(row, "control") for row in comparison.controls]
-        parts.append("Control: pairs of identical builds, timed in the same run:")
-        parts.append(table_text(HEADS, ALIGN, controls))
-    if explained := _explained(comparison):
-        parts.append("\n".join(f"- {row.case.id}: {row.outcome}: {_plain(row.detail)}" for row in explained))
+        parts.append("Controls: pairs of identical builds, timed in the same run:")
+        parts.append(table_text(HEADS, ALIGN, [_of_control(control) for control in comparison.controls]))
+    if explained := [line.replace("<", "&lt;") for line in _explained(comparison, side)]:
+        parts.append("\n".join(f"- {line}" for line in explained))
     return "\n\n".join(parts) + "\n"
 
 
-def _plain(text: str) -> str:
-    return text.replace("<", "&lt;")
-
-
-def _shown(comparison: Comparison) -> Sequence[Row]:
+def _shown(comparison: Comparison) -> list[Row]:
     return [row for row in comparison.rows if row.outcome != SAME_BINARY]
 
 
-def _explained(comparison: Comparison) -> list[Row]:
-    """Rows with details that the heading does not contain."""
-    rows = (*comparison.controls, *_shown(comparison))
-    return [row for row in rows if row.detail and row.outcome != UNFIT]
+def _explained(comparison: Comparison, side: Side) -> Iterator[str]:
+    """A line for each case of which more is to be said than the table has."""
+    for row in _shown(comparison):
+        p = row.paired
+        if p.detail:
+            yield f"{row.case.id}: {row.outcome}: {p.detail}"
+        if p.second:
+            yield f"{row.case.id}: {len(p.second)} blocks of a second process, which decides"
+        if p.margin not in (None, comparison.margin):
+            yield f"{row.case.id}: slower from {100 * p.margin:g} % on, as its kernel declares"
+    for row in comparison.rows:
+        if row.paired.base not in ("", side.label):
+            yield f"{row.case.id}: its config was edited: beside {row.paired.base}"
 
 
-def _cells(row: Row, note: str) -> tuple[str, ...]:
-    finding, samples = row.finding, row.samples
+def _of_row(row: Row) -> tuple[str, ...]:
+    p = row.paired
+    mark = "! " if row.failed else "- " if row.outcome == REMOVED else "  "
+    blocks = len(p.second) or len(p.log_ratios)
+    return _cells(mark + row.case.id, p.change, p.interval, blocks, row.samples, row.outcome)
+
+
+def _of_control(control: Control) -> tuple[str, ...]:
+    f = control.finding
+    outcome = CONTROL_FAILED if control.why else SAME_BINARY
+    change, interval, blocks = (f.change, f.interval, f.blocks) if f else (None, None, 0)
+    return _cells(f"control {control.case.id}", change, interval, blocks, control.samples, outcome)
+
+
+def _cells(
+    name: str,
+    change: float | None,
+    interval: tuple[float, float] | None,
+    blocks: int,
+    samples: PairedSamples,
+    outcome: Outcome,
+) -> tuple[str, ...]:
     known = bool(samples.blocks)
-    low, high = finding.interval if finding else (None, None)
     return (
-        f"{note} {row.case.id}" if note else ("! " if row.failed else "  ") + row.case.id,
+        name,
         f"{1e6 * samples.median('a'):.2f}" if known else "–",
         f"{1e6 * samples.median('b'):.2f}" if known else "–",
-        percent_text(finding.change if finding else None, 2),
-        f"{percent_text(low, 2)} … {percent_text(high, 2)}" if finding else "–",
-        percent_text(cycles_change(row) if known else None, 2),
-        str(finding.blocks) if finding else "–",
-        str(row.outcome),
+        percent_text(change, 2),
+        f"{percent_text(interval[0], 2)} … {percent_text(interval[1], 2)}" if interval else "–",
+        percent_text(cycles_change(samples) if known else None, 2),
+        str(blocks) if blocks else "–",
+        str(outcome),
     )

@@ -14,33 +14,28 @@ from rich.text import Text
 
 from harness.model import Kernel
 from harness.reports import Row, in_order, row
-from harness.reports.figures import gflops_text, noise_text, percent_text, share_text
+from harness.reports.figures import gflops_text, percent_text, share_text
 
 __all__ = ["Row", "fitted", "ladder_table", "room", "row"]
 
 _NARROW_CONFIG = 18
-# Wide and narrow; the message of a verdict contains all of them. % DRAM only where memory bounds a case, the
-# bound only where the roofs are known, and in a narrow table in place of the MDE.
+# % DRAM only where memory bounds a case, the bound only where the roofs are known.
 _FIGURES: Mapping[str, Callable[[Row], str]] = {
     "GFLOPS": lambda one: gflops_text(one.gflops),
     "% cuBLAS": lambda one: share_text(one.cublas_ratio),
     "% DRAM": lambda one: share_text(one.dram),
     "change": lambda one: percent_text(one.change),
-    "per clock": lambda one: percent_text(one.per_clock),
-    "noise": lambda one: noise_text(one.noise_floor),
-    "MDE": lambda one: noise_text(one.detectable),
     "bound, %": lambda one: one.bound,
 }
-_WIDE_ONLY = ("per clock", "noise")
-_STYLES = {"PASS": "", "IMPROVED": "green", "NO_BASELINE": "yellow", "DRIFTED": "yellow"}
+_STYLES = {"IMPROVED": "green", "NO_BASELINE": "yellow"}
 
 
 def ladder_table(rows: Sequence[Row], width: int, color: bool, kernels: Sequence[Kernel] = ()) -> str:
     """The table as text: grouped by problem, all rows, failed ones marked with ``!``.
 
-    If it exceeds ``width`` (0: any will do), configs are wrapped after hyphens, and the change per clock, the
-    noise floor and, beside bounds, the MDE are omitted. Nothing is truncated: the table may be wider than
-    requested. No line ends in spaces; without ``color`` there are no control sequences.
+    If it exceeds ``width`` (0: any will do), configs are wrapped after hyphens. Nothing is truncated: the
+    table may be wider than requested. No line ends in spaces; without ``color`` there are no control
+    sequences.
     """
     console = _console(color)
     table = _table(rows, kernels, narrow=False)
@@ -100,10 +95,8 @@ def _table(rows: Sequence[Row], kernels: Sequence[Kernel], narrow: bool) -> Tabl
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for name in ("  stage", "dtype", "config"):
         table.add_column(name, no_wrap=True)
-    bounds = any(one.bound for one in rows)
-    left_out = {"% DRAM": not any(one.dram for one in rows), "bound, %": not bounds, "MDE": narrow and bounds}
-    left_out |= dict.fromkeys(_WIDE_ONLY, narrow)
-    shown = [name for name in _FIGURES if not left_out.get(name)]
+    known = {"% DRAM": any(one.dram for one in rows), "bound, %": any(one.bound for one in rows)}
+    shown = [name for name in _FIGURES if known.get(name, True)]
     for name in shown:
         table.add_column(name, justify="right", no_wrap=True)
     several = any(one.gpu for one in rows)

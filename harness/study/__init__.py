@@ -1,5 +1,5 @@
-"""Detection power: how small a slowdown is detected, and how often there is a false alarm, by measurement.
+"""Detection power: how small a slowdown the gate finds, and how often it is red by mistake, by measurement.
 
-``python -m harness.study measure`` times planted slowdowns on a GPU and stores the samples; ``report`` judges
-them with every method and writes docs/detection.md, on any machine.
+``python -m harness.study measure`` times pairs on GPUs and stores the samples; ``report`` judges all that are
+stored by today's rule and writes docs/detection.md, on any machine.
 """

@@ -1,50 +1,45 @@
-"""How each method judges the stored samples, and how often it is correct. Pure."""
+"""What the gate says of the stored samples, and other tools, and how often they are right. Pure."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scipy import stats
 
-from harness.study.ladder import case_of
+from harness.study.cases import class_of
 from harness.study.methods import others
 from harness.study.raw import seconds
-from harness.study.trials import (
-    MARGINS,
-    alone_verdict,
-    gate_pair,
-    gate_verdict,
-    judged,
-    log_ratios,
-    pair_finding,
-    policy,
-)
-from harness.verdicts.paired import SLOWER, outcome_of
+from harness.study.trials import RULE
+from harness.timing.interval import Estimate
+from harness.timing.looks import conclude, look_until
+from harness.timing.samples import Block
+from harness.verdicts.paired import MAYBE_SLOWER, Paired, red
 from harness.verdicts.vocabulary import DEFAULT_MARGIN, VerdictKind
 
-GATE, GATE_SLOWER = "gate, red", "gate, REGRESSED"
-ALONE, ALONE_FIRST = "baseline alone, confirmed in a new process", "baseline alone, first measurement only"
-PAIRED = {margin: f"paired comparison, ±{100 * margin:g} %" for margin in MARGINS}
-RUNS, TURNS = "two runs: ", "interleaved: "  # other tools on the gate's samples, on the paired comparison's
+RED, REGRESSED = "gate, red", "gate, REGRESSED"
+RUNS, TURNS = "two runs: ", "interleaved: "  # other tools on two measurements, on the pairs' samples
 CONFIDENCE = 0.95
+# Of files that do not say it: looks ended at 1 % for 3 looks at 8 cases, which is as much as for 4 looks at 6.
+_CASES = 6
+Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One trial of a case and size: what each method reported, and the GPU seconds it took.
+    """One trial of a case and size.
 
-    ``planted`` and ``measured`` are relative changes of the time: from the counter of the planted cycles, and
-    from the mean over the blocks of the first interim analysis (whether there is another one depends on the
-    data). ``against_stored`` are the changes of the gate's measurements relative to the stored baseline,
-    ``mhz`` the SM clock during the launches with the planted cycles.
-    ``said`` is the gate's verdict. ``found`` is True if a method calls it slower, or the gate's verdict
-    fails; ``open`` if the paired comparison is inconclusive; ``cost`` the GPU seconds of each method. They
-    lack a margin that the file was not measured for.
+    Attributes:
+        planted, measured: relative changes of the time: from the counter of the planted cycles, NaN without
+            one; and from the mean over the blocks of the first look.
+        seconds: of a launch of side A.
+        paired: what the gate says; a case that is not clear, and one slower by little, is judged by the next
+            trial of the same case, in another process.
+        cost: the GPU seconds of all that.
+        found: by method, whether it calls the case slower, or is red.
     """
 
     case: str
@@ -53,106 +48,124 @@ class Cell:
     planted: float
     measured: float
     seconds: float
-    mhz: float
-    against_stored: tuple[float, ...]
-    said: str
+    paired: Paired
+    cost: float
     found: Mapping[str, bool]
-    open: Mapping[str, bool]
-    cost: Mapping[str, float]
+
+    @property
+    def kind(self) -> str:
+        """The class that it is told by."""
+        return class_of(self.case, self.seconds)
 
 
-def cells(head: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> list[Cell]:
-    """One cell for every record that did not fail."""
-    major, minor = map(int, head["machine_info"]["capability"].split("."))
-    whole, margins = not head.get("summaries"), head.get("margins", MARGINS)
-    usable = [record for record in records if "error" not in record and record["looks"][0]["blocks"]]
-    alike: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
-    for record in usable:
-        alike.setdefault((record["case"], record["size"]), []).append(record)
-    after = {
-        (one["case"], one["size"], one["trial"]): another
-        for each in alike.values()
-        for one, another in zip(each, each[1:] + each[:1], strict=True)
-    }
-    return [
-        _cell(
-            record,
-            after[record["case"], record["size"], record["trial"]],
-            head["baseline"][record["case"]],
-            (major, minor),
-            margins,
-            whole=whole,
+@dataclass(frozen=True)
+class _Seen:
+    """The looks that the gate takes of a trial."""
+
+    estimate: Estimate | None
+    log_ratios: tuple[float, ...]
+    resolution: float
+    cost: float
+
+
+def cells(head: Record, records: Sequence[Record]) -> list[Cell]:
+    """One cell for every record that did not fail. The trials of a process are the cases of a run."""
+    usable = [r for r in records if "error" not in r and r["looks"][0]["blocks"]]
+    cases = head.get("cases", _CASES)
+    margins = {case: known.get("margin", DEFAULT_MARGIN) for case, known in head["baseline"].items()}
+    seen = [_seen(r["looks"], margins[r["case"]], RULE.share(cases)) for r in usable]
+    runs: dict[int, list[int]] = {}
+    for i, record in enumerate(usable):
+        runs.setdefault(record["trial"] if "cases" in head else i, []).append(i)
+    paired = {}
+    for run in runs.values():
+        found = conclude(
+            {str(i): e for i in run if (e := seen[i].estimate)},
+            {str(i): margins[usable[i]["case"]] for i in run},
+            RULE,
+            cases,
         )
-        for record in usable
-    ]
+        for i in run:
+            paired[i] = Paired(*MAYBE_SLOWER)
+            if f := found.get(str(i)):
+                paired[i] = Paired.of(f, seen[i].log_ratios, seen[i].resolution, margins[usable[i]["case"]])
+    after = _following(usable)
+    made = []
+    for i, record in enumerate(usable):
+        one, cost = paired[i], seen[i].cost
+        if one.doubtful and (second := after.get(i)) is not None:
+            one = one.in_second_process(seen[second].log_ratios, seen[second].resolution)
+            cost += seen[second].cost
+        made.append(_cell(record, one, cost, head))
+    return made
 
 
-def _cell(
-    record: Mapping[str, Any],
-    following: Mapping[str, Any],
-    stored: Mapping[str, Any],
-    capability: tuple[int, int],
-    margins: Sequence[float],
-    *,
-    whole: bool,
-) -> Cell:
-    """``following``: the next trial of the same case and size, in another process; the last one's is the
-    first, and a single one's is itself, which is no other process. ``whole``: all samples are stored, which
-    other tools' rules need."""
-    case, runs, looks = case_of(record["case"], capability), record["gate"], judged(record["looks"])
-    paired, second = gate_pair(looks, policy(case).pair_margin), []
-    if paired.doubtful and following is not record:
-        second = judged(following["looks"])
-        paired = paired.in_new_process(log_ratios(second))
-    verdict = gate_verdict(case, stored, runs, paired)
-    found = {
-        GATE: verdict.failed(policy(case)),
-        GATE_SLOWER: verdict.kind is VerdictKind.REGRESSED,
+def _following(records: Sequence[Record]) -> dict[int, int]:
+    """The next trial of the same case and size, in another process; the last one's is the first. A single one
+    has none."""
+    alike: dict[tuple[str, float], list[int]] = {}
+    for i, record in enumerate(records):
+        alike.setdefault((record["case"], record["size"]), []).append(i)
+    return {
+        one: other
+        for each in alike.values()
+        for one, other in zip(each, each[1:] + each[:1], strict=True)
+        if one != other
     }
-    first = runs[0]["gpu_seconds"]
-    base = statistics.median_low(stored["medians"])
-    alone = {
-        ALONE: alone_verdict(case, stored, runs).kind is VerdictKind.REGRESSED,
-        ALONE_FIRST: alone_verdict(case, stored, runs[:1]).kind is VerdictKind.REGRESSED,
-    }
-    cost = {ALONE: sum(run["gpu_seconds"] for run in runs), ALONE_FIRST: first}
-    undecided = {}
-    for margin, name in ((margin, PAIRED[margin]) for margin in margins):
-        finding = pair_finding(looks, margin)
-        kind = outcome_of(finding.kind).kind if finding else VerdictKind.AMBIGUOUS
-        last = finding.look if finding else len(looks) - 1
-        found[name], undecided[name] = kind is VerdictKind.REGRESSED, kind is VerdictKind.AMBIGUOUS
-        cost[name] = sum(look["gpu_seconds"] for look in looks[: last + 1])
-    # What the pair called slower is not measured again.
-    again = 0.0 if verdict.reason == SLOWER.reason else cost[ALONE] - first
-    twice = sum(look["gpu_seconds"] for look in second)
-    cost |= dict.fromkeys((GATE, GATE_SLOWER), first + cost[PAIRED[DEFAULT_MARGIN]] + twice + again)
-    found |= alone
+
+
+def _log_ratios(look: Record) -> tuple[float, ...]:
+    return tuple(Block(seconds(a), seconds(b)).log_ratio for a, b, *_ in look["blocks"])
+
+
+def _seen(looks: Sequence[Record], margin: float, share: float) -> _Seen:
+    taken: list[Record] = []
+    ratios: list[float] = []
+
+    def more(look: int) -> tuple[Sequence[float], float]:
+        taken.append(looks[look])
+        added = _log_ratios(looks[look])
+        ratios.extend(added)
+        return added, looks[look]["resolution"]
+
+    there = replace(RULE, looks=min(RULE.looks, len(looks)))
+    estimate = look_until(more, lambda e: e.p_value(margin) <= share, there)
+    cost = sum(look["gpu_seconds"] for look in taken)
+    return _Seen(estimate, tuple(ratios), taken[-1]["resolution"], cost)
+
+
+def _cell(record: Record, paired: Paired, cost: float, head: Record) -> Cell:
     blocks = [block for look in record["looks"] for block in look["blocks"]]
-    a, b, a_mhz, b_mhz = ([x for block in blocks for x in block[part]] for part in range(4))
-    everything = sum(look["gpu_seconds"] for look in looks)
-    sets = (
-        (RUNS, first, stored["samples"], runs[0]["samples"], stored["clocks"], runs[0]["clocks"]),
-        (TURNS, everything, a, b, a_mhz, b_mhz),
-    )
-    for prefix, spent, old, new, old_mhz, new_mhz in sets if whole else ():
-        said = others(seconds(old), seconds(new), _mhz(old_mhz), _mhz(new_mhz))
-        found |= {prefix + name: word == "SLOW" for name, word in said.items()}
-        cost |= dict.fromkeys((prefix + name for name in said), spent)
+    found = {RED: red(paired.outcome), REGRESSED: paired.kind is VerdictKind.REGRESSED}
+    if not head.get("summaries"):
+        found |= _others(record, head["baseline"][record["case"]], blocks)
+    true = record.get("true")
     return Cell(
         case=record["case"],
         size=record["size"],
         trial=record["trial"],
-        planted=record["true"] if record["true"] is not None else math.nan,
-        measured=math.expm1(statistics.fmean(looks[0]["log_ratios"])),
-        seconds=statistics.median(seconds(a)),
-        mhz=statistics.median([f for f in b_mhz if f] or [math.nan]),
-        against_stored=tuple(statistics.median(seconds(run["samples"])) / base - 1 for run in runs),
-        said=str(verdict.outcome),
-        found=found,
-        open=undecided,
+        planted=math.nan if true is None else true,
+        measured=math.expm1(statistics.fmean(_log_ratios(record["looks"][0]))),
+        seconds=statistics.median(seconds(tick for block in blocks for tick in block[0])),
+        paired=paired,
         cost=cost,
+        found=found,
     )
+
+
+def _others(record: Record, stored: Record, blocks: Sequence[Sequence[Sequence[int]]]) -> dict[str, bool]:
+    """Of files with all samples, which have a measurement of both builds alone, too."""
+    run = record["gate"][0]
+    turns = ([x for block in blocks for x in block[part]] for part in range(4))
+    sets = {
+        RUNS: (stored["samples"], run["samples"], stored["clocks"], run["clocks"]),
+        TURNS: tuple(turns),
+    }
+    return {
+        prefix + name: word == "SLOW"
+        for prefix, (old, new, old_mhz, new_mhz) in sets.items()
+        for name, word in others(seconds(old), seconds(new), _mhz(old_mhz), _mhz(new_mhz)).items()
+    }
 
 
 def _mhz(numbers: Iterable[int]) -> list[float]:
@@ -166,6 +179,12 @@ class Rate:
     count: int
     trials: int
 
+    @classmethod
+    def of(cls, chosen: Iterable[Cell], method: str) -> Rate | None:
+        """How often a method called these slower; None without any that it judged."""
+        known = [cell.found[method] for cell in chosen if method in cell.found]
+        return cls(sum(known), len(known)) if known else None
+
     @property
     def share(self) -> float:
         return self.count / self.trials
@@ -177,30 +196,10 @@ class Rate:
         high = float(stats.beta.isf(tail, k + 1, n - k)) if k < n else 1.0
         return low, high
 
-    def text(self, digits: int = 1) -> str:
+    def __str__(self) -> str:
         """In percent, with its confidence limits."""
         low, high = (100 * end for end in self.limits)
-        return f"{100 * self.share:.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
-
-    __str__ = text
-
-
-def trials_to_show(limit: float, count: int = 0) -> int:
-    """The fewest trials for which the upper confidence limit of ``count`` findings is at most ``limit``."""
-    enough = range(count + 1, 10**9)
-    return enough[bisect_left(enough, True, key=lambda trials: Rate(count, trials).limits[1] <= limit)]
-
-
-def rate(chosen: Sequence[Cell], method: str) -> Rate | None:
-    """How often a method called these slower; None without any that it judged."""
-    known = [cell.found[method] for cell in chosen if method in cell.found]
-    return Rate(sum(known), len(known)) if known else None
-
-
-def undecided(chosen: Sequence[Cell], method: str) -> Rate | None:
-    """How often it was inconclusive; None if the method always decides."""
-    known = [cell.open[method] for cell in chosen if method in cell.open]
-    return Rate(sum(known), len(known)) if known else None
+        return f"{100 * self.share:.1f} ({low:.1f}–{high:.1f})"
 
 
 def mean(values: Iterable[float]) -> tuple[float, float]:

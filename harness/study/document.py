@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import statistics
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from harness.files import write_whole
 from harness.reports.markdown import table_text
-from harness.study import boards, plot, trials
-from harness.study.analysis import ALONE, CONFIDENCE, GATE, GATE_SLOWER, PAIRED, Rate, mean, rate, undecided
+from harness.study import frozen, plot, trials
+from harness.study.analysis import CONFIDENCE, RED, REGRESSED, Cell, Rate, mean
+from harness.study.cases import CLASSES, LONG
 from harness.study.raw import StudyError
-from harness.study.shortfalls import FALSE_ALARMS, SECONDS, needed, paragraphs
-from harness.study.studies import LONG, Study, load, models, same
+from harness.study.studies import Study, load
 
 _TEXT, _PLOT, _FOLDER = "detection.md", "detection.svg", "detection"
 
@@ -28,21 +28,12 @@ def report(files: Sequence[Path], docs: Path, check: bool) -> int:
     made = text(studies)
     mark = hashlib.sha256(made.encode()).hexdigest()
     if check:
-        stale = [
-            name
-            for name, fits in (
-                (_TEXT, lambda now: now == made),
-                (_PLOT, lambda now: mark in now),
-            )
-            if not fits(_now(docs / name))
-        ]
-        for name in stale:
+        fits = {_TEXT: _now(docs / _TEXT) == made, _PLOT: mark in _now(docs / _PLOT)}
+        for name in (name for name, fresh in fits.items() if not fresh):
             print(f"{docs / name} is out of date: `nox -s study -- report` regenerates it", file=sys.stderr)
-        return int(bool(stale))
+        return int(not all(fits.values()))
     write_whole(docs / _TEXT, made)
-    drawn = pictured(studies)
-    panels = {title: [c for c in drawn.cells if c.case in cases] for title, cases in drawn.groups.items()}
-    plot.draw(panels, docs / _PLOT, mark)
+    plot.draw(by_length(pictured(studies)), docs / _PLOT, mark)
     print(f"wrote {docs / _TEXT} and {docs / _PLOT}")
     return 0
 
@@ -52,28 +43,31 @@ def _now(path: Path) -> str:
 
 
 def pictured(studies: Sequence[Study]) -> Study:
-    """The study that the plot is of: the one with most trials of those with something planted."""
-    return max(studies, key=lambda study: (not study.alone, len(study.cells)))
+    """The study that the plot is of: of those with all samples the one with most trials."""
+    return max(studies, key=lambda study: (study.whole, len(study.cells)))
+
+
+def by_length(study: Study) -> dict[str, list[Cell]]:
+    """Its trials of long cases and of short ones, by title."""
+    return {
+        f"cases over {1e6 * LONG:.0f} µs": [c for c in study.cells if c.seconds > LONG],
+        f"cases of {1e6 * LONG:.0f} µs and less": [c for c in study.cells if c.seconds <= LONG],
+    }
 
 
 def text(studies: Sequence[Study]) -> str:
     """The page."""
-    found = models(studies)
-    times = [
-        statistics.median(c.seconds for c in s.cells if c.case == case)
-        for model in found
-        for s in model.studies
-        for case in s.cases
+    parts = [
+        _HEAD.format(confidence=100 * CONFIDENCE, error=100 * trials.RULE.error, looks=trials.RULE.looks)
     ]
-    least, most = 1e6 * min(times), 1e3 * max(times)
-    parts = [_HEAD.format(confidence=100 * CONFIDENCE, error=100 * trials.ERROR, least=least, most=most)]
-    parts += [f"![Detection rate over size]({_PLOT})", f"Drawn: `{pictured(studies).name}`."]
-    if len(found) > 1:
-        parts.append(_together(studies))
-    for model in found:
-        for study in model.studies:
-            parts += _section(study, model.files)
-        parts += boards.section(model)
+    parts += [_frozen(), f"![Detection rate over size]({_PLOT})", f"Drawn: `{pictured(studies).name}`."]
+    count = {gpu: sum(len(s.cells) for s in studies if s.gpu == gpu) for gpu in (s.gpu for s in studies)}
+    for gpu in sorted(count, key=lambda gpu: (-count[gpu], gpu)):
+        for after in (True, False):
+            if chosen := [s for s in studies if (s.gpu, s.after) == (gpu, after)]:
+                parts += [f"## {gpu}, {'after' if after else 'before'} the freeze", *_section(chosen)]
+    for study in (s for s in studies if s.whole):
+        parts += [f"## Other tools on the samples of `{study.name}`", *_tools(study)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -81,173 +75,136 @@ _HEAD = """# Detection power
 
 <!-- Made by `nox -s study -- report` from docs/detection/: do not edit. -->
 
-How small a slowdown does each method detect, and how often does it raise a false alarm? Slowdowns of known
-size were planted in kernels of {least:.0f} µs to {most:.0f} ms, and every method judged the same samples.
-Rates are in percent, with {confidence:g} % Clopper-Pearson confidence limits; the unit is one trial of one
-case.
+How small a slowdown does the gate find, and how often is it red where there is none? Pairs of a binary
+beside itself (A/A), and with slowdowns of known size planted, were timed as the gate times a changed binary
+beside the stored one, and all stored samples are judged by today's rule. Rates are in percent, with
+{confidence:g} % Clopper-Pearson confidence limits; the unit is one trial of one case, in a process that times
+each case once. What real edits of the kernels cost, and what is said of them, is in
+[slowdowns.md](slowdowns.md).
+
+**The verdict.** At most {looks} looks at blocks ABBA and BAAB, and an error probability of {error:g} %
+divided among the cases of a run; what is not clear, or slower by little, is judged by a second process (here:
+the next trial of the case). *Red* is REGRESSED, certainly slower by more than the margin of 0.5 %, or
+AMBIGUOUS, not certainly less. A slowdown of just the margin is AMBIGUOUS, mostly, and detecting it or not is
+no error.
 
 **What is planted.** After the kernel, within the timed interval, one thread spins for a number of SM cycles
-and counts how many it took. It also runs in the A/A pairs, with zero cycles to spin: the two sides differ
-only by the counted cycles. The true size is those cycles divided by the SM clock and by the time of the other
-side. It is checked against the interleaved blocks: the mean over all trials of the first interim analysis,
-with its confidence limits (the column *measured*).
-
-**The methods.** *Gate*: what `nox -s gpu` says of a case of another binary than its baseline's. The median is
-compared with the stored one of five processes, and the case is compared side by side with the baseline's
-commit; slower than the baseline and not than the commit, it is measured again in another process, and slower
-than the commit by less than 2 %, compared again in another process (here: in the next trial). *Red* is
-every verdict that fails: REGRESSED, AMBIGUOUS or DRIFTED. *Baseline alone*: the same without the pair, as
-where the commit cannot be had: slower by more than 1 % or three noise floors, and confirmed in another
-process. *Paired comparison*: blocks ABBA and BAAB, at most three interim analyses, an error probability of
-{error:g} % divided among the cases of a run; the gate's own pairs, where what stays AMBIGUOUS fails, have a
-fourth since. *Two runs*: other tools
-applied to the samples that the gate had, a stored run and a new one. *Interleaved*: other tools applied to
-the samples that the paired comparison had, all its blocks pooled. pytest-benchmark's check and NVBench's
-robust comparison are computed by their own code (NVBench's with its default thresholds, on files of its own
-format; clocks are stored to 1 MHz); asv's rule is a Mann-Whitney test at p < 0.002 and a median above 1.1
-times the old one.
-
-A size equal to the margin of the paired comparison (0.25 % with ±0.25 %, 0.5 % with ±0.5 %) is neither
-outside nor inside it. No further interim analysis was made for that margin, and detecting such a size or not
-is neither an error nor a success. The gate, whose margin is ±0.5 %, is red there: AMBIGUOUS, for the case is
-slower for certain."""
+and counts how many it took. In these files it also runs in the A/A pairs, with zero cycles to spin: the two
+sides differ only by the counted cycles. The planted size is those cycles divided by the SM clock and by the
+time of the other side; the measured one is the mean of the first look over all trials."""
 
 
-def _together(studies: Sequence[Study]) -> str:
-    """The false alarms on all GPU models."""
-    every = same(studies)
-    said = [
-        f"{method}: {found.count} of {found.trials}, at most {100 * found.limits[1]:.2f} %"
-        for method in (GATE, GATE_SLOWER, *PAIRED.values())
-        if (found := rate(every, method))
-    ]
+def _frozen() -> str:
+    if not frozen.COMMIT:
+        return "**The freeze.** The rule is not frozen: all trials are from before."
     return (
-        f"**False alarms on {len({s.gpu for s in studies})} GPU models together**, {len(every)} A/A trials "
-        f"of {len(studies)} files: {'; '.join(said)}."
+        f"**The freeze.** The rule is that of commit {frozen.COMMIT[:12]} ({frozen.DATE[:10]}). Trials from "
+        "before have shaped it, and are told apart."
     )
 
 
-def _section(study: Study, files: Sequence[Study]) -> list[str]:
-    """``files`` are all of its GPU model: the A/A trials of all of them count."""
-    cases = study.cases
-    least = min(len(study.of(size, [case])) for size in study.sizes for case in cases)
-    others = " No other tool was evaluated." if study.head.get("summaries") else ""
-    parts = [
-        f"## {study.gpu}, {study.date}",
-        f"{boards.machine(study)}. {len(cases)} cases, {len(study.cells)} trials, at least {least} of each "
-        f"case and size; {study.failed} failed. Samples: `{study.name}`, SHA-256 "
-        f"`{study.digest[:16]}`.{others}{study.note}",
-    ]
-    for title, group in study.groups.items():
-        if group:
-            parts += [f"### {title.capitalize()}", _rates(study, group)]
-    parts += ["### Targets"]
-    if len(files) > 1:
-        parts.append(
-            f"The A/A trials of all {len(files)} files of this GPU model count: {len(same(files))}, "
-            f"{len(same([study]))} of them in this file."
-        )
-    parts += ["\n".join(_targets(study, files))]
-    if why := paragraphs(study, files):
-        parts += ["### Missed targets, and why", *why]
-    parts += ["### GPU seconds per trial", _costs(study)]
-    return [*parts, "### Case by case", _by_case(study)]
+def _section(studies: Sequence[Study]) -> Iterator[str]:
+    """Of one GPU model."""
+    if any(c.size == 0 for s in studies for c in s.cells):
+        yield _alarms(studies)
+    if wrong := list(_wrong(studies)):
+        yield "\n".join(wrong)
+    if any(c.size for s in studies for c in s.cells):
+        yield _detection([c for s in studies for c in s.cells if c.size])
+    yield _files(studies)
 
 
-def _name(size: float) -> str:
-    return f"{100 * size:g} %" if size else "A/A"
+def _groups(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
+    """By class, in the order of CLASSES."""
+    found: dict[str, list[Cell]] = {kind: [] for kind in CLASSES}
+    for cell in cells:
+        found[cell.kind].append(cell)
+    return {kind: chosen for kind, chosen in found.items() if chosen}
 
 
-def _rates(study: Study, cases: Collection[str]) -> str:
-    heads = ["called slower, %", *map(_name, study.sizes), "A/A undecided"]
+def _alarms(studies: Sequence[Study]) -> str:
+    """How often A/A trials are red, by class."""
+    same = [c for s in studies for c in s.cells if c.size == 0]
     rows = []
-    for method in study.methods:
-        shares = [rate(study.of(size, cases), method) for size in study.sizes]
-        left = undecided(study.of(0.0, cases), method)
-        rows.append([method, *(str(share or "–") for share in shares), str(left or "–")])
+    for kind, chosen in {**_groups(same), "all": same}.items():
+        boards = {s.board for s in studies if any(c.size == 0 and kind in (c.kind, "all") for c in s.cells)}
+        rates = [r for method in (RED, REGRESSED) if (r := Rate.of(chosen, method))]
+        told = [said for r in rates for said in (str(r.count), f"{100 * r.limits[1]:.2f}")]
+        cost = statistics.fmean(c.cost for c in chosen)
+        rows.append([kind, str(len(chosen)), str(len(boards)), *told, f"{cost:.2f}"])
+    heads = ["A/A", "trials", "boards", "red", "at most, %", "REGRESSED", "at most, %", "GPU s, mean"]
     return table_text(heads, "l" + "r" * (len(heads) - 1), rows)
 
 
-def _targets(study: Study, files: Sequence[Study]) -> Iterator[str]:
-    """Each target, and the result."""
-    long, short = study.groups.values()
-    fine, usual = PAIRED[min(PAIRED)], PAIRED[max(PAIRED)]
-    over, under = (f"cases {which} {1e6 * LONG:.0f} µs" for which in ("over", "of at most"))
-    for size, aim, method, cases, which in (
-        (0.01, 0.99, GATE, long, over),
-        (0.005, 0.95, GATE, long, over),
-        (0.01, 0.90, GATE, short, under),
-        (0.01, 0.99, usual, long, over),
-        (0.005, 0.95, fine, long, over),
-    ):
-        if found := rate(study.of(size, cases), method):
-            yield (
-                f"- {100 * size:g} % detected in ≥ {100 * aim:g} % of trials, {which}: {method}: "
-                f"{found.count} of {found.trials}, {found}: {detected(found, aim)}"
-            )
-    everything = same(files)
-    for method in (GATE, GATE_SLOWER, fine, usual, ALONE):
-        if found := rate(everything, method):
-            yield (
-                f"- false alarms in ≤ {100 * FALSE_ALARMS:g} % of A/A trials: {method}: {found.count} of "
-                f"{found.trials}, {found.text(2)}: {outcome(found)}"
-            )
-    for method in (GATE, fine, usual):
-        if spent := [cell.cost[method] for cell in everything if method in cell.cost]:
-            share = sum(s <= SECONDS for s in spent) / len(spent)
-            yield (
-                f"- ≤ {SECONDS:g} s of GPU per case, A/A: {method}: {statistics.fmean(spent):.2f} s on "
-                f"average, {100 * share:.0f} % of trials within {SECONDS:g} s, at most {max(spent):.2f} s"
-            )
+def _wrong(studies: Sequence[Study]) -> Iterator[str]:
+    """Each A/A trial that is red."""
+    for study in studies:
+        for c in (c for c in study.cells if c.size == 0 and c.found[RED]):
+            interval = ""
+            if c.paired.interval:
+                low, high = (100 * end for end in c.paired.interval)
+                interval = f", {low:+.2f} to {high:+.2f} %"
+            said = f"{c.paired.outcome}{interval}"
+            yield f"- red by mistake: {c.case}, trial {c.trial} of `{study.name}`: {said}"
 
 
-def detected(found: Rate, aim: float) -> str:
-    """Whether a target for detection is met, and whether so many trials show it."""
-    if found.share < aim:
-        return f"missed by {100 * (aim - found.share):.1f} percentage points"
-    shown = f"shown: at least {100 * found.limits[0]:.1f} %"
-    return f"met, {shown}" if found.limits[0] >= aim else f"met by these trials; {shown}"
-
-
-def outcome(alarms: Rate) -> str:
-    """Whether the target for false alarms is met."""
-    shown = 100 * alarms.limits[1]
-    if alarms.limits[1] <= FALSE_ALARMS:
-        return f"met, shown: at most {shown:.2f} %"
-    if alarms.share > FALSE_ALARMS:
-        return f"missed by {100 * (alarms.share - FALSE_ALARMS):.2f} percentage points"
-    return f"shown: at most {shown:.2f} %; {100 * FALSE_ALARMS:g} % needs {needed(alarms.count)}"
-
-
-def _costs(study: Study) -> str:
-    heads = ["mean over cases, s", *map(_name, study.sizes)]
+def _detection(planted: Sequence[Cell]) -> str:
     rows = []
-    for method in (m for m in (GATE, *PAIRED.values(), ALONE) if m in study.methods):
-        spent = [[c.cost[method] for c in study.of(size, study.cases)] for size in study.sizes]
-        rows.append([method, *(f"{statistics.fmean(seconds):.3f}" for seconds in spent)])
-    return table_text(heads, "l" + "r" * len(study.sizes), rows)
-
-
-def _by_case(study: Study) -> str:
-    shown = [method for method in (GATE, *PAIRED.values(), ALONE) if method in study.methods]
-    heads = ["case", "µs", "size", "planted", "measured", *(f"{method}, %" for method in shown), "trials"]
-    rows = []
-    for case in study.cases:
-        for size in study.sizes:
-            chosen = study.of(size, [case])
-            if not chosen:
-                continue
-            planted, _ = mean(c.planted for c in chosen)
+    for kind, cells in _groups(planted).items():
+        for size in sorted({c.size for c in cells}):
+            chosen = [c for c in cells if c.size == size]
             measured, half = mean(c.measured for c in chosen)
             rows.append(
                 [
-                    case,
-                    f"{1e6 * statistics.median(c.seconds for c in chosen):.1f}",
-                    _name(size),
-                    f"{100 * planted:.3f} %",
-                    f"{100 * measured:.3f} ± {100 * half:.3f} %",
-                    *(f"{100 * share.share:.0f}" for m in shown if (share := rate(chosen, m))),
+                    kind,
+                    f"{100 * mean(c.planted for c in chosen)[0]:.2f} %",
+                    f"{100 * measured:.2f} ± {100 * half:.2f} %",
                     str(len(chosen)),
+                    *(str(Rate.of(chosen, method)) for method in (RED, REGRESSED)),
+                    f"{statistics.fmean(c.cost for c in chosen):.2f}",
                 ]
             )
-    return table_text(heads, "lrrrr" + "r" * len(shown) + "r", rows)
+    heads = ["slowdown", "planted", "measured", "trials", "red, %", "REGRESSED, %", "GPU s, mean"]
+    return table_text(heads, "l" + "r" * (len(heads) - 1), rows)
+
+
+def _files(studies: Sequence[Study]) -> str:
+    rows = []
+    for s in studies:
+        info, cases = s.head["machine_info"], {c.case for c in s.cells}
+        times = [1e6 * c.seconds for c in s.cells]
+        rows.append(
+            [
+                f"`{s.name}`",
+                "–" if s.board == s.name else s.board,
+                str(s.head["datetime"])[:10],
+                str(s.head.get("commit", "–"))[:12],
+                f"{info.get('driver', '–')}, {info.get('nvcc', '–')}",
+                f"{len(cases)}, {min(times):.0f} to {max(times):.0f} µs",
+                str(len(s.cells)),
+                str(s.failed),
+                f"`{s.digest[:16]}`",
+            ]
+        )
+    heads = ["file", "board", "date", "commit", "driver, nvcc", "cases", "trials", "failed", "SHA-256"]
+    return table_text(heads, "llllllrrl", rows)
+
+
+def _tools(study: Study) -> Iterator[str]:
+    yield _TOOLS
+    for title, cells in by_length(study).items():
+        if not cells:
+            continue
+        sizes = sorted({c.size for c in cells})
+        rows = [
+            [method, *(str(Rate.of((c for c in cells if c.size == size), method)) for size in sizes)]
+            for method in study.cells[0].found
+        ]
+        heads = [f"{title}: called slower, %", *(f"{100 * size:g} %" if size else "A/A" for size in sizes)]
+        yield table_text(heads, "l" + "r" * len(sizes), rows)
+
+
+_TOOLS = """*Two runs*: a tool applied to a measurement of each build, one process each. *Interleaved*:
+applied to all samples of the pairs. pytest-benchmark's check and NVBench's robust comparison are computed by
+their own code (NVBench's with its default thresholds, on files of its own format; clocks are stored to
+1 MHz); asv's rule is a Mann-Whitney test at p < 0.002 and a median above 1.1 times the old one."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.files import write_whole
 from harness.reports.page import charts
-from harness.study.analysis import ALONE, GATE, PAIRED, RUNS, Cell, rate
+from harness.study.analysis import RED, REGRESSED, RUNS, Cell, Rate
 from harness.study.methods import BY_SAMPLES, NVBENCH
 from harness.study.raw import StudyError
 
@@ -18,7 +18,7 @@ _SPECIFICATION = Path(__file__).with_name("detection.vl.json")
 def draw(groups: Mapping[str, Sequence[Cell]], path: Path, mark: str) -> None:
     """One panel per group, by title; ``mark`` is written into the file. Raises StudyError without
     vl-convert."""
-    shown = (GATE, *PAIRED.values(), ALONE, *(RUNS + name for name in (*list(BY_SAMPLES)[:3], NVBENCH)))
+    shown = (RED, REGRESSED, *(RUNS + name for name in (*list(BY_SAMPLES)[:3], NVBENCH)))
     sizes = sorted({c.size for cells in groups.values() for c in cells})
     rates = [
         {
@@ -34,7 +34,7 @@ def draw(groups: Mapping[str, Sequence[Cell]], path: Path, mark: str) -> None:
         for title, cells in groups.items()
         for order, method in enumerate(shown)
         for size in sizes
-        if (found := rate([c for c in cells if c.size == size], method))
+        if (found := Rate.of((c for c in cells if c.size == size), method))
     ]
     spec = json.loads(_SPECIFICATION.read_text(encoding="utf-8"))
     try:

@@ -1,9 +1,10 @@
 """The samples of a study in one small append-only file, so that a killed run keeps its trials.
 
 JSON lines in gzip members, one member per write: a truncated file is valid up to its last complete member.
-The first line is the header: what was studied, on what, and the stored baseline. Durations are in tenths of a
-nanosecond, clocks in MHz. If the header says ``summaries``, only summaries of the samples are stored; they
-preserve the medians, on which our own verdicts are based.
+The first line is the header: what was studied, and on what. Durations are in tenths of a nanosecond, clocks
+in MHz. Where the header says ``summaries``, as all that are measured now do, only the medians of blocks are
+stored, which the verdicts are based on. Earlier files have all samples for other tools' rules, and
+measurements of each build alone (``gate``, and ``samples`` in the header).
 """
 
 from __future__ import annotations
@@ -11,13 +12,12 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import statistics
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import AwareDatetime, BaseModel, Field, ValidationError, field_validator, model_validator
 
 from harness.files import fault
 
@@ -36,40 +36,6 @@ def ticks(seconds: Iterable[float]) -> list[int]:
 
 def seconds(numbers: Iterable[int]) -> tuple[float, ...]:
     return tuple(n * _UNIT for n in numbers)
-
-
-def clocks(mhz: Iterable[float]) -> list[int]:
-    """Rounded to 1 MHz, about 0.05 %; 0 for an unknown clock."""
-    return [round(f) if f == f else 0 for f in mhz]
-
-
-def summary(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record with the samples of a gate's measurement as minimum, quartiles and maximum (Tukey's five
-    numbers), those of a block and the clocks as their medians: every median is preserved."""
-    small = dict(record)
-    if "gate" in record:
-        small["gate"] = [
-            {**run, "samples": five_numbers(run["samples"]), "clocks": _median(run["clocks"])}
-            for run in record["gate"]
-        ]
-    if "looks" in record:
-        small["looks"] = [
-            {**look, "blocks": [[_median(part) for part in block] for block in look["blocks"]]}
-            for look in record["looks"]
-        ]
-    return small
-
-
-def five_numbers(numbers: Sequence[int]) -> list[int]:
-    """Minimum, lower quartile, median, upper quartile, maximum; unchanged if there are five or fewer."""
-    if len(numbers) <= 5:
-        return list(numbers)
-    low, middle, high = statistics.quantiles(numbers, n=4, method="inclusive")
-    return [min(numbers), *map(round, (low, middle, high)), max(numbers)]
-
-
-def _median(numbers: Sequence[int]) -> list[int]:
-    return [round(statistics.median(numbers))] if numbers else []
 
 
 def append(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
@@ -116,18 +82,17 @@ def _whole(path: Path) -> tuple[bytes, int]:
 
 
 class _Run(BaseModel):
-    """One measurement of the gate: tenths of a nanosecond, MHz."""
+    """One measurement of a build alone: tenths of a nanosecond, MHz."""
 
     samples: list[int]
     clocks: list[int]
-    mhz: float
-    throttled: bool
-    gpu_seconds: float
 
 
-class _Stored(_Run):
-    medians: list[float] = Field(min_length=1)
-    clocks_mhz: list[float] = []
+class _Stored(BaseModel):
+    cubin_sha256: str | None = None
+    margin: float | None = Field(default=None, gt=0)
+    seconds: float | None = Field(default=None, gt=0)
+    mhz: float | None = None
 
 
 class _Machine(BaseModel):
@@ -137,7 +102,9 @@ class _Machine(BaseModel):
 
 class _Head(BaseModel):
     study: int
+    datetime: AwareDatetime
     machine_info: _Machine
+    cases: int | None = Field(default=None, ge=1)
     baseline: dict[str, _Stored]
 
     @field_validator("study")
@@ -169,7 +136,7 @@ class _Cell(BaseModel):
 
     @model_validator(mode="after")
     def _whole(self) -> _Cell:
-        if self.error is None and None in (self.gate, self.looks):
+        if self.error is None and self.looks is None:
             raise ValueError(f"trial {self.trial} of {self.case} has no samples and no error")
         return self
 

@@ -19,7 +19,8 @@ MIN_BLOCKS = 6  # fewer give no reliable estimate of the spread
 
 
 class PairedKind(StrEnum):
-    """Where the interval of B's time relative to A's lies with respect to ±delta."""
+    """Whether B is slower than A by more than the margin. SAME and FASTER are both certainly not; FASTER is
+    certainly faster by more than the margin."""
 
     SLOWER = "SLOWER"
     SAME = "SAME"
@@ -67,28 +68,32 @@ class Estimate:
         half = self.half_width(miss)
         return math.expm1(self.mean - half), math.expm1(self.mean + half)
 
-    def _room(self, delta: float) -> float:
-        """Distance of the mean from the nearest of ±ln(1 + delta)."""
-        return abs(abs(self.mean) - math.log1p(delta))
-
-    def claim(self, delta: float) -> PairedKind:
-        """The conclusion if the interval were narrow enough."""
-        if abs(self.mean) <= math.log1p(delta):
-            return PairedKind.SAME
-        return PairedKind.SLOWER if self.mean > 0 else PairedKind.FASTER
-
-    def p_value(self, delta: float) -> float:
-        """The smallest ``miss`` at which the interval still clears ±delta; 1 if none does.
+    def p_value(self, margin: float) -> float:
+        """The smallest ``miss`` at which the interval still lies on one side of +margin; 1 if none does.
 
         An interval that contains the true value makes no false claim, so a claim at this level is false with
         at most this probability.
         """
-        room = self._room(delta)
+        room = abs(self.mean - math.log1p(margin))
         if room <= self.resolution:
             return 1.0
         if self.error == 0:
             return 0.0
         return min(1.0, 2 * float(_student().sf(room / self.error, self.blocks - 1)))
+
+    def conclude(self, margin: float, miss: float) -> PairedKind:
+        """Whether B is slower than A by more than the margin, with an interval that misses with probability
+        ``miss``."""
+        if self.p_value(margin) > miss:
+            return PairedKind.AMBIGUOUS
+        if self.mean > math.log1p(margin):
+            return PairedKind.SLOWER
+        faster = self.mean + self.half_width(miss) < -math.log1p(margin)
+        return PairedKind.FASTER if faster else PairedKind.SAME
+
+    def differs(self, margin: float, miss: float) -> bool:
+        """Whether A and B differ by more than the margin, either way: the question of a control."""
+        return abs(self.mean) - self.half_width(miss) > math.log1p(margin)
 
 
 def _student() -> Any:

@@ -1,10 +1,10 @@
 """Verdicts on many cases in a few interim analyses (looks), with the familywise error controlled. Pure.
 
-The error probability is divided equally among the looks (Bonferroni's inequality: no assumption on their
-dependence), and within a look among the cases by Holm's step-down procedure (S. Holm, "A simple sequentially
-rejective multiple test procedure", Scand. J. Statist. 6, 1979). SLOWER, SAME and FASTER exclude each other,
-so a case does not need a share for each of the three (Goeman, Solari and Stijnen, "Three-sided hypothesis
-testing", Statist. Med. 29, 2010).
+The error probability is divided equally among the looks, and within a look among the cases (Bonferroni's
+inequality: no assumption on their dependence). A case is looked at until it is clear at its share, one look
+after another while its data lie ready; what is still open after the last one is judged by Holm's step-down
+procedure (S. Holm, "A simple sequentially rejective multiple test procedure", Scand. J. Statist. 6, 1979).
+Slower and not slower exclude each other, so a case needs no share for each of the two.
 """
 
 from __future__ import annotations
@@ -14,26 +14,20 @@ from dataclasses import dataclass
 
 from harness.timing.interval import MIN_BLOCKS, Estimate, PairedKind
 
-DEFAULT_DELTA = 0.005
-
 
 @dataclass(frozen=True)
 class Rule:
-    """``delta``: the smallest change that matters, relative; ``error``: the probability of any false verdict
-    in a run; ``looks``: the maximum number of interim analyses; ``blocks``: those of the first one; each
-    further one doubles the total.
+    """``error``: the probability of any false verdict in a run; ``looks``: the maximum number of interim
+    analyses; ``blocks``: those of the first one; each further one doubles the total.
 
     Raises ValueError for invalid values.
     """
 
-    delta: float = DEFAULT_DELTA
     error: float = 0.01
-    looks: int = 3
+    looks: int = 4
     blocks: int = 12
 
     def __post_init__(self) -> None:
-        if not 0 < self.delta < 1:
-            raise ValueError(f"delta {self.delta:g}: must be between 0 and 1, such as 0.005")
         if not 0 < self.error < 1:
             raise ValueError(f"error {self.error:g}: must be a probability between 0 and 1, such as 0.01")
         if self.looks < 1 or self.blocks < 6 or self.blocks % 2:
@@ -44,74 +38,69 @@ class Rule:
         before = self.blocks * 2 ** (look - 1) if look else 0
         return before, self.blocks * 2**look - before
 
-    @property
-    def error_of_a_look(self) -> float:
-        return self.error / self.looks
+    def share(self, cases: int) -> float:
+        """The error probability of one look at one of so many cases."""
+        return self.error / self.looks / max(1, cases)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of an interim analysis for a case.
+    """What is concluded of a case.
 
     Attributes:
-        kind: where the interval lies relative to the margin.
+        kind: whether it is slower than the margin.
         change: relative change of the time, positive if B is slower.
         interval: of that change; it misses the true value with probability ``miss``.
         miss: the case's share of the error probability.
-        look: 0, 1, 2 …
-        blocks: the number of blocks so far.
+        blocks: the number of blocks.
     """
 
     kind: PairedKind
     change: float
     interval: tuple[float, float]
     miss: float
-    look: int
     blocks: int
 
-
-def look_at(estimates: Mapping[str, Estimate], rule: Rule, look: int, others: int = 0) -> dict[str, Finding]:
-    """A finding for each undecided case; those that stay AMBIGUOUS need the next look.
-
-    ``others``: the number of undecided cases without an estimate.
-    """
-    ranked = sorted(estimates, key=lambda case: estimates[case].p_value(rule.delta))
-    found, stopped, miss = {}, False, 0.0
-    for rank, case in enumerate(ranked):
-        e = estimates[case]
-        if not stopped:
-            miss = rule.error_of_a_look / (len(ranked) + others - rank)
-            stopped = e.p_value(rule.delta) > miss
-        kind = PairedKind.AMBIGUOUS if stopped else e.claim(rule.delta)
-        found[case] = Finding(kind, e.change, e.interval(miss), miss, look, e.blocks)
-    return {case: found[case] for case in estimates}
+    @classmethod
+    def of(cls, e: Estimate, margin: float, miss: float) -> Finding:
+        return cls(e.conclude(margin, miss), e.change, e.interval(miss), miss, e.blocks)
 
 
-# The log-ratios of the blocks that a look adds to a case, and the resolution so far; None to give up.
-More = Callable[[str, int], tuple[Sequence[float], float] | None]
+# The log-ratios of the blocks that a look (0, 1, 2 …) adds, and the resolution so far; None to give up.
+More = Callable[[int], tuple[Sequence[float], float] | None]
 
 
-def decide(
-    cases: Sequence[str], more: More, rule: Rule, late: Callable[[], bool] = lambda: False
-) -> dict[str, Finding]:
-    """The last finding of each case; none for a case with too few complete blocks. No further interim
-    analysis is begun once it is ``late``."""
-    found: dict[str, Finding] = {}
-    seen: dict[str, list[float]] = {case: [] for case in cases}
+def look_until(more: More, settled: Callable[[Estimate], bool], rule: Rule) -> Estimate | None:
+    """Looks at one case until it is ``settled``, at most as often as the rule has it. None without enough
+    complete blocks, or where ``more`` gave up."""
+    seen: list[float] = []
+    estimate = None
     for look in range(rule.looks):
-        if look and late():
+        added = more(look)
+        if added is None:
+            return None
+        seen += added[0]
+        if len(seen) >= MIN_BLOCKS:
+            estimate = Estimate.of(seen, added[1])
+            if settled(estimate):
+                break
+    return estimate
+
+
+def conclude(
+    estimates: Mapping[str, Estimate], margins: Mapping[str, float], rule: Rule, cases: int
+) -> dict[str, Finding]:
+    """A finding for each case; of a run of so many ``cases``, of which these may be a part."""
+    share = rule.share(cases)
+    found = {case: Finding.of(e, margins[case], share) for case, e in estimates.items()}
+    left = [case for case in estimates if found[case].kind is PairedKind.AMBIGUOUS]
+    left.sort(key=lambda case: estimates[case].p_value(margins[case]))
+    error, miss = share * len(estimates), share
+    for rank, case in enumerate(left):
+        miss = error / (len(left) - rank)
+        found[case] = Finding.of(estimates[case], margins[case], miss)
+        if found[case].kind is PairedKind.AMBIGUOUS:  # no later one is clearer
+            for other in left[rank + 1 :]:
+                found[other] = Finding.of(estimates[other], margins[other], share)
             break
-        pending = [c for c in seen if c not in found or found[c].kind is PairedKind.AMBIGUOUS]
-        estimates = {}
-        for case in pending:
-            added = more(case, look)
-            if added is None:
-                del seen[case]
-                found.pop(case, None)
-                continue
-            seen[case] += added[0]
-            if len(seen[case]) >= MIN_BLOCKS:
-                estimates[case] = Estimate.of(seen[case], added[1])
-        lacking = sum(case in seen and case not in estimates for case in pending)
-        found |= look_at(estimates, rule, look, lacking)
     return found

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from harness.timing.clocks import steady
@@ -54,6 +54,7 @@ class PairedSamples:
         gpu_seconds: seconds the GPU was occupied.
         reasons: NVML's clock-event bits, or-ed.
         spun: SM cycles per launch, of A and of B, that a planted slowdown took; None without one.
+        seconds_of: wall seconds by what they were spent on: prepare, check, time, after.
     """
 
     blocks: tuple[Block, ...]
@@ -61,6 +62,7 @@ class PairedSamples:
     gpu_seconds: float = 0.0
     reasons: int = 0
     spun: tuple[float, float] | None = None
+    seconds_of: Mapping[str, float] = field(default_factory=dict)
 
     def __add__(self, other: PairedSamples) -> PairedSamples:
         return PairedSamples(
@@ -69,6 +71,10 @@ class PairedSamples:
             self.gpu_seconds + other.gpu_seconds,
             self.reasons | other.reasons,
             self.spun or other.spun,
+            {
+                name: self.seconds_of.get(name, 0.0) + other.seconds_of.get(name, 0.0)
+                for name in dict.fromkeys((*self.seconds_of, *other.seconds_of))
+            },
         )
 
     @property

@@ -10,12 +10,7 @@ from typing import Any, NamedTuple
 
 from pytest_benchmark.stats import Stats
 
-DEFAULT_MIN_CHANGE = 0.01
-DEFAULT_MARGIN = 0.005  # of a paired comparison, which sees half of what two runs can tell apart
-# How far beyond the threshold, in noise floors, a slowdown must be for both measurements to detect it in 95 %
-# of runs: for normal medians, the 95 % quantile of (median of 5 - lesser of 2 others) / range of the 5, after
-# E. Lord, "The use of range in place of standard deviation in the t-test", Biometrika 34, 1947.
-_POWER_FACTOR = 1.23
+DEFAULT_MARGIN = 0.005  # relative
 _FIELDS = ("min", "max", "mean", "median", "stddev", "iqr")
 
 
@@ -71,6 +66,7 @@ class Observation:
         l2: ``cold`` or ``warm``.
         duty: the fraction of time the GPU is kept busy, at most 1.
         cubin_sha256: of the binary; None for a library.
+        launch_id: of everything that the binary is launched with; empty for a library.
         choice: what a kernel that chooses has chosen; empty for others.
         reference_seconds: device seconds of cuBLAS for the same problem; may be empty.
     """
@@ -88,6 +84,7 @@ class Observation:
     l2: str = "cold"
     duty: float = 1.0
     cubin_sha256: str | None = None
+    launch_id: str = ""
     choice: str = ""
     reference_seconds: tuple[float, ...] = ()
 
@@ -104,38 +101,29 @@ class Observation:
 
 @dataclass(frozen=True)
 class Reference:
-    """What an observation is compared with: the case in a stored baseline.
+    """What a case is compared with: its entry in a stored baseline.
 
     Attributes:
-        median_s: median device seconds of the middle run.
-        gflops: GFLOPS at that median.
-        noise_floor: (max - min) / median of the medians of several processes, dimensionless.
-        cycle_noise_floor: the same of the medians in SM cycles; None if unknown.
-        l2, duty, launch, cubin_sha256, choice: as in Observation; ``launch`` None if unknown.
-        sm_clock_mhz: the expected SM clock in MHz; None if unknown.
-        temperature_c: the temperature in °C; None if unknown.
-        cublas_ratio: speed relative to cuBLAS's in the same run; None without one.
+        gflops: GFLOPS at the stored median.
+        median_s: that median, device seconds.
+        cubin_sha256: of the stored binary; None for a library.
+        launch: its grid, block and dynamic shared memory as text, and its id, with everything else.
+        launch_id: the same with all arguments; empty if the binary was not kept.
+        board: the board that the figures were measured on; None if unknown.
+        commit: what was measured.
+        margin: the margin that judges, relative; None: the policy's.
         stats: pytest-benchmark's statistics of the seconds, for the user's own checks.
-        board_spread: how far boards of the model differ, relative, where another board was measured; else 0,
-            and where nothing is known of that.
-        other_board: whether another board was measured; not recorded by older versions.
     """
 
     median_s: float
     gflops: float
-    noise_floor: float
-    cycle_noise_floor: float | None = None
-    l2: str = "cold"
-    duty: float = 1.0
-    launch: str | None = None
     cubin_sha256: str | None = None
-    choice: str = ""
-    sm_clock_mhz: float | None = None
-    temperature_c: float | None = None
-    cublas_ratio: float | None = None
+    launch: str | None = None
+    launch_id: str = ""
+    board: str | None = None
+    commit: str = ""
+    margin: float | None = None
     stats: Mapping[str, Any] = field(default_factory=dict)
-    board_spread: float = 0.0
-    other_board: bool = False
 
 
 @dataclass(frozen=True)
@@ -183,49 +171,23 @@ class Policy:
     """How strict a run is.
 
     Attributes:
-        min_change: smallest relative change of the GFLOPS that counts; None: the kernel's own, or 1 %.
-        noise_factor: changes below this many noise floors do not count.
+        margin: the slowdown that counts, relative; None: the case's own, or 0.5 %.
         allow_no_baseline, allow_orphans: whether NO_BASELINE and ORPHAN pass.
         fail_on_drift: whether DRIFTED fails.
         compare_fail: the user's own checks.
-        margin: the smallest change that counts in a paired comparison, relative; None: ``min_change`` if
-            given, else 0.5 %.
-        pairs: whether every case whose binary has changed is paired with its baseline's commit; runs of
-            older versions paired only what was slower than the threshold.
     """
 
-    min_change: float | None = None
-    noise_factor: float = 3.0
+    margin: float | None = None
     allow_no_baseline: bool = False
     allow_orphans: bool = False
     fail_on_drift: bool = True
     compare_fail: tuple[CompareFail, ...] = ()
-    margin: float | None = None
-    pairs: bool = True
 
-    @property
-    def pair_margin(self) -> float:
-        """The margin of paired comparisons."""
-        known = (self.margin, self.min_change, DEFAULT_MARGIN)
+    def margin_of(self, own: float | None) -> float:
+        """The margin of a case: the run's, else its ``own``, else 0.5 %. Beside a baseline its own is the one
+        that was stored with it, so that a commit cannot widen the margin that judges it."""
+        known = (self.margin, own, DEFAULT_MARGIN)
         return next(margin for margin in known if margin is not None)
-
-    def of_kernel(self, threshold: float | None) -> Policy:
-        """This policy for a kernel with a ``threshold`` of its own; an option of the run takes precedence."""
-        return self if self.min_change is not None else replace(self, min_change=threshold)
-
-    def threshold(self, noise_floor: float) -> float:
-        """The relative change of the GFLOPS beyond which a case counts as slower or faster."""
-        least = DEFAULT_MIN_CHANGE if self.min_change is None else self.min_change
-        return max(least, self.noise_factor * noise_floor)
-
-
-def detectable(threshold: float, noise_floor: float) -> float:
-    """The smallest slowdown that the gate detects with 95 % power, relative to the GFLOPS.
-
-    H. S. Bloom's minimum detectable effect ("Minimum detectable effects", Evaluation Review 19, 1995), with
-    the noise floor as the measure of spread. Slowdowns between the threshold and this are detected less
-    often."""
-    return threshold + _POWER_FACTOR * noise_floor
 
 
 @dataclass(frozen=True)
@@ -235,38 +197,24 @@ class Verdict:
     Attributes:
         kind: the kind of verdict.
         reason: a stable reason code.
-        change: relative change of the GFLOPS from the reference (-0.03: 3 % slower).
-        per_clock: relative change of the work per SM clock cycle, if both clocks are known.
-        threshold, noise_floor, board_spread: relative, too; the threshold includes the last one.
-        per_cycle: whether these are of the work per SM clock cycle, which decided; else of the GFLOPS.
+        change: relative change of the GFLOPS (-0.03: 3 % slower): of a pair, measured side by side; of the
+            same binary, from the stored figure.
+        margin: the slowdown that counts, of a pair; relative.
         gflops, baseline_gflops: GFLOPS at the medians.
-        first_change: ``change`` of the first measurement, if a second did not confirm it.
         exceeded: the user's own check that failed.
     """
 
     kind: VerdictKind
     reason: str
     change: float | None = None
-    per_clock: float | None = None
-    threshold: float | None = None
-    noise_floor: float | None = None
-    board_spread: float = 0.0
-    per_cycle: bool = False
+    margin: float | None = None
     gflops: float | None = None
     baseline_gflops: float | None = None
-    first_change: float | None = None
     exceeded: Exceeded | None = None
 
     @property
     def outcome(self) -> Outcome:
         return Outcome(self.kind, self.reason)
-
-    @property
-    def detectable(self) -> float | None:
-        """The minimum detectable effect: `detectable` at this threshold and noise floor."""
-        if self.threshold is None or self.noise_floor is None:
-            return None
-        return detectable(self.threshold, self.noise_floor)
 
     def to(self, kind: VerdictKind, reason: str) -> Verdict:
         """The same numbers with another verdict."""

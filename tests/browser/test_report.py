@@ -259,7 +259,7 @@ def test_a_deep_link_opens_a_case_with_samples_clock_and_temperature(browser: Br
     browser.open(planted, f"#case={SLOWER.id}")
     text = browser.run("return document.getElementById('case').innerText")
     assert text.startswith(SLOWER.id)
-    assert "REGRESSED SLOWER_PAIRED" in text
+    assert "REGRESSED SLOWER" in text
     for chart in ("history", "us", "mhz", "celsius"):
         points = f"#chart-case-{chart} .mark-symbol path"
         assert browser.run(f"return document.querySelectorAll('{points}').length") >= 12, chart

@@ -19,12 +19,16 @@ from typing import Any
 
 from harness.baselines.provenance import nvcc_version
 from harness.commands.progress import progress
+from harness.compiler.core import core_of
+from harness.compiler.tools import arch
 from harness.devices import NoDevice, open_cuda
 from harness.devices.cuda.environment import GpuInfo
-from harness.gate.compare import CONTROLS, Row, compare
-from harness.gate.pairs import Pair
+from harness.gate.compare import Row, compare
+from harness.gate.pairing import Pair
+from harness.gate.pairs import seconds_of
 from harness.timing.looks import Rule
 from harness.timing.plan import PairPlan
+from harness.verdicts.vocabulary import DEFAULT_MARGIN
 from tests.slowdowns import PLANTED, Rotten, Slowdown, gate
 
 MEASURED = Path(__file__).with_name("measured.json")
@@ -58,21 +62,26 @@ def _measure(slowdowns: Sequence[Slowdown], file: Path) -> int:
     device = open_cuda(60.0)
     try:
         with tempfile.TemporaryDirectory(prefix="gemm-slowdowns-") as folder:
-            pairs = [Pair(s.alone(Path(folder)), s.real) for s in slowdowns]
-            device.prepare_pairs([(p.base, p.case) for p in pairs if p.base])
-            rule = Rule()
-            with progress("measure, at most", rule.looks * (len(pairs) + CONTROLS)) as step:
-                result = compare(device, pairs, rule, 0, PairPlan(()), step=step)
+            changed = [(s.alone(Path(folder)), s.real) for s in slowdowns]
+            device.prepare_pairs([side for pair in changed for side in pair])
+            sm = arch(device.info.capability)
+            cores = [core_of(real.kernel, real.config, real.dtype, sm) for _, real in changed]
+            pairs = [
+                Pair(slower, real, DEFAULT_MARGIN, core, seconds_of(real, core))
+                for (slower, real), core in zip(changed, cores, strict=True)
+            ]
+            with progress("measure", len(pairs)) as step:
+                result = compare(device, pairs, Rule(), 0, PairPlan(()), step=step.now)
     finally:
         device.close()
     if result.unfit:
-        print(f"nothing was measured: {result.unfit}", file=sys.stderr)
+        print(f"nothing was measured: {result.rows[0].paired.detail}", file=sys.stderr)
         return 1
     rows = dict(zip((s.name for s in slowdowns), result.rows, strict=True))
     for slowdown in slowdowns:
         row = rows[slowdown.name]
-        f = row.finding
-        shown = _change(f.change, f.interval) if f else row.detail
+        p = row.paired
+        shown = _change(p.change, p.interval) or p.detail
         print(f"{slowdown.name:20} {shown:32} {slowdown.about}; {slowdown.real.id}")
     known = _known(file)
     name = _name(device.info)
@@ -92,11 +101,11 @@ def _name(gpu: GpuInfo) -> str:
 
 
 def _record(row: Row) -> dict[str, Any] | None:
-    f = row.finding
-    if f is None:
+    p = row.paired
+    if p.change is None or p.interval is None:
         return None
-    interval = [round(end, 5) for end in f.interval]
-    return {"change": round(f.change, 5), "interval": interval, "us": round(1e6 * row.samples.median("a"), 1)}
+    interval = [round(end, 5) for end in p.interval]
+    return {"change": round(p.change, 5), "interval": interval, "us": round(1e6 * row.samples.median("a"), 1)}
 
 
 def _change(change: float | None, interval: Sequence[float] | None) -> str:

@@ -11,11 +11,12 @@ from harness.baselines import append, load_run, merge_runs
 from tests.unit.replay import ReplayDevice
 from tests.unit.repo import Repo, source
 from tests.unit.rig import RECORDED, Rig
+from tests.unit.samples import select
 
 
 @pytest.fixture(scope="session")
 def recorded_baseline(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the suite itself makes of five recorded runs."""
+    """The folder of baselines that the suite itself makes of five recorded runs."""
     rig = Rig(tmp_path_factory.mktemp("recorded") / "checkout")
     kernels = [part for name in RECORDED for part in ("--kernel", name)]
     runs = []
@@ -23,7 +24,12 @@ def recorded_baseline(tmp_path_factory: pytest.TempPathFactory) -> Path:
         outcome = rig.run("--baseline-run", *kernels, device=ReplayDevice(number))
         assert outcome.status == 0, outcome.text
         runs.append((rig.root / "out.json").rename(rig.root / f"run_{number}.json"))
-    return append(rig.baselines.parent, merge_runs([load_run(run) for run in runs]), {})
+    device, root = ReplayDevice(), rig.root / "baselines"
+    measured = merge_runs([load_run(run) for run in runs])
+    cases = {case.id: case for case in select("smoke").timed}
+    kept = {case: binary for case in measured.entries if (binary := device.binary(cases[case]))}
+    append(root, measured, kept)
+    return root
 
 
 @pytest.fixture
@@ -35,8 +41,7 @@ def empty_rig(tmp_path: Path) -> Rig:
 @pytest.fixture
 def rig(empty_rig: Rig, recorded_baseline: Path) -> Rig:
     """A checkout with the baseline of the recorded GPU."""
-    empty_rig.baselines.mkdir(parents=True)
-    shutil.copy(recorded_baseline, empty_rig.baselines)
+    shutil.copytree(recorded_baseline, empty_rig.root / "baselines")
     return empty_rig
 
 

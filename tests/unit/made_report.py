@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from hashlib import sha256
@@ -21,27 +20,28 @@ from zlib import crc32
 import numpy as np
 
 from harness.baselines import Baseline, BaselineEntry, append, gpu_slug
-from harness.devices import DeviceError
-from harness.gate.against import Wanted
-from harness.gate.compare import compare
+from harness.devices.stored import StoredBinary
+from harness.gate.compare import Row, compare
 from harness.gate.document import document
-from harness.gate.pairs import Pair
+from harness.gate.pairing import Pair
+from harness.gate.pairs import Side
 from harness.gate.record import extra_info
+from harness.gate.timed import Result, observation
 from harness.model import F32, Case, Config, Resources
 from harness.project.commit import Commit, Tree
 from harness.project.selection import Choice, select
-from harness.timing.looks import Rule
+from harness.timing.interval import Estimate
+from harness.timing.looks import Finding, Rule
 from harness.timing.measurement import Measurement
-from harness.timing.plan import PairPlan, Plan
+from harness.timing.plan import PairPlan
 from harness.tuning.stored import Evaluation, Failed, Tuned
 from harness.tuning.stored import write as write_tuned
-from harness.verdicts.evidence import UNUSABLE
+from harness.verdicts.evidence import MACHINES, UNUSABLE, Evidence, conclude
 from harness.verdicts.paired import SAME_BINARY, Paired
-from harness.verdicts.vocabulary import Policy, VerdictKind
+from harness.verdicts.vocabulary import DEFAULT_MARGIN, Policy
 from tests.ladder import LADDER, PROJECT
 from tests.unit import synthetic
 from tests.unit.simulated import SimulatedDevice
-from tests.unit.way import judged_alone
 
 CUBE = synthetic.CUBE
 COMPILED = [kernel for kernel in LADDER if kernel.compiled]
@@ -83,76 +83,58 @@ def stored() -> Baseline:
     return synthetic.baseline(*entries, slug=gpu_slug(GPU))
 
 
-class Planted:
-    """A device that times each case as the baseline has it, but for three."""
+def judged(case: Case, entry: BaselineEntry, random: np.random.Generator) -> Result:
+    """A case as the baseline has it, but for three: wrong, crashed, 5 % slower."""
+    policy, stored = Policy(), entry.reference
+    if case in (WRONG, CRASHED):
+        text = "C(3, 5) is 12.5, expected 13" if case == WRONG else "an illegal memory access was encountered"
+        error = "WRONG" if case == WRONG else "ILLEGAL_ADDRESS", f"{case.id}: {text}"
+        e = Evidence(None, stored, error=error)
+        return Result(case, conclude(e, policy), e, policy)
+    m = measurement(entry, 1.05 if case == SLOWER else 1.0, random)
+    seen = replace(observation(case, m), launch=entry.launch or "", cubin_sha256=entry.cubin_sha256)
+    paired = None
+    if case == SLOWER:
+        seen = replace(seen, cubin_sha256="f" * 64)
+        blocks = [math.log(1.05) + ratio for ratio in random.normal(0, 0.001, 12)]
+        estimate = Estimate.of(blocks)
+        paired = replace(Paired.of(Finding.of(estimate, 0.005, 1e-5), blocks, 0.0, 0.005), base="d" * 40)
+    e = Evidence(seen, stored, paired=paired)
+    return Result(case, conclude(e, policy), e, policy, m)
 
-    def __init__(self, baseline: Baseline) -> None:
-        self._baseline, self._random = baseline, np.random.default_rng(1)
 
-    def time(self, case: Case, plan: Plan) -> Measurement:
-        if case == WRONG:
-            raise DeviceError("WRONG", f"{case.id}: C(3, 5) is 12.5, expected 13 (and 4095 other elements)")
-        if case == CRASHED:
-            raise DeviceError("ILLEGAL_ADDRESS", f"{case.id}: an illegal memory access was encountered")
-        entry = self._baseline.entries[case.id]
-        factor = 1.05 if case == SLOWER else 1.0
-        noise = self._random.normal(0, 0.001, ROUNDS)
-        seconds = tuple(float(s) for s in factor * entry.median_s * np.exp(noise))
-        cubin = "f" * 64 if case == SLOWER else entry.cubin_sha256
-        ratio = entry.cublas_ratio or 1.0
-        return synthetic.measurement(
-            seconds=seconds,
-            reference_seconds=tuple(s * ratio for s in seconds),
-            resources=Resources(32, 8192, 0, cubin) if cubin else None,
-            sm_clock_mhz=entry.sm_clock_mhz or 1980.0,
-            mhz=tuple(1980.0 - 3 * math.sin(n / 5) for n in range(ROUNDS)),
-            power_w=690.0,
-            temperature_c=61.0,
-            l2=entry.l2,
-            duty=entry.duty,
-            extra={"temperatures_c": [55.0 + n // 10 for n in range(ROUNDS)]},
-        )
-
-    def ahead(self) -> None:
-        pass
-
-    def restart(self) -> None:
-        pass
+def measurement(entry: BaselineEntry, factor: float, random: np.random.Generator) -> Measurement:
+    """What a case's entry says, with noise, ``factor`` times as long."""
+    seconds = tuple(float(s) for s in factor * entry.median_s * np.exp(random.normal(0, 0.001, ROUNDS)))
+    cubin = "f" * 64 if factor > 1 else entry.cubin_sha256
+    return synthetic.measurement(
+        seconds=seconds,
+        reference_seconds=tuple(s * (entry.cublas_ratio or 1.0) for s in seconds),
+        resources=Resources(32, 8192, 0, cubin) if cubin else None,
+        sm_clock_mhz=entry.sm_clock_mhz or 1980.0,
+        mhz=tuple(1980.0 - 3 * math.sin(n / 5) for n in range(ROUNDS)),
+        power_w=690.0,
+        temperature_c=61.0,
+        l2=entry.l2,
+        duty=entry.duty,
+        extra={"temperatures_c": [55.0 + n // 10 for n in range(ROUNDS)]},
+    )
 
 
 def run(baseline: Baseline) -> dict[str, Any]:
     """What ``--benchmark-json`` writes of a run of every stored case, three of them with a fault."""
-    slower = Paired(
-        VerdictKind.REGRESSED,
-        "SLOWER_PAIRED",
-        "",
-        "d" * 40,
-        change=0.049,
-        interval=(0.047, 0.051),
-        delta=0.01,
-    )
-    made = synthetic.run(0, {})
+    made, random = synthetic.run(0, {}), np.random.default_rng(1)
     made["machine_info"] = dict(baseline.machine_info) | {"roofs": ROOFS}
     made["commit_info"] = dict(baseline.commit_info)
-    made[UNUSABLE], device = [], Planted(baseline)
+    made[UNUSABLE], made[MACHINES] = [], {}
     for case in cases(baseline):
-        result = judged_alone(device, case, baseline, Policy(), Plan(), dict, Pairs(slower))
+        result = judged(case, baseline.entries[case.id], random)
         info = extra_info(result)
         if result.measurement is None:
             made[UNUSABLE].append(info)
         else:
             made["benchmarks"].append(synthetic.record(case, result.measurement) | {"extra_info": info})
     return made
-
-
-class Pairs:
-    """Finds what is given of SLOWER, the only changed case."""
-
-    def __init__(self, slower: Paired) -> None:
-        self.slower = slower
-
-    def pair(self, wanted: Sequence[Wanted], measured_seconds: float, step: Any = None) -> dict[str, Paired]:
-        return {each.case.id: self.slower for each in wanted if each.case == SLOWER}
 
 
 def cases(baseline: Baseline) -> list[Case]:
@@ -215,21 +197,24 @@ def series(baseline: Baseline, root: Path, files: int = 12) -> None:
 def comparison() -> dict[str, Any]:
     """What ``compare --json`` writes of a comparison in which one kernel is 2 % slower."""
 
-    def seconds(of: Case) -> float:
-        slower = of.kernel.idea != "base" and of.kernel.name == "tiled"
-        return 1e-12 * of.problem.flops * (1.02 if slower else 1.0)
+    def seconds(of: Case | StoredBinary) -> float:
+        case = isinstance(of, Case)
+        problem = of.problem if isinstance(of, Case) else of.work.problem
+        return 1e-12 * problem.flops * (1.02 if case and "tiled" in of.id else 1.0)
 
-    def pair(name: str, size: int, same: bool) -> Pair:
-        case = synthetic.case(name, problem=replace(CUBE, m=size, n=size, k=size, lda=0, ldb=0, ldc=0))
-        base = replace(case, kernel=replace(case.kernel, idea="base"))
-        return Pair(case, base, SAME_BINARY if same else None, "same cubin, same launch" if same else "")
+    def sized(name: str, size: int) -> Case:
+        return synthetic.case(name, problem=replace(CUBE, m=size, n=size, k=size, lda=0, ldb=0, ldc=0))
 
-    pairs = [pair("naive", size, True) for size in (512, 1024, 2048, 4096)]
-    pairs += [pair(name, 1024, False) for name in ("tiled", "register")]
+    same = Paired(*SAME_BINARY, detail="same cubin, same launch")
+    pairs: list[Pair | Row] = [Row(sized("naive", size), same) for size in (512, 1024, 2048, 4096)]
     device = SimulatedDevice(seconds)
+    for case in (sized(name, 1024) for name in ("tiled", "register")):
+        base = device.binary(case)
+        assert base is not None
+        pairs.append(Pair(case, base, DEFAULT_MARGIN, "cuda", seconds(case), "main (1a2b3c4d5e6f)"))
     result = compare(device, pairs, Rule(), 7, PairPlan(()), device.busy)
-    commit, tree = Commit("main", "1a2b3c4d5e6f" + "0" * 28, ()), Tree("f" * 40, True)
-    return document(result, commit, tree, {"name": synthetic.GPU}, "2026-11-21T00:00:00+00:00")
+    side, tree = Side(Commit("main", "1a2b3c4d5e6f" + "0" * 28, ())), Tree("f" * 40, True)
+    return document(result, side, tree, {"name": synthetic.GPU}, "2026-11-21T00:00:00+00:00")
 
 
 def tuned() -> Tuned:

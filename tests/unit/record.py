@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.devices.cuda.environment import GpuInfo
-from tests.unit.replay import RECORDED
 from tests.unit.samples import select
+from tests.unit.simulated import RECORDED
 
 KERNELS = ("naive", "tiled", "double_buffered", "cublas")
 ROUNDS = 15  # enough for a median, few enough for a file one can look at

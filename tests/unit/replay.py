@@ -3,92 +3,115 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 from harness.devices import DeviceError, Inputs, Outputs
-from harness.devices.cuda.environment import GpuInfo
+from harness.devices.stored import StoredBinary
 from harness.model import Case, Resources
 from harness.timing.measurement import Measurement
+from harness.timing.samples import PairedSamples
 from tests.unit.fakes import NumpyDevice
+from tests.unit.simulated import SimulatedDevice, recorded
 
-RECORDED = Path(__file__).with_name("h200_samples.json")
+__all__ = ["ReplayDevice", "Slowed", "VerifiedDevice", "recorded", "slowed"]
 
-
-def recorded() -> dict[str, Any]:
-    """{"gpu": GpuInfo fields, "runs": [{case id: samples and what was seen with them}, ...]}."""
-    data: dict[str, Any] = json.loads(RECORDED.read_text(encoding="utf-8"))
-    return data
+Change = Callable[[Case, Measurement, int], Measurement]
 
 
-class ReplayDevice:
+@dataclass(frozen=True)
+class Slowed:
+    """Cases whose id contains ``only`` take ``factor`` times as long; ``edited``: because their binary is
+    another one."""
+
+    factor: float
+    only: str = ""
+    edited: bool = True
+
+    def applies(self, case: Case) -> bool:
+        return self.only in case.id and not (self.edited and case.kernel.library)
+
+    def __call__(self, case: Case, m: Measurement, attempt: int) -> Measurement:
+        if not self.applies(case):
+            return m
+        return dataclasses.replace(m, seconds=tuple(s * self.factor for s in m.seconds))
+
+
+def slowed(factor: float, only: str = "", edited: bool = True) -> Slowed:
+    return Slowed(factor, only, edited)
+
+
+class ReplayDevice(SimulatedDevice):
     """Replays run number ``run`` of the recording; ``change(case, measurement, attempt)`` may tamper with it.
 
-    ``attempt`` counts how often the case was timed, so that a suspicion can vanish on the second look.
+    ``attempt`` counts how often the case was timed. Pairs are simulated, from the recorded medians.
     """
 
     name = "cuda"
 
     def __init__(
-        self,
-        run: int = 0,
-        change: Callable[[Case, Measurement, int], Measurement] | None = None,
-        gpu: str | None = None,
-        busy: tuple[str, ...] = (),
+        self, run: int = 0, change: Change | None = None, gpu: str | None = None, busy: tuple[str, ...] = ()
     ) -> None:
+        super().__init__(self._side, self._cubin, others=list(busy))
         data = recorded()
-        facts = dict(data["gpu"])
-        facts["capability"] = tuple(int(part) for part in facts["capability"].split("."))
-        self.info = GpuInfo(**facts | ({"name": gpu} if gpu else {}))
+        if gpu:
+            self.info = replace(self.info, name=gpu)
         self._runs = data["runs"]
         self._run = run % len(self._runs)
         self._change = change
-        self._busy = list(busy)
         self.attempts: dict[str, int] = {}
-        self.restarts = 0
 
-    def prepare(self, cases: Iterable[Case], step: Any = None) -> dict[str, str]:
-        return {}
-
-    def facts(self) -> dict[str, Any]:
-        return {}
-
-    def roofs(self) -> dict[str, Any]:
+    def health(self) -> dict[str, Any]:
         return {"f32": {"gflops": 66000.0, "mhz": 1980.0}}
 
-    def busy(self) -> list[str]:
-        return self._busy
+    def _edited(self, case: Case) -> bool:
+        return isinstance(self._change, Slowed) and self._change.edited and self._change.applies(case)
 
-    def ahead(self) -> None:
-        pass
+    def _cubin(self, case: Case) -> bytes:
+        return (case.variant + " edited" * self._edited(case)).encode()
 
-    def draw(self, cases: Iterable[Case]) -> None:
-        pass
+    def _side(self, side: Case | StoredBinary) -> float:
+        if isinstance(side, StoredBinary):
+            return self._base
+        return self._base * (self._change.factor if isinstance(self._change, Slowed) else 1.0)
 
-    def restart(self) -> None:
-        self.restarts += 1
+    def pair(self, base: Any, case: Any, plan: Any) -> PairedSamples:
+        if isinstance(case, Case):
+            self._base = median(self._seen(case)["seconds"])
+        return super().pair(base, case, plan)
 
-    def close(self) -> None:
-        pass
+    _base = 1e-3
 
-    def abandon(self) -> None:
-        pass
-
-    def time(self, case: Case, plan: Any) -> Measurement:
+    def _seen(self, case: Case) -> dict[str, Any]:
         if case.id not in self._runs[self._run]:
             raise DeviceError("NOT_RECORDED", f"{case.id} is not in the recording")
-        seen = self._runs[self._run][case.id]
-        resources = Resources(**seen["resources"]) if seen["resources"] else None
+        seen: dict[str, Any] = self._runs[self._run][case.id]
+        return seen
+
+    def resources(self, case: Case) -> Resources:
+        made = self.binary(case)
+        sha256 = made.sha256 if made else None
+        return Resources(**{**self._seen(case)["resources"], "cubin_sha256": sha256})
+
+    def time(self, case: Case, plan: Any) -> Measurement:
+        seen = self._seen(case)
         fields = {
             **seen,
             "seconds": tuple(seen["seconds"]),
             "reference_seconds": tuple(seen["reference_seconds"]),
+            "resources": self.resources(case) if seen["resources"] else None,
         }
-        measurement = Measurement(**{**fields, "resources": resources})
+        measurement = Measurement(**fields)
         self.attempts[case.id] = self.attempts.get(case.id, 0) + 1
         return self._change(case, measurement, self.attempts[case.id]) if self._change else measurement
+
+    def prepare(self, cases: Iterable[Case], step: Any = None) -> dict[str, str]:
+        return {}
+
+    def roofs(self) -> dict[str, Any]:
+        return self.health()
 
 
 class VerifiedDevice(ReplayDevice):
@@ -103,15 +126,3 @@ class VerifiedDevice(ReplayDevice):
         if self._wrong in case.id:
             outputs.result[:] = 0
         return outputs
-
-
-def slowed(factor: float, only: str = "") -> Callable[[Case, Measurement, int], Measurement]:
-    """Every sample ``factor`` times as long, in the cases whose id contains ``only``."""
-
-    def change(case: Case, m: Measurement, attempt: int) -> Measurement:
-        if only not in case.id:
-            return m
-        resources = m.resources and dataclasses.replace(m.resources, cubin_sha256="0" * 64)
-        return dataclasses.replace(m, seconds=tuple(s * factor for s in m.seconds), resources=resources)
-
-    return change

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from harness.devices import DeviceError
 from harness.devices.cuda.environment import GpuInfo, Telemetry
 from harness.devices.cuda.pairing import time_pair
+from harness.devices.stored import StoredBinary
+from harness.devices.work import Work
 from harness.model import Case, Resources
 from harness.timing.measurement import Measurement
 from harness.timing.plan import PairPlan, Plan
 from harness.timing.samples import PairedSamples
-from tests.unit.replay import recorded
 
 MHZ = 1980.0
+BOARD = "4173df1b"
+RECORDED = Path(__file__).with_name("h200_samples.json")
+
+
+def recorded() -> dict[str, Any]:
+    """{"gpu": GpuInfo fields, "runs": [{case id: samples and what was seen with them}, ...]}."""
+    data: dict[str, Any] = json.loads(RECORDED.read_text(encoding="utf-8"))
+    return data
 
 
 @dataclass
@@ -29,18 +40,19 @@ class Run:
 
 @dataclass(eq=False)
 class SimulatedDevice:
-    """``seconds(case)`` is a build's true duration; ``bias`` slows whatever is arm B, as an unfit machine
-    does; ``spread`` is the noise of a launch, ``tick`` that of an event pair in seconds, ``process`` that
-    of a whole process; ``mhz(arm)`` the clock of a launch; ``fail(base, case)`` may raise."""
+    """``seconds(side)`` is the duration of a build, a case's or a stored one; ``cubin(case)`` its binary;
+    ``bias`` slows whatever is arm B, as an unfit machine does; ``spread`` is the noise of a launch, ``tick``
+    that of an event pair in seconds, ``process`` that of a whole process; ``mhz(arm)`` the clock of a launch; ``fail(base, case)`` may raise."""
 
-    seconds: Callable[[Case], float] = lambda case: 1e-3
+    seconds: Callable[[Any], float] = lambda side: 1e-3
+    cubin: Callable[[Case], bytes] = lambda case: case.variant.encode()
     bias: float = 0.0
     spread: float = 0.001
     tick: float = 0.0
     process: float = 0.0
     seed: int = 0
     mhz: Callable[[str], float] = lambda arm: MHZ
-    fail: Callable[[Case, Case], None] = lambda base, case: None
+    fail: Callable[[Any, Any], None] = lambda base, case: None
     others: list[str] = field(default_factory=list)
     asked: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     restarts: int = 0
@@ -49,7 +61,7 @@ class SimulatedDevice:
         self._random = random.Random(self.seed)
         facts = dict(recorded()["gpu"])
         facts["capability"] = tuple(int(part) for part in facts["capability"].split("."))
-        self.info = GpuInfo(**facts)
+        self.info = GpuInfo(**{"board": BOARD, **{k: v for k, v in facts.items() if v is not None}})
         self.restart()
 
     def restart(self) -> None:
@@ -80,8 +92,16 @@ class SimulatedDevice:
     def facts(self) -> dict[str, Any]:
         return {}
 
-    def roofs(self) -> dict[str, Any]:
+    def health(self) -> dict[str, Any]:
         return {}
+
+    def binary(self, case: Case) -> StoredBinary | None:
+        if case.kernel.library:
+            return None
+        return StoredBinary(case.variant, self.cubin(case), case.kernel.entry, Work.of(case))
+
+    def resources(self, case: Case) -> Resources:
+        return Resources(32, 0, 0, "a" * 64)
 
     def ready(self) -> None:
         pass
@@ -96,12 +116,12 @@ class SimulatedDevice:
         mhz = [self.mhz(arm) for arm, _ in work]
         return Run(seconds, mhz, [Telemetry(MHZ, 300.0, 50.0, 0)], sum(seconds) + 5e-5 * len(work))
 
-    def _true(self, case: Case, spin: int) -> float:
-        layout = self._layout.setdefault(case.id, 1 + self._random.gauss(0, self.process))
-        return self.seconds(case) * layout + spin / (MHZ * 1e6)
+    def _true(self, side: Case | StoredBinary, spin: int) -> float:
+        layout = self._layout.setdefault(_name(side), 1 + self._random.gauss(0, self.process))
+        return self.seconds(side) * layout + spin / (MHZ * 1e6)
 
-    def pair(self, base: Case, case: Case, plan: PairPlan) -> PairedSamples:
-        self.asked.append((case.id, plan.orders))
+    def pair(self, base: Case | StoredBinary, case: Case | StoredBinary, plan: PairPlan) -> PairedSamples:
+        self.asked.append((_name(case), plan.orders))
         self.fail(base, case)
         spin = plan.spin or (0, 0)
         arms = {
@@ -132,5 +152,9 @@ class SimulatedDevice:
         )
 
 
-def crash(base: Case, case: Case) -> None:
-    raise DeviceError("WORKER_DIED", f"{case.variant}: the worker process died (exit code -9)")
+def _name(side: Case | StoredBinary) -> str:
+    return side.id if isinstance(side, Case) else f"{side.name} stored"
+
+
+def crash(base: Any, case: Any) -> None:
+    raise DeviceError("WORKER_DIED", f"{_name(case)}: the worker process died (exit code -9)")

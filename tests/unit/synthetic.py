@@ -161,16 +161,19 @@ def run(number: int, measured: Mapping[Case, Measurement]) -> dict[str, Any]:
     }
 
 
-def five_runs(cases: Sequence[Case], median: float = 0.01, noise: float = 0.0004) -> list[dict[str, Any]]:
-    """Five runs whose medians differ by ``noise`` in all, the second being the middle one."""
+def five_runs(
+    cases: Sequence[Case], median: float = 0.01, noise: float = 0.0004, cubin: str = NEW, day: int = 2
+) -> list[dict[str, Any]]:
+    """Five runs of a day whose medians differ by ``noise`` in all, the second being the middle one."""
     return [
-        run(number, {of: measurement(median * (1 + noise * offset)) for of in cases})
+        run(number, {of: measurement(median * (1 + noise * offset), cubin=cubin) for of in cases})
+        | {"datetime": f"2026-11-{day:02}T10:0{number}:00+00:00"}
         for number, offset in enumerate(OFFSETS)
     ]
 
 
 def saved(folder: Path, documents: Sequence[Any]) -> list[Path]:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"run_{number}.json" for number in range(1, len(documents) + 1)]
     for path, document in zip(paths, documents, strict=True):
         path.write_text(json.dumps(document))

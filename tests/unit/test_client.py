@@ -20,6 +20,8 @@ from harness.devices import DeviceError
 from harness.devices.cuda import client
 from harness.devices.cuda.client import CudaDevice
 from harness.devices.cuda.protocol import Build
+from harness.devices.stored import StoredBinary
+from harness.devices.work import Work
 from harness.model import Problem
 from harness.oracle import make_inputs
 from harness.timing.plan import PairPlan
@@ -260,6 +262,46 @@ def test_pair_hands_over_both_builds_each_with_its_own_launch(device: CudaDevice
     assert {work.problem for work in works} == {OTHER.problem}
 
 
+def test_a_stored_binary_is_handed_over_with_its_launch_and_without_a_source(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    stored = StoredBinary("old", b"cubin", "gemm", replace(Work.of(OTHER), slope=2.0))
+    plan = PairPlan(("ABBA",), duty=0.5)
+    with monkeypatch.context() as watched:
+        watched.setattr(device, "_ask", lambda request, limit=None: asked.append(request))
+        device.pair(stored, OTHER, plan)
+        device.pair(stored, stored, plan)
+    first, second = (pickle.loads(pickle.dumps(request)) for request in asked)
+    base, new = first.builds
+    assert (base.name, base.source, base.entry, base.cubin) == ("old of the base", "", "gemm", b"cubin")
+    assert (new.name, new.cubin) == (OTHER.variant, b"")
+    assert first.works == (stored.work, Work.of(OTHER))
+    assert [request.pair.duty for request in (first, second)] == [1.0, 0.5]  # the kernel's, or the plan's
+
+
+def test_what_is_launched_of_a_case_is_asked_for_once_for_all_problems(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def ask(request: Any, limit: float) -> Any:
+        asked.append(request)
+        return [(b"cubin", "gemm")]
+
+    with monkeypatch.context() as watched:
+        watched.setattr(device, "_ask", ask)
+        for problem in (OTHER.problem, Problem(1, 2, 3)):
+            case = replace(OTHER, problem=problem)
+            assert device.binary(case) == StoredBinary(OTHER.variant, b"cubin", "gemm", Work.of(case))
+    assert [request.what for request in asked] == ["binary"]
+    assert device.binary(synthetic.case("cublas")) is None
+    device.prepare([CASE, OTHER])
+    with pytest.raises(DeviceError, match="no such thing") as refused:
+        device.binary(replace(OTHER, problem=Problem(1, 2, 3)))
+    assert refused.value.code == "COMPILE_ERROR"
+
+
 @pytest.mark.parametrize("behaviour", ["exit", "killed"])
 def test_worker_that_dies_within_a_block_costs_that_pair(device: CudaDevice, behaviour: str) -> None:
     with pytest.raises(DeviceError, match=rf"^{OTHER.variant}: the worker process died") as caught:
@@ -277,13 +319,8 @@ def test_pair_that_hangs_is_given_up(device: CudaDevice) -> None:
 
 def test_pairs_are_prepared_together(device: CudaDevice) -> None:
     done: list[str] = []
-    device.prepare_pairs([(OTHER, OTHER), (CASE, CASE), (CASE, CASE)], done.append)
-    assert done == [
-        f"{OTHER.variant} of the base",
-        OTHER.variant,
-        f"{CASE.variant} of the base",
-        CASE.variant,
-    ]
+    device.prepare_pairs([OTHER, CASE, replace(CASE, problem=Problem(1, 2, 3)), CASE], done.append)
+    assert done == [OTHER.variant, CASE.variant]
     device.prepare_pairs([])
     assert device.pair(CASE, CASE, PairPlan(()))  # what failed of the base has not spoilt the case
 

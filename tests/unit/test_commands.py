@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import Any
 import pytest
 
 import harness
-from harness.commands import baseline, check, cli, gpu, measuring
+from harness.commands import baseline, check, cli, gpu, init, measuring, static
 from harness.commands.common import PLUGIN, SHOWN
 from harness.gate.together import Together
 from tests.ladder import PROJECT
+from tests.unit.test_init import harness as harness_in
 
 CHECKED = ["tests/test_kernels.py", "tests/test_static.py"]
 TIMED = ["tests/test_kernels.py", "tests/test_performance.py"]
@@ -130,6 +132,39 @@ def test_a_test_by_its_id_runs_alone(command: Any, runs: list[list[str]]) -> Non
     assert "-n" not in arguments
 
 
+@pytest.mark.compile
+@pytest.mark.parametrize("processes", [(), ("-n", "2")])
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["tests/test_kernels.py::nope"], r"not found: \S+/tests/test_kernels\.py::nope$"),
+        (["tests/test_kernels.py::test_kernel[nope]"], r"not found: \S+::test_kernel$"),
+        (
+            ["tests/test_kernels.py", "tests/test_kernels.py::nope"],
+            r"nope: all of tests/test_kernels\.py would",
+        ),
+        (["tests", "tests/test_kernels.py::nope"], r"nope: all of tests would run"),
+    ],
+)
+def test_an_id_that_no_test_has_is_an_error(
+    given: list[str], said: str, processes: tuple[str, ...], tmp_path: Path
+) -> None:
+    assert init.main(["--project", str(tmp_path)]) == 0
+    done = harness_in(tmp_path, "check", *given, *processes)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
+    assert len(re.findall(f"ERROR: .*{said}", done.stderr, re.MULTILINE)) == 1, done.stderr
+    assert "passed" not in done.stdout
+
+
+@pytest.mark.parametrize("command", [check, gpu, static], ids=["check", "gpu", "static"])
+def test_an_id_that_names_no_test_does_not_run_all_others(
+    command: Any, runs: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(static.tools, "pinned_tools", lambda: None)
+    assert command.main(["tests/test_static.py::nope"]) == 3
+    assert [word for word in runs[0] if word.startswith("tests")] == ["tests/test_static.py::nope"]
+
+
 @pytest.mark.parametrize("command", [check, gpu], ids=["check", "gpu"])
 @pytest.mark.parametrize(
     ("given", "runs_those"),
@@ -138,6 +173,7 @@ def test_a_test_by_its_id_runs_alone(command: Any, runs: list[list[str]]) -> Non
         (["--suite", "smoke", "tests/test_static.py"], {"tests/test_static.py"}),
         (["--ignore", "tests/test_kernels.py"], set()),
         (["--deselect", "tests/test_kernels.py::test_kernel"], set()),
+        (["-k", "not f16::"], set()),
     ],
 )
 def test_a_named_file_runs_in_place_of_the_others(

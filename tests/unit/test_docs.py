@@ -90,7 +90,9 @@ def _codes(file: str) -> set[str]:
     return {text for text in texts if re.fullmatch(r"[A-Z][A-Z0-9_]{2,}[A-Z]", text)}
 
 
-_TELLING = [f"verdicts/{name}.py" for name in ("vocabulary", "judge", "paired")] + ["gate/checked.py"]
+_TELLING = [f"verdicts/{name}.py" for name in ("vocabulary", "judge", "paired", "machine", "health")] + [
+    "gate/checked.py"
+]
 _TELLING += [f"devices/cuda/{name}.py" for name in ("client", "worker")]
 
 

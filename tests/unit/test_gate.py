@@ -2,133 +2,158 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import json
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from harness.baselines import Baseline
+from harness.baselines import BaselineEntry, BaselineError
 from harness.devices import DeviceError
+from harness.gate.pairing import Pairing
 from harness.gate.record import SampleClock, extra_info
+from harness.gate.timed import Gate, Result
 from harness.model import Case
 from harness.reports.wording import message
+from harness.timing.looks import Rule
 from harness.timing.measurement import Measurement
 from harness.timing.plan import Plan
+from harness.verdicts.evidence import again, conclude, recall
 from harness.verdicts.vocabulary import Policy, VerdictKind
 from tests.unit import synthetic
-from tests.unit.way import judged_alone
+from tests.unit.scenarios import World, is_new
+from tests.unit.simulated import SimulatedDevice
 
 CASE = synthetic.case()
-PLAN = Plan()
 BROKEN = DeviceError("ILLEGAL_ADDRESS", "an illegal memory access was encountered")
 WRONG = DeviceError("WRONG", "at (3, 4): got 5, expected 6")
-FINE, SLOW = synthetic.measurement(0.01), synthetic.measurement(0.0105)
 
 
-class Answers:
-    """A device that gives these answers in turn, and says what was asked of it."""
+class Answers(SimulatedDevice):
+    """A simulated GPU that answers so when a case is timed."""
 
-    def __init__(self, *answers: Measurement | DeviceError) -> None:
-        self.answers, self.asked = list(answers), list[str]()
+    answer: Measurement | Exception = synthetic.measurement(0.01)
 
-    def time(self, case: Case, plan: Any) -> Measurement:
-        assert (case, plan) == (CASE, PLAN)
-        self.asked.append("time")
-        answer = self.answers.pop(0)
-        if isinstance(answer, DeviceError):
-            raise answer
-        return answer
-
-    def ahead(self) -> None:
-        self.asked.append("ahead")
-
-    def restart(self) -> None:
-        self.asked.append("restart")
+    def time(self, case: Any, plan: Any) -> Measurement:
+        self.asked.append((case.id, ()))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
 
 
-def stored(*entries: Any) -> Baseline:
-    return Baseline("gpu", {}, {}, "", {entry.case_id: entry for entry in entries})
+def judged(world: World, stored: bool = True, entry: bool = True, kept: bool = True) -> Result:
+    """The only case of a world; what its run's JSON has of it is judged the same, to the word."""
+    found: list[Result] = []
+    baseline = world.baseline if stored else None
+    if baseline and not entry:
+        baseline.entries.clear()  # type: ignore[attr-defined]
+
+    def binary(of: Any) -> Any:
+        if not kept:
+            raise BaselineError(f"{of.case_id}: its binary was not kept")
+        return world.stored(CASE)
+
+    device: Any = world.device
+    gate = Gate(device, baseline, binary, world.policy, Plan(), Pairing(device, Rule(), 1))
+    gate.run([CASE], found.append)
+    (result,) = found
+    info = json.loads(json.dumps(extra_info(result)))
+    evidence, policy = recall(info, result.measurement.seconds if result.measurement else ())
+    assert (conclude(evidence, policy), policy) == (result.verdict, world.policy)
+    assert message(CASE.id, result.verdict, evidence, policy) == told(result)
+    return result
 
 
-BASELINE = stored(synthetic.entry(CASE))
+def told(result: Result) -> str:
+    return message(result.case.id, result.verdict, result.evidence, result.policy)
 
 
-def judged(
-    *answers: Measurement | DeviceError, baseline: Baseline | None = BASELINE
-) -> tuple[Any, list[str]]:
-    """The result, and what was asked of the device."""
-    device = Answers(*answers)
-    return judged_alone(device, CASE, baseline, Policy(), PLAN), device.asked
+def answered(answer: Measurement | Exception) -> Answers:
+    device = Answers()
+    device.answer = answer
+    return device
 
 
-def test_fine_case_is_timed_once() -> None:
-    result, asked = judged(FINE)
-    assert (result.verdict.kind, asked) == (VerdictKind.PASS, ["time"])
-    assert result.measurement is FINE
-    assert result.first_median is None
+def test_the_baselines_binary_is_timed_once_and_never_paired() -> None:
+    device = answered(synthetic.measurement(0.02))
+    result = judged(World([CASE], device=device))
+    assert (result.verdict.outcome, device.asked) == (("PASS", "SAME_BINARY"), [(CASE.id, ())])
+    assert result.cublas_ratio == pytest.approx(0.5)
 
 
-def test_suspicion_is_settled_by_a_fresh_worker() -> None:
-    result, asked = judged(SLOW, synthetic.measurement(0.0104))
-    assert asked == ["time", "ahead", "restart", "time"]
-    assert result.verdict.kind is VerdictKind.REGRESSED
-    assert result.measurement.median == 0.0104
-    assert result.first_median == SLOW.median
+def test_another_binary_is_paired_and_not_timed_besides() -> None:
+    device = answered(AssertionError("timed"))
+    result = judged(World([CASE], lambda case: 0.03, edited=lambda case: True, device=device))
+    assert result.verdict.outcome == ("REGRESSED", "SLOWER")
+    assert {name for name, _ in device.asked} == {CASE.id, f"{CASE.variant} stored"}
+    assert result.measurement is not None
+    assert result.measurement.median == pytest.approx(1.03 * 2e-4, rel=1e-3)
+    assert result.verdict.gflops == pytest.approx(CASE.gflops(1.03 * 2e-4), rel=1e-3)
+    assert result.verdict.change == pytest.approx(1 / 1.03 - 1, abs=1e-3)
 
 
-def test_suspicion_that_vanishes_passes_on_the_second_measurement() -> None:
-    result, _ = judged(SLOW, FINE)
-    assert (result.verdict.kind, result.verdict.reason) == (VerdictKind.PASS, "NOT_CONFIRMED")
-    assert result.measurement is FINE
+class Moved(World):
+    """The baseline launched the same binary in another way."""
+
+    def entry(self, case: Case) -> BaselineEntry:
+        return dataclasses.replace(super().entry(case), launch_id="e" * 16)
 
 
-@pytest.mark.parametrize("before", [(), (SLOW,)], ids=["first", "confirming"])
+def test_another_launch_of_the_same_binary_is_a_change() -> None:
+    assert judged(Moved([CASE])).verdict.outcome == ("PASS", "NOT_SLOWER")
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "reason"),
     [(BROKEN, VerdictKind.CRASHED, "ILLEGAL_ADDRESS"), (WRONG, VerdictKind.WRONG, "OUTPUT")],
     ids=["crash", "wrong"],
 )
+@pytest.mark.parametrize("edited", [False, True])
 def test_device_error_is_the_verdict(
-    before: Sequence[Measurement], error: DeviceError, kind: VerdictKind, reason: str
+    error: DeviceError, kind: VerdictKind, reason: str, edited: bool
 ) -> None:
-    result, _ = judged(*before, error)
+    def fail(base: Any, case: Any) -> None:
+        if is_new(case):
+            raise error
+
+    device = SimulatedDevice(fail=fail)
+    result = judged(World([CASE], edited=lambda case: edited, device=device))
     assert (result.verdict.kind, result.verdict.reason) == (kind, reason)
-    assert message(result.verdict, result.evidence) == str(error)
+    assert str(error) in told(result)
     assert result.verdict.failed(Policy(allow_no_baseline=True, allow_orphans=True, fail_on_drift=False))
-    assert result.measurement is None
     assert not result.usable
     assert result.cublas_ratio is None
 
 
-def test_confirming_measurement_that_cannot_be_judged_is_no_pass() -> None:
-    result, _ = judged(SLOW, synthetic.measurement(0.01, throttled=True))
-    assert (result.verdict.kind, result.verdict.reason) == (VerdictKind.AMBIGUOUS, "THROTTLED")
-
-
 def test_only_device_errors_are_verdicts() -> None:
-    class Buggy(Answers):
-        def time(self, case: Case, plan: Any) -> Measurement:
-            raise KeyError("a bug of the harness")
-
     with pytest.raises(KeyError):
-        judged_alone(Buggy(), CASE, BASELINE, Policy(), PLAN)
+        judged(World([CASE], device=answered(KeyError("a bug of the harness"))))
 
 
 @pytest.mark.parametrize(
-    ("baseline", "reason"), [(None, "NO_BASELINE_FILE"), (stored(), "NOT_IN_BASELINE")], ids=["file", "entry"]
+    ("given", "reason"),
+    [({"stored": False}, "NO_BASELINE_FILE"), ({"entry": False}, "NOT_IN_BASELINE")],
+    ids=["file", "entry"],
 )
-def test_nothing_to_compare_with(baseline: Baseline | None, reason: str) -> None:
-    result, asked = judged(SLOW, baseline=baseline)
+def test_nothing_to_compare_with(given: dict[str, bool], reason: str) -> None:
+    result = judged(World([CASE]), **given)
     assert (result.verdict.kind, result.verdict.reason) == (VerdictKind.NO_BASELINE, reason)
-    assert asked == ["time"]
+    assert result.verdict.failed(Policy())
+
+
+def test_a_changed_case_whose_binary_was_not_kept_is_no_pass() -> None:
+    result = judged(World([CASE], edited=lambda case: True), kept=False)
+    assert result.verdict.outcome == ("NO_BASELINE", "BINARY_NOT_KEPT")
+    assert "its binary was not kept" in told(result)
+    assert result.verdict.failed(Policy())
 
 
 @pytest.mark.parametrize(
     ("measurement", "usable"),
     [
-        (FINE, True),
+        (synthetic.measurement(), True),
         (synthetic.measurement(throttled=True), True),
         (synthetic.measurement(rounds=2), False),
         (synthetic.measurement(seconds=()), False),
@@ -138,20 +163,21 @@ def test_nothing_to_compare_with(baseline: Baseline | None, reason: str) -> None
     ids=["fine", "throttled", "two rounds", "no round", "zero", "nan"],
 )
 def test_only_usable_samples_have_a_ratio(measurement: Measurement, usable: bool) -> None:
-    result, _ = judged(measurement)
+    result = judged(World([CASE], device=answered(measurement)))
     assert result.usable is usable
     assert (result.cublas_ratio is not None) is usable
 
 
 def test_what_is_recorded_beside_the_samples() -> None:
-    info = extra_info(judged(SLOW, SLOW)[0])
+    info = extra_info(judged(World([CASE], lambda case: 0.03, edited=lambda case: True)))
     assert info["case"] == CASE.id
-    assert info["gflops"] == pytest.approx(CASE.problem.flops / SLOW.median / 1e9)
-    assert (info["verdict"], info["verdict_reason"]) == ("REGRESSED", "SLOWER_CONFIRMED")
-    assert info["change"] == pytest.approx(0.01 / 0.0105 - 1)
-    assert info["cubin_sha256"] == synthetic.NEW
-    assert info["first_median_s"] == SLOW.median
-    broken = extra_info(judged(BROKEN)[0])
+    assert info["gflops"] == pytest.approx(CASE.gflops(info["median_s"]))
+    assert (info["verdict"], info["verdict_reason"], info["red"]) == ("REGRESSED", "SLOWER", True)
+    assert info["margin"] == 0.005
+    altered = json.loads(json.dumps(info))
+    altered["evidence"]["paired"]["second"] = [0.0] * 12
+    assert again(altered, (1e-3,) * 9)[0].outcome == ("PASS", "NOT_SLOWER")
+    broken = extra_info(judged(World([CASE], device=answered(BROKEN))))
     assert (broken["verdict"], broken["red"], broken["seconds"]) == ("CRASHED", True, [])
 
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from harness.gate.pairs import Pair, pairs_of
+from harness.devices.stored import StoredBinary
+from harness.gate.compare import Row
+from harness.gate.pairing import Pair
+from harness.gate.pairs import Side, pairs_of, removed
 from harness.model import F32, Case, Config
 from harness.project.commit import CommitError, checked_out, find, working_tree
 from harness.project.loader import Project, load
-from harness.verdicts.paired import BASE_UNUSABLE, COMPILE_ERROR, NOT_IN_BASE, SAME_BINARY
+from harness.project.selection import Choice
+from harness.verdicts.paired import BASE_UNUSABLE, COMPILE_ERROR, NOT_IN_BASE, REMOVED, SAME_BINARY
+from harness.verdicts.vocabulary import Outcome
 from tests.ladder import LADDER
 from tests.unit.repo import PARAMETERS, PROBLEM, Repo, declarations, source
 
@@ -209,24 +215,37 @@ def test_a_project_below_the_repository_has_its_own_folder_and_what_it_includes(
         assert (Path(folder) / "scale.h").read_text() == "#define SCALE 2\n"
         assert kernel.source is not None
         assert not kernel.source.is_relative_to(repo.root)
-        (pair,) = pairs_of([case], commit, GPU)
-        assert pair.outcome is None, "a header that changed is a change"
+        (pair,) = pairs_of([case], Side(commit), GPU)
+        assert isinstance(pair, Pair), "a header that changed is a change"
     assert repo.git("worktree", "list").count("\n") == 0
 
 
 # Matching and compiling
 
 
-def the_pair(repo: Repo, case: Case, name: str = "HEAD") -> Pair:
+def matched(repo: Repo, case: Case, name: str = "HEAD", margin: float | None = None) -> Pair | Row:
     with checked_out(name, repo.project) as commit:
-        (pair,) = pairs_of([case], commit, GPU)
-    return pair
+        (found,) = pairs_of([case], Side(commit), GPU, margin)
+    return found
+
+
+def the_pair(repo: Repo, case: Case) -> Pair:
+    """The pair of a case that is to be timed."""
+    found = matched(repo, case)
+    assert isinstance(found, Pair)
+    return found
+
+
+def said(repo: Repo, case: Case) -> tuple[Outcome, str]:
+    """What is said of a case without timing."""
+    found = matched(repo, case)
+    assert isinstance(found, Row)
+    return found.outcome, found.paired.detail
 
 
 def test_same_cubin_and_launch_are_identical_whatever_the_comments(repo: Repo) -> None:
     repo.write("// only a comment\n" + source())
-    pair = the_pair(repo, repo.case())
-    assert (pair.outcome, pair.detail) == (SAME_BINARY, "same cubin, same launch")
+    assert said(repo, repo.case()) == (SAME_BINARY, "same cubin, same launch")
 
 
 @pytest.mark.parametrize("what", ["source", "launch"])
@@ -237,16 +256,35 @@ def test_change_of_code_or_launch_is_to_be_timed(repo: Repo, what: str) -> None:
     else:
         case = repo.case(threads=64)
     pair = the_pair(repo, case)
-    assert (pair.outcome, pair.detail) == (None, "")
-    assert pair.base is not None
-    assert pair.base.problem == case.problem
-    assert pair.base.launch.block == (32, 1, 1)
+    assert isinstance(pair.base, StoredBinary)
+    assert pair.new is not None
+    assert (pair.base.sha256 == pair.new.sha256) == (what == "launch")
+    assert pair.base.work.problem == case.problem
+    assert pair.base.work.launch.block == (32, 1, 1)
+    assert pair.new.work.launch == case.launch
+    assert pair.base.name.startswith("one-f32-size1 at HEAD (")
+    assert (pair.core, pair.margin) == ("cuda", 0.005)
+
+
+def test_the_margin_is_the_bases_unless_given(repo: Repo) -> None:
+    """One that is raised in the commit under test does not judge it."""
+    repo.write(source("C[0] = beta;"))
+    case = repo.case()
+    raised = Case(dataclasses.replace(case.kernel, margin=0.02), case.dtype, case.config, case.problem)
+    assert the_pair(repo, raised).margin == 0.005
+    repo.commit(source(), declarations().replace("shape=shape,", "shape=shape, margin=0.01,"))
+    repo.write(source("C[0] = beta;"))
+    assert the_pair(repo, raised).margin == 0.01
+    given = matched(repo, raised, margin=0.003)
+    assert isinstance(given, Pair)
+    assert given.margin == 0.003
 
 
 def test_libraries_are_no_code_of_ours(repo: Repo) -> None:
     library = next(kernel for kernel in LADDER if kernel.library)
     with checked_out("HEAD", repo.project) as commit:
-        assert pairs_of([Case(library, library.dtypes[0], Config(), repo.case().problem)], commit, GPU) == []
+        of = Case(library, library.dtypes[0], Config(), repo.case().problem)
+        assert pairs_of([of], Side(commit), GPU) == []
 
 
 @pytest.mark.parametrize(
@@ -256,27 +294,100 @@ def test_libraries_are_no_code_of_ours(repo: Repo) -> None:
 def test_case_that_the_commit_does_not_have_is_new(
     repo: Repo, config: Config | None, name: str, why: str
 ) -> None:
-    pair = the_pair(repo, repo.case(config, name=name))
-    assert pair.outcome == NOT_IN_BASE
-    assert pair.detail.endswith(why)
-    assert pair.base is None
+    outcome, detail = said(repo, repo.case(config, name=name))
+    assert outcome == NOT_IN_BASE
+    assert detail.endswith(why)
+
+
+def test_a_problem_that_the_base_refuses_is_new(repo: Repo) -> None:
+    takes = "from harness.model import Takes\n" + declarations().replace(
+        "shape=shape,", "shape=shape, takes=Takes({'m': 128}),"
+    )
+    repo.commit(declared=takes)
+    repo.write(source())
+    outcome, detail = said(repo, repo.case())
+    assert outcome == NOT_IN_BASE
+    assert "does not accept the problem: " in detail
+
+
+# Edited and removed
+
+
+def with_configs(*configs: str) -> str:
+    return declarations().replace("Config(SIZE=1),", "".join(f"Config({each})," for each in configs))
+
+
+def loaded_case(repo: Repo, config: int = 0) -> Case:
+    (kernel,) = load(repo.root).kernels
+    return Case(kernel, F32, kernel.configs[config], PROBLEM)
+
+
+@pytest.mark.parametrize(
+    ("base", "here", "nearest"),
+    [
+        (["SIZE=32"], ["SIZE=64"], "size32"),
+        (["SIZE=8", "SIZE=32", "SIZE=256"], ["SIZE=64"], "size32"),  # the smallest change, as a ratio
+        (["SIZE=8, PAD=1", "SIZE=64, PAD=4"], ["SIZE=32, PAD=1"], "size8-pad1"),  # fewest parameters first
+        (["SIZE=8, PAD=1", "SIZE=64"], ["SIZE=64, PAD=0"], "size64"),  # one that came with a parameter
+        (["SIZE=64", "SIZE=8"], ["SIZE=32", "SIZE=64"], "size8"),  # what is still there was not edited
+    ],
+)
+def test_an_edited_config_is_beside_the_nearest_that_is_gone(
+    repo: Repo, base: list[str], here: list[str], nearest: str
+) -> None:
+    repo.commit(source("C[0] = SIZE;"), with_configs(*base))
+    repo.write(source("C[0] = SIZE;"), with_configs(*here))
+    with checked_out("HEAD", repo.project) as commit:
+        (found,) = pairs_of([loaded_case(repo)], Side(commit), GPU)
+        beside = found.label if isinstance(found, Pair) else found.paired.base
+        assert beside == f"one-f32-{nearest} of {commit.label}"
+        assert isinstance(found, Pair) == (nearest != "size64")  # which is the same binary
+
+
+def test_a_config_that_was_added_is_new(repo: Repo) -> None:
+    repo.write(source(), with_configs("SIZE=1", "SIZE=2"))
+    assert said(repo, loaded_case(repo, 1))[0] == NOT_IN_BASE
+
+
+def test_removed_cases_are_listed_but_not_those_of_edited_configs(repo: Repo) -> None:
+    tail = 'from dataclasses import replace\nKERNELS = (*KERNELS, replace(KERNELS[0], name="two"))\n'
+    both = with_configs("SIZE=1", "SIZE=32", "SIZE=512") + tail
+    repo.commit(source("C[0] = SIZE;"), both)
+    repo.write(source("C[0] = SIZE;"), with_configs("SIZE=1", "SIZE=64"))
+    project = load(repo.root)
+
+    def gone(choice: Choice) -> list[str]:
+        cases = [Case(k, F32, c, PROBLEM) for k in project.kernels for c in k.configs]
+        with checked_out("HEAD", project) as commit:
+            side = Side(commit)
+            rows = removed(project, side, choice, GPU, pairs_of(cases, side, GPU))
+            assert {row.outcome for row in rows} <= {REMOVED}
+            assert all(row.paired.detail.startswith("HEAD (") for row in rows)
+        return [row.case.id for row in rows]
+
+    at = PROBLEM.id
+    expected = [f"one-f32-size512-{at}", *(f"two-f32-size{n}-{at}" for n in (1, 32, 512))]
+    assert gone(Choice(shapes=["64x64x64"])) == expected
+    assert gone(Choice(shapes=["64x64x64"], kernels=["one"])) == expected[:1]
+    assert gone(Choice(shapes=["64x64x64"], expression="two and not size32")) == expected[1::2]
+    assert gone(Choice(shapes=["64x64x64"], configs=["size1"])) == [expected[1]]
 
 
 def test_commit_that_does_not_compile(repo: Repo) -> None:
     repo.commit(source("C[0] = missing;"))
     repo.write(source())
-    pair = the_pair(repo, repo.case())
-    assert pair.outcome == BASE_UNUSABLE
-    assert "one f32 size1 does not compile" in pair.detail
-    assert 'identifier "missing" is undefined' in pair.detail
-    assert "\n" not in pair.detail
+    outcome, detail = said(repo, repo.case())
+    assert outcome == BASE_UNUSABLE
+    assert "one f32 size1 does not compile" in detail
+    assert 'identifier "missing" is undefined' in detail
+    assert "\n" not in detail
 
 
 def test_working_tree_that_does_not_compile(repo: Repo) -> None:
     repo.write(source("C[0] = missing;"))
-    pair = the_pair(repo, repo.case())
-    assert pair.outcome == COMPILE_ERROR
-    assert 'identifier "missing" is undefined' in pair.detail
+    outcome, detail = said(repo, repo.case())
+    assert outcome == COMPILE_ERROR
+    assert 'identifier "missing" is undefined' in detail
 
 
 @pytest.mark.parametrize(
@@ -294,18 +405,25 @@ def test_working_tree_that_does_not_compile(repo: Repo) -> None:
 def test_commit_with_another_signature(repo: Repo, cu: str, why: str) -> None:
     repo.commit(cu)
     repo.write(source())
-    pair = the_pair(repo, repo.case())
-    assert pair.outcome == BASE_UNUSABLE
+    outcome, detail = said(repo, repo.case())
+    assert outcome == BASE_UNUSABLE
     with pytest.raises(AssertionError, match=why):
-        raise AssertionError(pair.detail)
+        raise AssertionError(detail)
+
+
+def test_working_tree_with_another_signature_than_it_declares(repo: Repo) -> None:
+    repo.write(source(parameters=PARAMETERS + ", int batch"))
+    outcome, detail = said(repo, repo.case())
+    assert str(outcome) == "CRASHED SIGNATURE"
+    assert "the kernel takes 12 parameters, not 11" in detail
 
 
 def test_commit_whose_launch_is_illegal_here_or_fails(repo: Repo) -> None:
     repo.commit(declared=declarations(threads=2048))
-    assert "2048 threads per block" in the_pair(repo, repo.case()).detail
+    assert "2048 threads per block" in said(repo, repo.case())[1]
     repo.commit(
         declared=declarations().replace("shape=shape,", "shape=shape, grid=lambda shape, problem: 1 // 0,")
     )
-    pair = the_pair(repo, repo.case())
-    assert pair.outcome == BASE_UNUSABLE
-    assert "its declaration fails (ZeroDivisionError" in pair.detail
+    outcome, detail = said(repo, repo.case())
+    assert outcome == BASE_UNUSABLE
+    assert "its declaration fails (ZeroDivisionError" in detail

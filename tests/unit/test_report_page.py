@@ -248,11 +248,14 @@ def test_every_verdict_has_its_evidence_and_command_the_red_ones_first(content: 
     assert red == [("WRONG", WRONG.id), ("CRASHED", CRASHED.id), ("REGRESSED", SLOWER.id)]
     assert [one.red for one in said[:4]] == [True, True, True, False]
     assert len(said) == len(made_report.cases(made_report.stored()))
-    slower = said[2]
+    slower, evidence = said[2], dict(said[2].evidence)
     assert slower.command == f'nox -s gpu -- -k "[{SLOWER.id}]"'
-    assert "Reproduce" not in slower.message
-    assert dict(slower.evidence)["binary"] == "differs from the baseline's"
-    assert "paired with dddddddddddd" in dict(slower.evidence)["pair"]
+    assert "nox" not in slower.message
+    assert "beside the baseline's binary (commit dddddddddddd), more than the margin" in slower.message
+    assert evidence["binary"] == "differs from the baseline's"
+    assert evidence["pair"] == "12 blocks; probability of a false verdict 0.001 %"
+    assert evidence["change of GFLOPS"].endswith(", side by side")
+    assert dict(said[3].evidence)["change of GFLOPS"].endswith(", from the stored figure")
 
 
 def test_a_comparison_is_judged_again_from_its_samples(content: Content) -> None:

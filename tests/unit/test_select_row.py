@@ -90,7 +90,7 @@ def test_a_choice_has_the_id_of_the_row_and_the_launch_of_the_kernel() -> None:
     assert of.launch == case("tiled").launch
     assert observation(of, measurement()).case_id == of.id
     assert not observation(of, measurement()).library
-    shown = row(of, Verdict(VerdictKind.PASS, "WITHIN_THRESHOLD"), None, Policy())
+    shown = row(of, Verdict(VerdictKind.PASS, "SAME_BINARY"), None, Policy())
     assert (shown.stage, shown.config) == ("select", "tiled-tile32-pad0")
 
 

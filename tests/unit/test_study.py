@@ -1,63 +1,68 @@
-"""The study of detection power on a simulated GPU: what is planted, stored, resumed, judged and told."""
+"""The study of detection power on a simulated GPU: what is timed, stored, resumed, judged and told."""
 
 from __future__ import annotations
 
 import dataclasses
-import random
-import statistics
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.devices import DeviceError
-from harness.model import Case, Resources
-from harness.study import analysis, methods, plot, shortfalls, trials
+from harness.devices.stored import StoredBinary
+from harness.model import Case
+from harness.study import analysis, cases, document, frozen, methods, plot, trials
 from harness.study.__main__ import main
-from harness.study.ladder import quick
-from harness.study.raw import StudyError, append, five_numbers, read, resume
-from harness.study.studies import Study
-from harness.timing.interval import PairedKind
-from harness.timing.measurement import Measurement
-from harness.timing.plan import Plan
+from harness.study.analysis import RED, REGRESSED, Cell, Rate
+from harness.study.raw import StudyError, append, read, resume
+from harness.study.studies import load
+from harness.timing.looks import Rule
+from tests.ladder import PROJECT
 from tests.unit.simulated import SimulatedDevice
 
-SECONDS = dict(zip(trials.CASES, (1e-5, 2e-5, 9e-5, 1.1e-4, 3.4e-4, 1.7e-4, 3e-3, 2e-2), strict=True))
-SHORT, LONG = trials.CASES[0], trials.CASES[6]
+STORED = PROJECT.root / "docs" / "detection"
+ONE = "prefetch-f32-tile64x64x8-thread8x8-pad4-1024x1024x1024"
+COMMIT = "c0ffee00" * 5
 
 
-def device(**how: Any) -> SimulatedDevice:
-    return SimulatedDevice(seconds=lambda case: SECONDS[case.id], **{"process": 0.0005, **how})
+def device(board: str = "0a1b2c3d", **how: Any) -> SimulatedDevice:
+    gpu = SimulatedDevice(**{"seconds": lambda side: 1e-4, "process": 0.0005, **how})
+    gpu.info = dataclasses.replace(gpu.info, board=board)
+    return gpu
+
+
+@pytest.fixture(autouse=True)
+def commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.study.__main__._commit", lambda: COMMIT)
 
 
 @pytest.fixture
 def measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
-    """Runs ``measure`` into the file of the test; gives its exit status and what it said."""
+    """Runs ``measure`` into the folder of the test; gives its exit status and what it said."""
 
-    def run(*more: str, on: SimulatedDevice | None = None) -> tuple[int, str]:
-        opened = on or device()
-        status = main(["measure", str(tmp_path / "s.jsonl.gz"), *more], lambda limit: opened)
+    def run(*more: str, on: Iterable[SimulatedDevice] | None = None) -> tuple[int, str]:
+        opened = list(on or [device()])
+        status = main(["measure", str(tmp_path), *more], lambda text, limit: opened)
         said = capsys.readouterr()
         return status, said.out + said.err
 
     return run
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "s.jsonl.gz"
-
-
-@pytest.fixture(autouse=True)
-def no_nvbench(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The report's own dependencies need not be installed."""
-    monkeypatch.setattr(methods, "nvbench", lambda *samples: "SAME")
+def file_of(folder: Path, board: str = "0a1b2c3d", planted: str = "") -> Path:
+    return folder / f"nvidia-h200-{board}-{COMMIT[:8]}{planted}.jsonl.gz"
 
 
 # What is stored
 
-HEAD = {"study": 1, "machine_info": {"name": "NVIDIA H200", "capability": "9.0"}, "baseline": {}}
+HEAD = {
+    "study": 1,
+    "datetime": "2026-11-23T10:00:00+00:00",
+    "machine_info": {"name": "NVIDIA H200", "capability": "9.0"},
+    "baseline": {},
+}
 
 
 def failed(trial: int) -> dict[str, Any]:
@@ -65,7 +70,8 @@ def failed(trial: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("lost", [1, 30])
-def test_a_write_cut_short_costs_that_write_alone(lost: int, file: Path) -> None:
+def test_a_write_cut_short_costs_that_write_alone(lost: int, tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl.gz"
     append(file, [HEAD])
     append(file, [failed(0), failed(1)])
     whole = file.stat().st_size
@@ -80,7 +86,8 @@ def test_a_write_cut_short_costs_that_write_alone(lost: int, file: Path) -> None
 
 
 @pytest.mark.parametrize("content", [b"", b"no gzip", b'{"study": 1}\n'])
-def test_a_file_that_is_no_study_is_refused_in_one_line(content: bytes, file: Path) -> None:
+def test_a_file_that_is_no_study_is_refused_in_one_line(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl.gz"
     file.write_bytes(content)
     with pytest.raises(StudyError, match=r"s\.jsonl\.gz is not a study.s file"):
         read(file)
@@ -91,143 +98,125 @@ def test_a_file_that_is_no_study_is_refused_in_one_line(content: bytes, file: Pa
     [
         ({"trial": 0}, "records.0.case is missing"),
         ({"trial": 0, "case": "c", "size": 0.01}, "trial 0 of c has no samples and no error"),
-        ({"trial": 0, "case": "c", "size": 0.01, "gate": [], "looks": []}, r"records.0.gate is \[\]"),
+        ({"trial": 0, "case": "c", "size": 0.01, "looks": []}, r"records.0.looks is \[\]"),
     ],
 )
-def test_a_trial_without_samples_is_refused(record: dict[str, Any], said: str, file: Path) -> None:
-    append(file, [HEAD, record])
+def test_a_trial_without_samples_is_refused(record: dict[str, Any], said: str, tmp_path: Path) -> None:
+    append(tmp_path / "s.jsonl.gz", [HEAD, record])
     with pytest.raises(StudyError, match=rf"s\.jsonl\.gz is not a study.s file \({said}"):
-        read(file)
+        read(tmp_path / "s.jsonl.gz")
 
 
-def test_another_schema_is_refused(file: Path) -> None:
-    append(file, [HEAD | {"study": 2}])
+def test_another_schema_is_refused(tmp_path: Path) -> None:
+    append(tmp_path / "s.jsonl.gz", [HEAD | {"study": 2}])
     with pytest.raises(StudyError, match="schema 2"):
-        read(file)
+        read(tmp_path / "s.jsonl.gz")
 
 
 # Measuring
 
 
-def test_what_is_planted_is_what_the_blocks_show(measure: Any, file: Path) -> None:
-    measure("--trials", "4", "-k", LONG, "--sizes", "0,1,5")
-    head, records = read(file)
-    for cell in analysis.cells(head, records):
-        assert cell.planted == pytest.approx(cell.size, abs=2e-4)
-        assert cell.measured == pytest.approx(cell.planted, abs=2e-3)
+def test_a_third_and_more_are_of_the_kinds_that_are_told_one_by_one() -> None:
+    chosen = cases.studied((9, 0))
+    kinds = [case.split("-")[0] for case in chosen]
+    assert set(cases.KINDS) <= set(kinds)
+    assert sum(kind in cases.KINDS for kind in kinds) >= len(kinds) / 3
+    assert len(chosen) == len(set(chosen)) >= 60
 
 
-def test_a_run_again_adds_what_is_lacking(measure: Any, file: Path) -> None:
-    assert measure("--trials", "1", "-k", "naive")[0] == 0
-    before = file.read_bytes()
-    assert measure("--trials", "2", "-k", "naive", "--sizes", "0,5%")[0] == 0
-    assert file.read_bytes().startswith(before)
-    cells = [(r["trial"], r["case"], r["size"]) for r in read(file)[1]]
-    naive = [case for case in trials.CASES if "naive" in case]
-    assert len(cells) == len(set(cells)) == len(naive) * (len(trials.SIZES) + 2)
-    unchanged = file.read_bytes()
-    assert measure("--trials", "2", "-k", "naive", "--sizes", "0,5")[0] == 0
-    assert file.read_bytes() == unchanged
+def test_each_process_times_each_case_once_beside_its_stored_binary(measure: Any, tmp_path: Path) -> None:
+    pairs: list[tuple[Any, Any]] = []
+    gpu = device(fail=lambda base, case: pairs.append((base, case)))
+    before = gpu.restarts
+    assert measure("--processes", "3", on=[gpu])[0] == 0
+    assert gpu.restarts - before == 3
+    head, records = read(file_of(tmp_path))
+    assert head["commit"] == COMMIT
+    wanted = {(n, case) for n in range(3) for case in cases.studied((9, 0))}
+    assert len(records) == len(wanted)
+    assert {(r["trial"], r["case"]) for r in records} == wanted
+    assert all(isinstance(base, StoredBinary) and isinstance(case, Case) for base, case in pairs)
+    assert {base.sha256 for base, _ in pairs} == {one["cubin_sha256"] for one in head["baseline"].values()}
+    assert len({tuple(r["case"] for r in records if r["trial"] == n) for n in range(3)}) == 3, "by lot"
+    # At most 150 KB for 500 trials.
+    assert file_of(tmp_path).stat().st_size / len(records) < 300
 
 
-def test_the_budget_ends_it_before_a_trial_that_would_last_longer(measure: Any, file: Path) -> None:
-    status, said = measure("--trials", "3", "-k", SHORT, "--budget", "0")
-    assert status == 1
-    assert "the budget of 0 s is used up: 3 trials are missing" in said
-    assert read(file)[1] == []  # but the baseline is there
+def test_looks_end_when_a_case_is_clear_at_its_share_of_the_process(measure: Any, tmp_path: Path) -> None:
+    measure("--processes", "1", on=[device(spread=0.0005, process=0.0)])
+    assert {len(r["looks"]) for r in read(file_of(tmp_path))[1]} == {1}
+    noisy = device("noisy", spread=0.05)
+    measure("--processes", "1", "-k", ONE, on=[noisy])
+    (record,) = read(file_of(tmp_path, "noisy"))[1]
+    assert [len(look["blocks"]) for look in record["looks"]] == [12, 12, 24, 48]
+    assert sum(len(orders) for name, orders in noisy.asked if name == ONE) == 96
 
 
-def test_the_budget_ends_a_trial_between_two_cases_and_the_rest_follows(
-    measure: Any, file: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_again_adds_processes(measure: Any, tmp_path: Path) -> None:
+    assert measure("--processes", "1", "-k", "prefetch")[0] == 0
+    before = file_of(tmp_path).read_bytes()
+    assert measure("--processes", "2", "-k", "prefetch")[0] == 0
+    assert file_of(tmp_path).read_bytes().startswith(before)
+    assert {r["trial"] for r in read(file_of(tmp_path))[1]} == {0, 1, 2}
+    status, said = measure("--processes", "1")
+    assert status == 2
+    assert "was begun with other cases or sizes" in said
+
+
+def test_the_budget_ends_it_between_two_pairs(
+    measure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Slow(SimulatedDevice):
-        def time(self, case: Case, plan: Plan) -> Measurement:
-            now[0] += 1.0
-            return super().time(case, plan)
+    def later(base: Any, case: Any) -> None:
+        now[0] += 1.0
 
     now = [0.0]
     monkeypatch.setattr("harness.study.__main__.time.monotonic", lambda: now[0])
-
-    def slow() -> SimulatedDevice:
-        return Slow(seconds=lambda case: SECONDS[case.id])
-
-    baseline = trials.BASELINE_RUNS * len(trials.CASES)
-    wanted = ("--trials", "1", "--sizes", "0")
-    status, said = measure(*wanted, "--budget", str(baseline + 4 + 3), on=slow())
+    slow = device(spread=0.0001, process=0.0, fail=later)
+    status, said = measure("--processes", "3", "--budget", "10", on=[slow])
     assert status == 1
-    assert "1 trials are missing" in said
-    assert len(begun := read(file)[1]) == 4  # the last one began in time
-    assert measure(*wanted, on=slow())[0] == 0
-    assert read(file)[1][:4] == begun
-    assert len({r["case"] for r in read(file)[1]}) == len(read(file)[1]) == len(trials.CASES)
+    assert "the budget of 10 s is used up" in said
+    assert len(read(file_of(tmp_path))[1]) == 9  # the last one began in time
 
 
-def test_quick_trials_are_of_the_margin_of_the_gate_alone(measure: Any, file: Path) -> None:
-    def run(*more: str) -> tuple[int, str]:
-        status, said = measure(*more, on=SimulatedDevice(seconds=lambda case: 1e-4, spread=0.004))
-        return status, said
-
-    assert run("--quick", "--trials", "2")[0] == 0
-    head, records = read(file)
-    cases = quick((9, 0))
-    assert len(cases) >= 30
-    assert list(head["baseline"]) == cases
-    assert sorted((r["trial"], r["case"]) for r in records) == sorted((n, c) for n in (0, 1) for c in cases)
-    assert {r["size"] for r in records} == {0.0}
-    assert head["summaries"]
-    assert all(len(run["samples"]) == 5 for r in records for run in r["gate"])
-    cells = analysis.cells(head, records)
-    # As many interim analyses as ±0.5 % needs: one, where ±0.25 % would have had more.
-    assert {len(r["looks"]) for r in records} == {1}
-    assert not any(trials.pair_finding(trials.judged(r["looks"]), 0.005) is None for r in records)
-    undecided = [trials.pair_finding(trials.judged(r["looks"]), 0.0025) for r in records]
-    assert any(found and found.kind is PairedKind.AMBIGUOUS for found in undecided)
-    assert analysis.rate(cells, analysis.PAIRED[0.005]) == analysis.Rate(0, len(records))
-    assert analysis.rate(cells, analysis.PAIRED[0.0025]) is None
-    assert run("--quick", "--trials", "3", "-k", "prefetch")[0] == 0  # goes on with the file
-    assert run("--trials", "3")[1].count("was begun with --quick, or of other cases; give another file") == 1
-    assert run("--quick", "--sizes", "0,1")[0] == 2
+def test_boards_are_measured_at_once_each_into_its_own_file(measure: Any, tmp_path: Path) -> None:
+    boards = [device("board0"), device("board1", seed=1)]
+    status, _ = measure("--processes", "1", "-k", "stream_k", on=boards)
+    assert status == 0
+    found = [read(file_of(tmp_path, board)) for board in ("board0", "board1")]
+    assert [head["machine_info"]["board"] for head, _ in found] == ["board0", "board1"]
+    assert found[0][1] != found[1][1]
 
 
-def test_each_trial_is_timed_in_a_worker_of_its_own(measure: Any) -> None:
-    gpu = device()
-    before = gpu.restarts
-    measure("--trials", "3", "-k", SHORT, on=gpu)
-    assert gpu.restarts - before == trials.BASELINE_RUNS + 3
+def test_what_is_planted_is_what_the_blocks_show(measure: Any, tmp_path: Path) -> None:
+    assert measure("--processes", "2", "-k", "lean_loop", "--sizes", "0,1,5")[0] == 0
+    head, records = read(file_of(tmp_path, planted="-planted"))
+    assert len(records) == head["cases"] * 2
+    for cell in analysis.cells(head, records):
+        assert cell.planted == pytest.approx(cell.size, abs=2e-4)
+        assert cell.measured == pytest.approx(cell.planted, abs=4e-3)
 
 
-def test_a_suspicion_is_measured_again_in_a_fresh_worker(measure: Any, file: Path) -> None:
-    measure("--trials", "1", "-k", LONG, "--sizes", "0,5")
-    runs = {r["size"]: len(r["gate"]) for r in read(file)[1]}
-    assert runs == {0: 1, 0.05: 2}
-
-
-def test_no_look_is_spent_on_a_size_on_the_margin(measure: Any, file: Path) -> None:
-    measure("--trials", "1", "-k", LONG, on=device(spread=0.0005))
-    assert {r["size"]: len(r["looks"]) for r in read(file)[1]} == dict.fromkeys(trials.SIZES, 1)
-
-
-def test_a_case_that_fails_is_told_and_left_out(measure: Any, file: Path) -> None:
-    def fail(base: Case, case: Case) -> None:
-        if case.id == SHORT and gpu.restarts > trials.BASELINE_RUNS + 1:
+def test_a_case_that_fails_is_told_and_left_out(measure: Any, tmp_path: Path) -> None:
+    def fail(base: Any, case: Case) -> None:
+        if case.id == ONE:
             raise DeviceError("HANG", "no answer within 60 s")
 
-    gpu = device(fail=fail)
-    status, said = measure("--trials", "2", "--sizes", "0", on=gpu)
+    status, said = measure("--processes", "1", "-k", "prefetch", on=[device(fail=fail)])
     assert status == 0
-    assert "1 failed" in said
-    assert f"{SHORT}: HANG: no answer within 60 s" in said
-    head, records = read(file)
-    assert len(records) == 16
-    assert len(analysis.cells(head, records)) == 15
+    assert f"1 failed; {ONE}: HANG: no answer within 60 s" in said
+    head, records = read(file_of(tmp_path))
+    assert len(analysis.cells(head, records)) == len(records) - 1
+
+
+def test_another_binary_than_when_the_file_was_begun_is_refused(measure: Any) -> None:
+    assert measure("--processes", "1", "-k", "stream_k")[0] == 0
+    status, said = measure("--processes", "1", "-k", "stream_k", on=[device(cubin=lambda case: b"new")])
+    assert status == 2
+    assert "compiles to another binary than when the file was begun; begin a new one" in said
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        (["-k", "nothing"], "matches no case"),
-        (["--trials", "0"], "--trials"),
-    ],
+    ("more", "words"), [(["-k", "nothing"], "matches no case"), (["--processes", "0"], "--processes")]
 )
 def test_a_wrong_command_line_is_one_line(more: list[str], words: str, measure: Any) -> None:
     status, said = measure(*more)
@@ -242,133 +231,95 @@ def test_a_size_that_is_not_studied_is_refused(sizes: str, measure: Any) -> None
         measure("--sizes", sizes)
 
 
-def test_a_gpu_in_use_is_refused(measure: Any, file: Path) -> None:
-    status, said = measure(on=device(others=["pid 1 (python, 4 MiB)"]))
+def test_a_gpu_in_use_is_refused(measure: Any, tmp_path: Path) -> None:
+    status, said = measure(on=[device(others=["pid 1 (python, 4 MiB)"])])
     assert status == 2
     assert "in use by pid 1" in said
-    assert not file.exists()
-
-
-def test_another_gpu_board_or_binary_is_refused(
-    measure: Any, file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    measure("--trials", "1", "-k", SHORT)
-    other = device()
-    other.info = dataclasses.replace(other.info, name="NVIDIA A100")
-    status, said = measure("--trials", "2", "-k", SHORT, on=other)
-    assert status == 2
-    assert "was measured on NVIDIA H200, this is NVIDIA A100" in said
-
-    first, other = device(), device()
-    for number, gpu in enumerate((first, other)):
-        gpu.info = dataclasses.replace(gpu.info, board=f"board{number}")
-    elsewhere = str(file.with_name("board.jsonl.gz"))
-    assert main(["measure", elsewhere, "--trials", "1", "-k", SHORT], lambda _: first) == 0
-    assert main(["measure", elsewhere, "--trials", "2", "-k", SHORT], lambda _: first) == 0
-    assert main(["measure", elsewhere, "--trials", "3", "-k", SHORT], lambda _: other) == 2
-    assert "was measured on board board0, this is board1; give another file" in capsys.readouterr().err
-
-    class Rebuilt(SimulatedDevice):
-        def time(self, case: Case, plan: Plan) -> Measurement:
-            m = super().time(case, plan)
-            return dataclasses.replace(m, resources=Resources(32, 0, 0, "b" * 64))
-
-    status, said = measure("--trials", "2", "-k", SHORT, on=Rebuilt(seconds=lambda case: SECONDS[case.id]))
-    assert status == 2
-    assert "another binary" in said
-
-
-def test_summaries_are_judged_alike_and_are_small(tmp_path: Path) -> None:
-    told = {}
-    for name, more in (("all", ()), ("few", ("--summaries",))):
-        file, gpu = tmp_path / f"{name}.jsonl.gz", device(spread=0.002)
-        # The second run is not told again: the file knows.
-        for trials_, more_ in (("2", more), ("3", ())):
-            assert main(["measure", str(file), "--trials", trials_, *more_], lambda _: gpu) == 0  # noqa: B023
-        told[name] = (file.stat().st_size, analysis.cells(*read(file)))
-    assert told["few"][0] < told["all"][0] / 5
-    gate = [analysis.GATE, analysis.GATE_SLOWER]
-    methods_ = [*gate, *analysis.PAIRED.values(), analysis.ALONE, analysis.ALONE_FIRST]
-    for few, every in zip(told["few"][1], told["all"][1], strict=True):
-        assert list(few.found) == methods_  # and nothing of the tools that need all samples
-        assert few.found == {name: every.found[name] for name in methods_}
-        assert (few.open, few.cost) == (every.open, {name: every.cost[name] for name in methods_})
-        assert few.measured == pytest.approx(every.measured, abs=1e-5)
-        assert few.planted == every.planted
-
-
-@pytest.mark.parametrize("count", [1, 4, 5, 6, 7, 100, 101])
-def test_five_numbers_keep_the_median(count: int) -> None:
-    numbers = random.Random(count).sample(range(10**6), count)
-    kept = five_numbers(numbers)
-    assert statistics.median(kept) == pytest.approx(statistics.median(numbers), abs=0.5)
-    assert (min(kept), max(kept), len(kept)) == (min(numbers), max(numbers), min(5, count))
+    assert not list(tmp_path.iterdir())
 
 
 # Judging
 
 
-@pytest.fixture(scope="module")
-def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[Any]]:
-    """Head and cells of three trials."""
-    file = tmp_path_factory.mktemp("study") / "s.jsonl.gz"
-    gpu = device(spread=0.002)
-    assert main(["measure", str(file), "--trials", "3"], lambda limit: gpu) == 0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(methods, "nvbench", lambda *samples: "SAME")
-        head, records = read(file)
-        return head, analysis.cells(head, records)
+def blocks(ratios: Iterable[float]) -> dict[str, Any]:
+    """A look of such ratios of B to A, of 100 µs."""
+    found = [[[1_000_000], [round(1_000_000 * (1 + ratio))]] for ratio in ratios]
+    return {"blocks": found, "resolution": 1e-5, "gpu_seconds": 0.1}
 
 
-def test_methods_find_what_is_beyond_their_limits_and_no_more(judged: Any) -> None:
-    fine, usual = analysis.PAIRED.values()
-    found = {
-        (method, size): {c.found[method] for c in judged[1] if c.size == size}
-        for method in judged[1][0].found
-        for size in trials.SIZES
-    }
-    for method in (fine, usual, analysis.GATE, analysis.GATE_SLOWER, analysis.ALONE):
-        assert found[method, 0.0] == {False}
-        assert found[method, 0.05] == {True}
-    assert found[fine, 0.01] == found[usual, 0.01] == {True}
-    assert found[fine, 0.005] == {True}
-    assert found[usual, 0.0025] == {False}
-    assert found[analysis.GATE, 0.01] == found[analysis.GATE_SLOWER, 0.01] == {True}
-    assert found[analysis.GATE, 0.005] == {True}  # on the margin: AMBIGUOUS, mostly
-    assert False in found[analysis.GATE_SLOWER, 0.005]
-    assert False in found[analysis.ALONE, 0.01]
-    assert found["two runs: pytest-benchmark median:5%", 0.02] == {False}
-    assert found["two runs: pytest-benchmark median:1%", 0.05] == {True}
-    asv = "two runs: Mann–Whitney p < 0.002, factor 1.1 (asv)"
-    assert found[asv, 0.05] == {False}  # 1.1 is 10 %
+CLEAR, SLOW = ([at + 1e-4 * (i % 3 - 1) for i in range(12)] for at in (0.0, 0.009))
+OPEN = [0.004 + 0.004 * (i % 2 * 2 - 1) for i in range(12)]  # maybe slower by 0.5 %
 
 
-def test_a_larger_slowdown_costs_the_baseline_alone_its_second_measurement(judged: Any) -> None:
-    def spent(size: float, method: str) -> float:
-        return sum(float(c.cost[method]) for c in judged[1] if c.size == size)
+def judged(*processes: Iterable[float], head: dict[str, Any] | None = None) -> list[Cell]:
+    """A case in so many processes, each of one look."""
+    records = [
+        {"trial": n, "case": ONE, "size": 0.0, "looks": [blocks(one)]} for n, one in enumerate(processes)
+    ]
+    return analysis.cells(
+        HEAD | {"summaries": True, "cases": 1, "baseline": {ONE: {}}} | (head or {}), records
+    )
 
-    alone, first = analysis.ALONE, analysis.ALONE_FIRST
-    assert spent(0.05, alone) > 1.8 * spent(0.0, alone)
-    assert spent(0.05, first) == pytest.approx(spent(0.0, first), rel=0.1)
-    # The gate pays for the pair, and not for a repetition of what the pair calls slower.
-    usual = analysis.PAIRED[0.005]
-    assert spent(0.05, analysis.GATE) == pytest.approx(spent(0.05, first) + spent(0.05, usual))
+
+def test_what_is_not_clear_or_slower_by_little_is_judged_by_the_next_process() -> None:
+    assert [c.found[RED] for c in judged(CLEAR, SLOW, SLOW)] == [False, True, False]
+    assert [c.found[REGRESSED] for c in judged(SLOW, SLOW)] == [True, True]
+    assert [c.found[RED] for c in judged(OPEN, CLEAR, OPEN)] == [False, False, True]
+    (alone,) = judged(SLOW)
+    assert alone.found[REGRESSED], "a single trial has no second process"
+    assert [c.cost for c in judged(CLEAR, SLOW)] == pytest.approx([0.1, 0.2])
+
+
+def test_only_what_may_be_slower_is_red() -> None:
+    faster = [-0.005 + 0.0005 * (i % 3 - 1) for i in range(12)]
+    assert not any(c.found[RED] for c in judged(faster, faster))
+
+
+def test_the_pairs_of_a_process_share_the_error_as_the_cases_of_a_run() -> None:
+    head = HEAD | {"summaries": True, "cases": 2, "baseline": {"one": {}, "two": {}}}
+
+    def trial(case: str, ratios: Iterable[float]) -> dict[str, Any]:
+        return {"trial": 0, "case": case, "size": 0.0, "looks": [blocks(ratios)]}
+
+    first, second = analysis.cells(head, [trial("one", CLEAR), trial("two", OPEN)])
+    assert first.paired.miss == Rule().share(2)
+    assert second.paired.miss == 2 * Rule().share(2), "Holm: alone with what is left"
+
+
+def test_a_margin_of_the_kernels_own_is_stored_and_judges() -> None:
+    assert judged(SLOW, SLOW)[0].found[RED]
+    assert not judged(SLOW, SLOW, head={"baseline": {ONE: {"margin": 0.02}}})[0].found[RED]
+
+
+@pytest.mark.parametrize("file", sorted(STORED.glob("*-board*.jsonl.gz")), ids=lambda file: file.name)
+def test_recorded_pairs_of_a_binary_beside_itself_are_not_red(file: Path) -> None:
+    cells = [c for c in analysis.cells(*read(file)) if c.size == 0]
+    assert cells
+    assert not [(c.case, c.trial) for c in cells if c.found[RED]]
+
+
+@pytest.mark.parametrize(
+    ("case", "seconds", "kind"),
+    [
+        ("wgmma-f16-tile64-512x512x512", 1e-5, "wgmma"),
+        ("wgmma_tf32-tf32-tile64-512x512x512", 1e-3, "wgmma_tf32"),
+        (ONE, 1e-4, cases.SHORT_CASES),
+        (ONE, 1.1e-4, cases.LONG_CASES),
+    ],
+)
+def test_classes(case: str, seconds: float, kind: str) -> None:
+    assert cases.class_of(case, seconds) == kind
 
 
 @pytest.mark.parametrize(
     ("count", "trials_", "limits"),
-    [
-        (0, 40, (0.0, 0.0881)),
-        (40, 40, (0.9119, 1.0)),
-        (5, 10, (0.1871, 0.8129)),
-    ],  # Zar, table of the binomial
+    [(0, 40, (0.0, 0.0881)), (40, 40, (0.9119, 1.0)), (5, 10, (0.1871, 0.8129))],  # Zar, of the binomial
 )
 def test_clopper_pearson_limits(count: int, trials_: int, limits: tuple[float, float]) -> None:
-    assert analysis.Rate(count, trials_).limits == pytest.approx(limits, abs=1e-4)
+    assert Rate(count, trials_).limits == pytest.approx(limits, abs=1e-4)
 
 
-def test_nvbench_is_asked_by_its_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
+def test_nvbench_is_asked_by_its_own_code() -> None:
     pytest.importorskip("cuda.bench.scripts.nvbench_compare_robust")
     samples = [1e-4 * (1 + 1e-4 * (i % 10)) for i in range(60)]
     clocks = [1980.0] * 60
@@ -379,55 +330,95 @@ def test_nvbench_is_asked_by_its_own_code(monkeypatch: pytest.MonkeyPatch) -> No
 # Telling
 
 
-def test_the_page_is_made_of_the_samples_and_goes_stale_with_them(
-    measure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "detection").mkdir()
-    measure("--trials", "1")
-    stored = tmp_path / "detection" / "nvidia-h200.jsonl.gz"
-    (tmp_path / "s.jsonl.gz").rename(stored)
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One file with all samples, cut short; A/A pairs on two boards, of today's format."""
+    folder = tmp_path_factory.mktemp("made")
+    head, records = read(STORED / "nvidia-h200.jsonl.gz")
+    append(folder / "whole.jsonl.gz", [head, *records[:48]])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("harness.study.__main__._commit", lambda: COMMIT)
+        for number in range(2):
+            gpu = [device(f"board{number}", seed=number)]
+            options = ["--processes", "2", "-q", "-k", "2048"]
+            assert main(["measure", str(folder), *options], lambda *_: gpu) == 0  # noqa: B023
+    return folder
+
+
+@pytest.fixture
+def docs(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, to be changed at will; without what the report needs installed."""
+    monkeypatch.setattr(methods, "nvbench", lambda *samples: "SAME")
     monkeypatch.setattr(plot, "draw", lambda groups, path, mark: path.write_text(mark))
-    report = ["report", "--docs", str(tmp_path)]
+    shutil.copytree(made, tmp_path / "detection")
+    return tmp_path
+
+
+def page(docs: Path) -> str:
+    assert main(["report", "--docs", str(docs)]) == 0
+    assert main(["report", "--docs", str(docs), "--check"]) == 0
+    return (docs / "detection.md").read_text()
+
+
+def test_before_and_after_the_freeze_and_each_class_are_told_apart(
+    docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = page(docs)
+    assert "The rule is not frozen" in text
+    assert "## NVIDIA H200, before the freeze" in text
+    assert "after the freeze" not in text
+    monkeypatch.setattr(frozen, "COMMIT", "f" * 40)
+    monkeypatch.setattr(frozen, "DATE", "2026-11-22T18:00:00+00:00")
+    text = page(docs)
+    after = text[text.index("## NVIDIA H200, after the freeze") : text.index("## NVIDIA H200, before")]
+    chosen = [case for case in cases.studied((9, 0)) if "2048" in case]
+    assert f"| all | {len(chosen) * 4} | 2 | 0 |" in after
+    wgmma = [case for case in chosen if case.startswith("wgmma-")]
+    assert f"| wgmma | {len(wgmma) * 4} | 2 | 0 |" in after
+    assert "whole.jsonl.gz" not in after
+    assert "board0" in after
+    before = text[text.index("## NVIDIA H200, before the freeze") :]
+    assert "planted" in before
+    assert "## Other tools on the samples of `whole.jsonl.gz`" in before
+    monkeypatch.setattr(frozen, "DATE", "2999-01-01T00:00:00+00:00")
+    assert "after the freeze" not in page(docs).split("The freeze.")[1]
+
+
+def test_each_model_has_its_own_section_and_each_false_alarm_its_line(docs: Path) -> None:
+    file = file_of(docs / "detection", "board1")
+    head, records = read(file)
+    head["machine_info"]["name"] = "NVIDIA H100"
+    case = records[0]["case"]
+    for record in records:
+        if record["case"] == case:
+            for look in record["looks"]:
+                look["blocks"] = [[a, [round(1.01 * t) for t in b]] for a, b in look["blocks"]]
+    file.unlink()
+    append(file, [head, *records])
+    text = page(docs)
+    assert "## NVIDIA H100, before the freeze" in text
+    assert text.count("- red by mistake: ") == 2
+    assert f"- red by mistake: {case}, trial 0 of `{file.name}`: REGRESSED SLOWER, +" in text
+
+
+def test_the_page_goes_stale_with_the_samples(docs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = ["report", "--docs", str(docs)]
     assert main([*report, "--check"]) == 1
-    assert main(report) == 0
-    assert main([*report, "--check"]) == 0
-    page = (tmp_path / "detection.md").read_text()
-    assert "at least 1 of each case and size; 0 failed" in page
-    assert all(case in page for case in trials.CASES)
+    text = page(docs)
+    (docs / "detection.md").write_text(text.replace("100.0", "99.0", 1))
     capsys.readouterr()
-    (tmp_path / "detection.md").write_text(page.replace("100.0", "99.0", 1))
     assert main([*report, "--check"]) == 1
     assert "detection.md is out of date" in capsys.readouterr().err
-    main(report)
-    append(stored, [dict(read(stored)[1][0], trial=7)])
+    assert page(docs) == text
+    file = file_of(docs / "detection", "board1")
+    append(file, [dict(read(file)[1][0], trial=7)])
     assert main([*report, "--check"]) == 1
 
 
-def test_the_page_says_where_a_study_falls_short(judged: Any) -> None:
-    def told(change: Any) -> str:
-        study = Study("s.jsonl.gz", judged[0], [change(cell) for cell in judged[1]], 0, "")
-        return "\n".join(shortfalls.paragraphs(study, [study]))
-
-    def gate(cell: Any, says: bool, **more: Any) -> Any:
-        said = {analysis.GATE: says, analysis.ALONE: says}
-        return dataclasses.replace(cell, found={**cell.found, **said}, **more)
-
-    def alarm(cell: Any) -> Any:
-        here = (cell.size, cell.case, cell.trial) == (0.0, SHORT, 1)
-        more = {"against_stored": (0.08, 0.07), "said": "DRIFTED BASE_AS_SLOW"}
-        return gate(cell, True, **more) if here else cell
-
-    def on_tensor_cores_half(cell: Any) -> Any:
-        return dataclasses.replace(cell, measured=cell.planted / 2) if "wmma" in cell.case else cell
-
-    said = told(alarm)
-    assert f"{SHORT}, in trial 1 two processes were slower than the stored median by 8.0 % and 7.0 %" in said
-    assert f"**A false alarm of the gate** (`s.jsonl.gz`): {SHORT}, trial 1: DRIFTED BASE_AS_SLOW; in" in said
-    assert "false alarm of the gate" not in told(lambda cell: cell)
-    assert "**The gate and 1 %.**" in told(lambda cell: gate(cell, False))
-    assert "**The gate and 1 %.**" not in told(lambda cell: gate(cell, cell.size > 0))
-    assert "0.50 times on tensor cores" in told(on_tensor_cores_half)
-    assert "up to 50 % smaller" in told(on_tensor_cores_half)
+def test_one_measurement_does_not_count_twice(docs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (docs / "detection" / "copy.jsonl.gz").write_bytes((docs / "detection" / "whole.jsonl.gz").read_bytes())
+    assert main(["report", "--docs", str(docs)]) == 2
+    assert "copy.jsonl.gz and whole.jsonl.gz contain the same measurement" in capsys.readouterr().err
 
 
 def test_a_report_of_nothing_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -438,13 +429,20 @@ def test_a_report_of_nothing_is_an_error(tmp_path: Path, capsys: pytest.CaptureF
     assert "contains no trial" in capsys.readouterr().err
 
 
-def test_a_plot_is_drawn(judged: Any, tmp_path: Path) -> None:
+def test_a_plot_is_drawn(docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("vl_convert", reason="the group `report` is not installed")
-    study = Study("s.jsonl.gz", judged[0], judged[1], 0, "f" * 64)
-    groups = {title: [c for c in study.cells if c.case in cases] for title, cases in study.groups.items()}
+    study = document.pictured(load((docs / "detection").glob("*.jsonl.gz")))
+    assert study.name == "whole.jsonl.gz"
+    monkeypatch.undo()
     for name in ("a.svg", "b.svg"):
-        plot.draw(groups, tmp_path / name, "0123")
-    drawn = (tmp_path / "a.svg").read_text()
+        plot.draw(document.by_length(study), docs / name, "0123")
+    drawn = (docs / "a.svg").read_text()
     assert "0123" in drawn
     assert "cases over 100 µs" in drawn
-    assert drawn == (tmp_path / "b.svg").read_text()
+    assert drawn == (docs / "b.svg").read_text()
+
+
+def test_sizes_that_can_be_planted_include_those_that_are_stored() -> None:
+    head, records = read(STORED / "nvidia-h100.jsonl.gz")
+    assert {r["size"] for r in records} <= set(trials.SIZES)
+    assert not head.get("cases")

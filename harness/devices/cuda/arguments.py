@@ -25,9 +25,11 @@ _PACKED = {
 }
 _ELEMENTS = {
     "float32": "FLOAT32",
+    "float64": "FLOAT64",
     "float16": "FLOAT16",
     "bfloat16": "BFLOAT16",
     "int8": "UINT8",
+    "int16": "UINT16",
     "int32": "INT32",
 }
 
@@ -80,6 +82,9 @@ def _tensor_map(argument: Argument, storage: Storage, address: int) -> bytes:
         64: swizzles.CU_TENSOR_MAP_SWIZZLE_64B,
         128: swizzles.CU_TENSOR_MAP_SWIZZLE_128B,
     }
+    if storage.dtype.name not in _ELEMENTS:
+        text = f"no tensor map of {argument.buffer}: its elements are {storage.dtype.name}"
+        raise DeviceError("LAUNCH_FAILED", f"{text}, and known are {', '.join(_ELEMENTS)}")
     element = "TFLOAT32" if argument.map.tf32 else _ELEMENTS[storage.dtype.name]
     status, made = driver.cuTensorMapEncodeTiled(
         getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{element}"),

@@ -11,8 +11,7 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +22,7 @@ from harness.compiler.tools import arch
 from harness.devices import DeviceError, Inputs, Outputs
 from harness.devices.cuda.environment import Gpu, GpuInfo
 from harness.devices.cuda.protocol import Build, Reply, Request
+from harness.devices.stored import StoredBinary
 from harness.devices.work import Work
 from harness.devices.workspace import new_workspace
 from harness.model import Case, Resources
@@ -31,26 +31,6 @@ from harness.timing.plan import PairPlan, Plan
 from harness.timing.samples import PairedSamples
 
 _START_SECONDS = 120.0  # a first context on a machine with many GPUs takes its time
-
-
-def compile_ahead(cases: Iterable[Case], capability: tuple[int, int]) -> None:
-    """See `harness.devices.compile_ahead`."""
-    variants = {case.variant: case for case in cases}.values()
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
-        for case in variants:
-            threads.submit(compile_ptx, case.kernel, case.config, case.dtype, arch(capability))
-    builds = [Build.of(case, capability) for case in variants]
-    with (
-        ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process,
-        contextlib.suppress(ImportError, BrokenProcessPool),  # no driver here: the workers compile
-    ):
-        process.submit(_compile_all, builds).result()
-
-
-def _compile_all(builds: Sequence[Build]) -> None:
-    from harness.devices.cuda.modules import compile_all
-
-    compile_all(builds)
 
 
 def _serve(connection: Any, visible_as: str | None = None, times: bool = True) -> None:
@@ -90,6 +70,8 @@ class CudaDevice:
         self._next: tuple[Any, Any] | None = None  # process and pipe of the worker after this one
         self._failed_builds: dict[str, str] = {}
         self._signatures: dict[Any, str | None] = {}
+        self._builds: dict[Any, Build] = {}
+        self._binaries: dict[Build, tuple[bytes, str]] = {}
         self._roofs: dict[str, Any] = {}
 
     # The worker
@@ -150,6 +132,7 @@ class CudaDevice:
     def compiles_like(self, other: CudaDevice) -> None:
         """Shares what another GPU of the same compute capability knows of compiled kernels."""
         self._failed_builds, self._signatures = other._failed_builds, other._signatures
+        self._binaries = other._binaries
 
     def close(self) -> None:
         self._end()
@@ -207,7 +190,10 @@ class CudaDevice:
     # What a device does
 
     def _build(self, case: Case) -> Build:
-        build = Build.of(case, self.info.capability)
+        key = case.kernel, case.config, case.dtype
+        if key not in self._builds:
+            self._builds[key] = Build.of(case, self.info.capability)
+        build = self._builds[key]
         if build.name in self._failed_builds:
             raise DeviceError("COMPILE_ERROR", self._failed_builds[build.name])
         if reason := self._signature(case):
@@ -289,27 +275,42 @@ class CudaDevice:
         )
         return measurement
 
-    def prepare_pairs(
-        self, pairs: Iterable[tuple[Case, Case]], step: Callable[[str], None] = lambda what: None
-    ) -> None:
-        """Compiles both sides of pairs (base, case) in parallel; failures are reported again when timed.
-        ``step`` is called with the name of a variant, and of that of the base."""
-        builds = dict.fromkeys(b for base, case in pairs for b in (self._base_build(base), self._build(case)))
+    def prepare_pairs(self, cases: Iterable[Case], step: Callable[[str], None] = lambda what: None) -> None:
+        """Compiles what the cases of pairs need, in parallel; failures are reported again when they are
+        timed. ``step`` is called with the name of each variant."""
+        builds = dict.fromkeys(Build.of(case, self.info.capability) for case in cases if case.kernel.compiled)
         self._compiled(list(builds), step)
 
-    def _base_build(self, base: Case) -> Build:
-        return replace(Build.of(base, self.info.capability), name=f"{base.variant} of the base")
+    def binary(self, case: Case) -> StoredBinary | None:
+        """What is launched for a case, from the compiler's cache or the compiler; None for a library. Raises
+        DeviceError COMPILE_ERROR or SIGNATURE."""
+        if not case.kernel.compiled:
+            return None
+        build = self._build(case)
+        if build not in self._binaries:
+            (self._binaries[build],) = self._ask(Request("binary", (build,)), limit=600.0)
+        cubin, symbol = self._binaries[build]
+        return StoredBinary(case.variant, cubin, symbol, Work.of(case))
 
-    def pair(self, base: Case, case: Case, plan: PairPlan) -> PairedSamples:
-        """Times two builds of a problem in turn in one worker, A being ``base``; both checked as by `time`.
+    def _side(self, of: Case | StoredBinary, base: bool) -> tuple[Build, Work]:
+        if isinstance(of, StoredBinary):
+            build, work = Build.given(of), of.work
+        else:
+            build, work = Build.of(of, self.info.capability) if base else self._build(of), Work.of(of)
+        return (replace(build, name=f"{build.name} of the base") if base else build), work
 
-        At the duty cycle that the case's kernel declares. Raises DeviceError, whose code begins with BASE_
-        where it was the base that failed.
+    def pair(self, base: Case | StoredBinary, case: Case | StoredBinary, plan: PairPlan) -> PairedSamples:
+        """Times two builds of a problem in turn in one worker, A being ``base``; checks both, but that a
+        stored binary, which was judged when it was stored, is held against the library alone.
+
+        At the duty cycle that the case's kernel declares, or the plan's. Raises DeviceError, whose code
+        begins with BASE_ where it was the base that failed.
         """
-        plan = replace(plan, duty=case.kernel.duty)
-        builds, works = (self._base_build(base), self._build(case)), (Work.of(base), Work.of(case))
-        request = Request("pair", builds, works, pair=plan)
-        samples: PairedSamples = self._ask(request)
+        if isinstance(case, Case):
+            plan = replace(plan, duty=case.kernel.duty)
+        sides = self._side(base, True), self._side(case, False)
+        builds, works = tuple(build for build, _ in sides), tuple(work for _, work in sides)
+        samples: PairedSamples = self._ask(Request("pair", builds, works, pair=plan))
         return samples
 
     def resources(self, case: Case) -> Resources | None:
@@ -326,6 +327,12 @@ class CudaDevice:
         if not self._roofs:
             self._roofs = self._ask(Request("roofs"))
         return self._roofs
+
+    def health(self) -> dict[str, Any]:
+        """Whether it is as it should be, in seconds: arithmetic, bandwidths and the clock under them as in
+        `roofs`, settings, and other processes."""
+        measured: dict[str, Any] = self._ask(Request("health"))
+        return {**measured, **self.gpu.settings(), "others": self.busy()}
 
     def busy(self) -> list[str]:
         """Other processes that compute on this GPU."""

@@ -139,6 +139,17 @@ class Gpu:
             vbios=None if vbios is None else _text(vbios),
         )
 
+    def settings(self) -> dict[str, Any]:
+        """What an administrator may have set, now: the power limit and its default in W, ECC, MIG; None where
+        this board does not say."""
+        info, default = self.info(), _maybe(nvml.nvmlDeviceGetPowerManagementDefaultLimit, self.handle)
+        return {
+            "power_limit_w": info.power_limit_w,
+            "default_power_limit_w": None if default is None else default / 1000,
+            "ecc": info.ecc,
+            "mig": info.mig,
+        }
+
     def look(self) -> Telemetry:
         """Clock, power, temperature and clock-event reasons now."""
         h = self.handle

@@ -16,9 +16,11 @@ import pycuda.driver as cuda
 from harness.devices.work import Work
 from harness.model import DType, Problem, Resources
 
-_DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14, "int8": 3, "int32": 10}  # cudaDataType_t
-# Input and output types of cublasGemmEx besides FP32 and INT8 (the table of types in its documentation).
+# cudaDataType_t
+_DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "int8": 3, "int32": 10, "bfloat16": 14}
+# Input and output types of cublasGemmEx (the table of types in its documentation).
 _INTO = {
+    "float64": ("float64",),
     "float32": ("float32",),
     "float16": ("float32", "float16"),
     "bfloat16": ("float32", "bfloat16"),
@@ -36,6 +38,8 @@ def has(work: Work) -> bool:
         return False
     if work.library and work.problem.transposed("C"):
         return False  # cublasLt adds its bias to rows of what it sees as columns
+    if work.dtype.storage.name == "float64" and (work.library or work.dtype.scalar != work.dtype.storage):
+        return False
     return work.dtype.output.name in _INTO.get(work.dtype.storage.name, ())
 
 
@@ -52,8 +56,8 @@ def _data_type(dtype: np.dtype[Any]) -> int:
 
 
 class Library:
-    """cuBLAS GEMM of one dtype, with sums in FP32 (INT32 of integers); FP32 itself in pedantic mode (no
-    TF32).
+    """cuBLAS GEMM of one dtype, with sums in FP32 (INT32 of integers, FP64 of FP64); FP32 itself in pedantic
+    mode (no TF32).
     """
 
     resources: Resources | None = None
@@ -65,6 +69,8 @@ class Library:
         kinds = cublas.ComputeType
         compute = {"f32": kinds.COMPUTE_32F_PEDANTIC, "tf32": kinds.COMPUTE_32F_FAST_TF32}
         exact = kinds.COMPUTE_32I if dtype.integer else kinds.COMPUTE_32F
+        if dtype.storage == np.float64:
+            exact = kinds.COMPUTE_64F
         self._compute = int(compute.get(dtype.name, exact))
 
     def bind(self, work: Work, at: dict[str, int]) -> Enqueue:

@@ -16,17 +16,22 @@ from typing import Any
 import pycuda.compiler
 import pycuda.driver as cuda
 
-from harness.compiler import elf
-from harness.compiler.cache import cache_dir
+from harness.compiler import elf, tools
+from harness.compiler.cache import alone, cache_dir
+from harness.compiler.dependencies import listed_in, refuse_others
 from harness.compiler.entry import symbol_of
 from harness.compiler.errors import CompileError, ToolchainError
 from harness.compiler.nvcc import compile_error
-from harness.compiler.tools import find_nvcc
 from harness.devices import DeviceError
 from harness.devices.cuda.arguments import pack
 from harness.devices.cuda.protocol import Build
 from harness.devices.work import Work
 from harness.model import Resources
+
+_READ: set[Path] = set()  # lists of which this process knows that all in them may be read
+
+for _name in os.environ.keys() - tools.environment().keys():
+    del os.environ[_name]  # PyCUDA gives nvcc those of this process
 
 
 class Loaded:
@@ -68,20 +73,23 @@ class Loaded:
         return lambda stream: call(grid, block, stream, *args, shared_size=shared)
 
 
-def _pycuda_cache() -> str:
-    folder = cache_dir() / "pycuda"
-    folder.mkdir(parents=True, exist_ok=True)
-    return str(folder)
+def _list(build: Build) -> Path:
+    """Where nvcc lists the files that it reads. The name is among the options by which PyCUDA finds a cubin
+    again; it has what PyCUDA leaves out, the options in variables."""
+    of = (build.source, build.options, build.include, build.arch, tools.flags())
+    return cache_dir() / "pycuda" / f"{hashlib.sha256(repr(of).encode()).hexdigest()}.d"
 
 
 def _arguments(build: Build) -> dict[str, Any]:
+    listed = _list(build)
+    listed.parent.mkdir(parents=True, exist_ok=True)
     return {
-        "nvcc": str(find_nvcc().path),
-        "options": list(build.options),
+        "nvcc": str(tools.find_nvcc().path),
+        "options": [*build.options, *listed_in(str(listed))],
         "include_dirs": list(build.include),
         "no_extern_c": True,
         "arch": build.arch,
-        "cache_dir": _pycuda_cache(),
+        "cache_dir": str(listed.parent),
     }
 
 
@@ -100,20 +108,33 @@ def image_of(build: Build) -> tuple[bytes, str]:
 def compile_cached(build: Build) -> bytes:
     """The cubin, from SourceModule's own disk cache or the compiler. Needs no context.
 
-    Raises DeviceError COMPILE_ERROR with the compiler's own lines.
+    Raises DeviceError COMPILE_ERROR with the compiler's own lines, or for a file that may not be read.
     """
     if build.failure:
         raise DeviceError("COMPILE_ERROR", f"{build.name}: {build.failure}")
+    listed = _list(build)
     try:
-        cubin: bytes = pycuda.compiler.compile(build.source, **_arguments(build))
-        with contextlib.suppress(*elf.DAMAGE):
-            elf.symbols(cubin)
-            return cubin
-        # PyCUDA writes its cache in place: a process killed while writing leaves half a binary behind.
-        cubin = pycuda.compiler.compile(build.source, **{**_arguments(build), "cache_dir": False})
+        with alone(listed):
+            cubin: bytes = pycuda.compiler.compile(build.source, **_arguments(build))
+            if not (_is_whole(cubin) and listed.is_file()):
+                cubin = pycuda.compiler.compile(build.source, **{**_arguments(build), "cache_dir": False})
+            if listed not in _READ:
+                refuse_others(build.name, listed, build.own, tools.find_nvcc())
+                _READ.add(listed)
     except cuda.CompileError as error:
         raise DeviceError("COMPILE_ERROR", _compiler_lines(build, error)) from None
+    except (CompileError, ToolchainError) as error:
+        raise DeviceError("COMPILE_ERROR", str(error)) from None
     return cubin
+
+
+def _is_whole(cubin: bytes) -> bool:
+    """PyCUDA writes its cache in place: a process killed while writing leaves half a binary behind."""
+    try:
+        elf.symbols(cubin)
+    except elf.DAMAGE:
+        return False
+    return True
 
 
 def _compiler_lines(build: Build, error: Any) -> str:

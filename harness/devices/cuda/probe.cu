@@ -57,14 +57,56 @@ extern "C" __global__ void busy(unsigned long long nanoseconds, float* sink)
     if (y == 12345.0f) *sink = y;
 }
 
-// value of element i of a matrix of the given kind (0 float, 1 half, 2 bfloat16, 3 int8, 4 int32, 5 int16),
-// in double
+// Elements of some buffers before a launch: to[i] = from[(i + start + shift) % period], of so many bytes each.
+struct Fill
+{
+    unsigned long long to, from, elements;
+    unsigned start, period, size, unused;
+};
+
+template <typename T>
+__device__ void repeat(const Fill& row, unsigned shift)
+{
+    T* to = reinterpret_cast<T*>(row.to);
+    const T* from = reinterpret_cast<const T*>(row.from);
+    const unsigned long long stride = 1ull * gridDim.x * blockDim.x;
+    const unsigned long long first = 1ull * blockIdx.x * blockDim.x + threadIdx.x;
+    const unsigned step = stride % row.period;
+    unsigned j = (first + row.start + shift) % row.period;
+    for (unsigned long long i = first; i < row.elements; i += stride) {
+        to[i] = from[j];
+        j += step;
+        if (j >= row.period) j -= row.period;
+    }
+}
+
+// Fills buffers, and undoes what a launch has asked L2 to keep of them (evict_last): a flush would not.
+extern "C" __global__ void fill(const Fill* rows, int count, unsigned shift)
+{
+    for (int number = 0; number < count; ++number) {
+        const Fill row = rows[number];
+#if __CUDA_ARCH__ >= 800
+        const unsigned long long end = row.to + row.elements * row.size, line = 128;
+        for (unsigned long long at = row.to / line * line + line * (1ull * blockIdx.x * blockDim.x + threadIdx.x);
+             at < end; at += line * gridDim.x * blockDim.x)
+            asm volatile("applypriority.global.L2::evict_normal [%0], 128;" ::"l"(at) : "memory");
+#endif
+        if (row.size == 1) repeat<unsigned char>(row, shift);
+        if (row.size == 2) repeat<unsigned short>(row, shift);
+        if (row.size == 4) repeat<unsigned>(row, shift);
+        if (row.size == 8) repeat<unsigned long long>(row, shift);
+    }
+}
+
+// value of element i of a matrix of the given kind (0 float, 1 half, 2 bfloat16, 3 int8, 4 int32, 5 int16,
+// 6 double), in double
 __device__ double value(const void* p, int kind, long long i)
 {
     if (kind == 0) return static_cast<const float*>(p)[i];
     if (kind == 3) return static_cast<const signed char*>(p)[i];
     if (kind == 4) return static_cast<const int*>(p)[i];
     if (kind == 5) return static_cast<const short*>(p)[i];
+    if (kind == 6) return static_cast<const double*>(p)[i];
     const unsigned short bits = static_cast<const unsigned short*>(p)[i];
     float f;
     if (kind == 1) asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(bits));

@@ -8,7 +8,7 @@ from typing import Any
 from harness.compiler.errors import CompileError
 from harness.compiler.nvcc import unit_of
 from harness.compiler.tools import arch
-from harness.devices import Inputs
+from harness.devices import DeviceError, Inputs
 from harness.devices.stored import StoredBinary
 from harness.devices.work import Work
 from harness.model import Array, Case
@@ -18,9 +18,9 @@ from harness.timing.plan import PairPlan, Plan
 @dataclass(frozen=True)
 class Build:
     """All that makes a binary. ``source`` None is cuBLAS on ``dtype``. ``source`` includes copies of the
-    kernel's own files, ``include`` are folders of such copies, ``entry`` is the function's name in C++;
-    ``failure`` why there is nothing to compile. With a ``cubin`` nothing is compiled: ``entry`` is the symbol
-    in it."""
+    kernel's own files, in the folders ``own``; ``include`` are the folders that are searched, ``entry``
+    is the function's name in C++; ``failure`` why there is nothing to compile. With a ``cubin`` nothing is
+    compiled: ``entry`` is the symbol in it."""
 
     name: str
     dtype: str
@@ -30,6 +30,7 @@ class Build:
     arch: str
     file: str = ""
     include: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
     failure: str = ""
     cubin: bytes = b""
 
@@ -51,16 +52,16 @@ class Build:
             unit.sources.write()
         except CompileError as error:
             return cls(name, dtype, "", "", (), sm, file, failure=str(error))
-        include = unit.sources.include
-        return cls(name, dtype, unit.text, unit.entry, unit.all_options, sm, file, include)
+        include, own = unit.sources.include, unit.sources.copies
+        return cls(name, dtype, unit.text, unit.entry, unit.all_options, sm, file, include, own)
 
 
 @dataclass(frozen=True)
 class Request:
-    """One thing to do (hello, prepare, draw, run, time, pair, once, resources, facts, stop), with the fields
-    that it needs; of ``pair``, builds and works of A and of B; of ``run`` the works and ``inputs`` of each
-    launch, and the ``workspace`` before every one of them. The answer to hello, a worker's first, says that
-    it is ready."""
+    """One thing to do (hello, prepare, binary, draw, run, time, pair, once, resources, facts, roofs, health,
+    stop), with the fields that it needs; of ``pair``, builds and works of A and of B; of ``run`` the works
+    and ``inputs`` of each launch, and the ``workspace`` before every one of them. The answer to hello, a
+    worker's first, says that it is ready."""
 
     what: str
     builds: tuple[Build, ...] = ()
@@ -69,6 +70,20 @@ class Request:
     workspace: Array | None = None
     plan: Plan | None = None
     pair: PairPlan | None = None
+
+
+# Error codes for CUDA's errors; any of them may leave the context unusable.
+_CODES = (
+    ("illegal memory access", "ILLEGAL_ADDRESS"),
+    ("misaligned address", "MISALIGNED_ADDRESS"),
+    ("out of memory", "OUT_OF_MEMORY"),
+    ("out of resources", "LAUNCH_FAILED"),
+    ("invalid argument", "LAUNCH_FAILED"),
+)
+
+
+class Lost(DeviceError):
+    """The context is lost with it."""
 
 
 @dataclass(frozen=True)
@@ -80,3 +95,12 @@ class Reply:
     code: str = ""
     message: str = ""
     fatal: bool = False
+
+    @classmethod
+    def of(cls, error: Exception) -> Reply:
+        """What CUDA's own error is to the parent."""
+        text = " ".join(str(error).split())
+        code = next((code for words, code in _CODES if words in text), "LAUNCH_FAILED")
+        # Out of memory and a refused launch leave the context whole; anything asynchronous does not.
+        fatal = code not in ("OUT_OF_MEMORY", "LAUNCH_FAILED") or "failed" in text
+        return cls(code=code, message=text, fatal=fatal)

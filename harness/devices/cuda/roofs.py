@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pycuda.driver as cuda
 
-from harness.devices.cuda.timing import Stopwatch
+from harness.devices.cuda.timing import Stopwatch, Turn
 from harness.timing.roofs import THREADS, arithmetic, work
 
 _LAUNCHES = 12
@@ -16,6 +17,7 @@ _READERS = 512  # threads of a block that reads global memory
 _TILES = (128 + 256) * 128  # bytes of shared memory of a block that uses wgmma
 _FAR, _NEAR = 1 << 30, 16 << 20  # bytes: more than any L2, and less
 _CHAIN = 2048
+_HEALTH = ("f32", "f16", "l2", "dram")
 
 
 def measure(watch: Stopwatch, module: Any) -> dict[str, Any]:
@@ -25,11 +27,18 @@ def measure(watch: Stopwatch, module: Any) -> dict[str, Any]:
     return _Probes(watch, module).all()
 
 
+def health(watch: Stopwatch, module: Any) -> dict[str, Any]:
+    """The roofs that tell in a second whether a GPU does what its model does."""
+    watch.ready()
+    probes = _Probes(watch, module)
+    return probes.of([name for name in _HEALTH if name != "f16" or probes.capability >= (8, 0)])
+
+
 class _Probes:
     def __init__(self, watch: Stopwatch, module: Any) -> None:
         self._watch, self._module = watch, module
         device, named = cuda.Context.get_device(), cuda.device_attribute
-        self._capability = device.compute_capability()
+        self.capability = device.compute_capability()
         self._sms = device.get_attribute(named.MULTIPROCESSOR_COUNT)
         clock = 1e3 * device.get_attribute(named.MEMORY_CLOCK_RATE)
         self._bus = 2 * clock * device.get_attribute(named.GLOBAL_MEMORY_BUS_WIDTH) / 8  # double data rate
@@ -38,25 +47,35 @@ class _Probes:
         self._near = min(_NEAR, watch.l2_bytes // 4)
 
     def all(self) -> dict[str, Any]:
-        amount, sms, sink = work(_ROUNDS), self._sms, int(self._sink)
-        roofs = {"f32": self._rate("fma_f32", 8 * sms, amount["f32"], "ifP", _ROUNDS, 0.5, sink)}
-        if self._capability >= (8, 0):
-            for name in ("f16", "bf16", "tf32"):
-                roofs[name] = self._rate(f"tensor_{name}", 2 * sms, amount[name], "iP", _ROUNDS, sink)
-        roofs["shared"] = self._rate("shared_bytes", 8 * sms, amount["shared"], "iP", _ROUNDS, sink)
-        for name, size, each in (("l2", self._near, self._near), ("dram", _FAR, _FAR // (4 * sms))):
-            given = (int(self._far), size // 16, int(name == "l2"), sink)
-            roofs[name] = self._rate("global_bytes", 4 * sms, each, "PqiP", *given)
+        tensor = ("f16", "bf16", "tf32") if self.capability >= (8, 0) else ()
+        return {**self.of(("f32", *tensor, "shared", "l2", "dram")), "cycles": self._latencies()}
+
+    def of(self, names: Sequence[str]) -> dict[str, Any]:
+        """These roofs, with the datasheet's arithmetic at the clock of each."""
+        roofs = {name: self._roof(name) for name in names}
         for name, roof in roofs.items():
-            could = arithmetic(self._capability, sms, self._bus, 1e6 * roof.get("mhz", 0))
+            could = arithmetic(self.capability, self._sms, self._bus, 1e6 * roof.get("mhz", 0))
             if could.get(name):
                 roof["arithmetic"] = round(could[name] / 1e9, 1)
-        return {**roofs, "cycles": self._latencies()}
+        return roofs
+
+    def _roof(self, name: str) -> dict[str, float]:
+        amount, sms, sink = work(_ROUNDS), self._sms, int(self._sink)
+        if name == "f32":
+            return self._rate("fma_f32", 8 * sms, amount["f32"], "ifP", _ROUNDS, 0.5, sink)
+        if name == "shared":
+            return self._rate("shared_bytes", 8 * sms, amount["shared"], "iP", _ROUNDS, sink)
+        if name in ("l2", "dram"):
+            near = name == "l2"
+            size, each = (self._near, self._near) if near else (_FAR, _FAR // (4 * sms))
+            given = (int(self._far), size // 16, int(near), sink)
+            return self._rate("global_bytes", 4 * sms, each, "PqiP", *given)
+        return self._rate(f"tensor_{name}", 2 * sms, amount[name], "iP", _ROUNDS, sink)
 
     def _rate(self, name: str, blocks: int, amount: int, format: str, *given: Any) -> dict[str, float]:
         """Of launches in which each block does this amount of work."""
         function = self._module.get_function(name)
-        shared = _TILES if name.startswith("tensor") and self._capability == (9, 0) else 0
+        shared = _TILES if name.startswith("tensor") and self.capability == (9, 0) else 0
         if shared:
             function.set_attribute(cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
         function.prepare(format)
@@ -65,7 +84,7 @@ class _Probes:
         def enqueue(stream: Any) -> None:
             function.prepared_async_call((blocks, 1), threads, stream, *given, shared_size=shared)
 
-        run = self._watch.sequence([enqueue] * _LAUNCHES, "warm")
+        run = self._watch.sequence([Turn(enqueue)] * _LAUNCHES, "warm")
         best = int(np.argmin(run.seconds))
         rate, mhz = blocks * amount / run.seconds[best], run.mhz[best]
         found = {"gbps" if name.endswith("bytes") else "gflops": round(rate / 1e9, 1)}

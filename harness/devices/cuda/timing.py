@@ -1,9 +1,10 @@
 """Device time of a kernel, without launch overhead.
 
-A round is: write a buffer of twice the L2 (so that the kernel starts cold), event, kernel, event; then
-the same for cuBLAS. A batch of rounds is queued behind a kernel that waits for the host (`gate`), and
-released at once, so the GPU never waits for a launch. What an event pair reads beyond the kernel's own
-time is measured once a process with empty kernels, and taken off. NVML is read while the batch runs.
+A round is: new inputs, write a buffer of twice the L2 (so that the kernel starts cold), event, kernel,
+event; then, without new inputs, the same for cuBLAS. A batch of rounds is queued behind a kernel that waits
+for the host (`gate`), and released at once, so the GPU never waits for a launch. What an event pair reads
+beyond the kernel's own time is measured once a process with empty kernels, and taken off. NVML is read while
+the batch runs.
 """
 
 from __future__ import annotations
@@ -85,6 +86,25 @@ class Launched:
     span: float
 
 
+class Turn:
+    """A launch that takes its turn in batches; what is done around it is not timed."""
+
+    def __init__(self, enqueue: Enqueue) -> None:
+        self.enqueue = enqueue
+
+    def begin(self, launches: int) -> None:
+        """Before a batch of so many of them is queued."""
+
+    def before(self, stream: Any) -> None:
+        """Queued ahead of each, and of the flush."""
+
+    def after(self, stream: Any) -> None:
+        """Queued behind each."""
+
+    def end(self) -> None:
+        """After the batch has run. Raises DeviceError."""
+
+
 class Stopwatch:
     """Times launches on one context. One per worker."""
 
@@ -127,7 +147,7 @@ class Stopwatch:
                 best, since = clock, time.monotonic()
             self.stream.synchronize()
 
-    def batch(self, kernel: Enqueue, reference: Enqueue | None, rounds: int, l2: str) -> Rounds:
+    def batch(self, kernel: Turn, reference: Turn | None, rounds: int, l2: str) -> Rounds:
         """Rounds of the kernel, in turn with the reference's, in one released batch."""
         if reference is None:
             run = self.sequence([kernel] * rounds, l2)
@@ -135,23 +155,35 @@ class Stopwatch:
         run = self.sequence([kernel, reference] * rounds, l2)
         return Rounds(run.seconds[::2], run.mhz[::2], run.seconds[1::2], run.mhz[1::2], run.looks, run.span)
 
-    def sequence(self, work: Sequence[Enqueue], l2: str) -> Launched:
+    def sequence(self, work: Sequence[Turn], l2: str) -> Launched:
         """Launches in this order, at most LAUNCHES, in one batch. Raises DeviceError if the gate timed out
-        before the host released it."""
+        before the host released it, or if the result of a launch is wrong."""
+        turns = list(dict.fromkeys(work))
+        for turn in turns:
+            turn.begin(work.count(turn))
+        done = self._sequence(work, l2)
+        for turn in turns:
+            turn.end()
+        return done
+
+    def _sequence(self, work: Sequence[Turn], l2: str) -> Launched:
+        _reset_l2()
         self._token += 1
         self._gate.prepared_async_call(
             (1, 1), (1, 1, 1), self.stream, self._flag_at, self._token, _GATE_TIMEOUT_NS, int(self._late)
         )
         events = iter(self._events)
         pairs: list[tuple[Any, Any]] = []
-        for enqueue in work:
+        for turn in work:
             self._stamp_at(len(pairs))
+            turn.before(self.stream)
             if l2 == "cold":
                 self.flush()
             start, end = next(events), next(events)
             start.record(self.stream)
-            enqueue(self.stream)
+            turn.enqueue(self.stream)
             end.record(self.stream)
+            turn.after(self.stream)
             pairs.append((start, end))
         self._stamp_at(len(pairs))
         self._flag[0] = self._token
@@ -192,12 +224,12 @@ class Stopwatch:
         Compute's value), so a pair of events around one of them measures that plus the pair's own cost.
         """
 
-        def empties(count: int) -> Enqueue:
+        def empties(count: int) -> Turn:
             def enqueue(stream: Any) -> None:
                 for _ in range(count):
                     self._empty.prepared_async_call((8, 8), (256, 1, 1), stream)
 
-            return enqueue
+            return Turn(enqueue)
 
         def median(count: int) -> float:
             batches = [self.batch(empties(count), None, queued(), "cold").kernel for _ in range(6)]
@@ -213,7 +245,7 @@ class Stopwatch:
             self.calibrate()
 
     def measure(
-        self, kernel: Enqueue, reference: Enqueue | None, plan: Plan, parts: int = 1
+        self, kernel: Turn, reference: Turn | None, plan: Plan, parts: int = 1
     ) -> tuple[Rounds, int, bool]:
         """Rounds at full clock, as many as planned; the number of discarded rounds; and whether too few are
         left because the clock stayed low in all retries. ``parts``: launches that a call of the reference
@@ -244,7 +276,7 @@ class Stopwatch:
     def sustain(self, kernel: Enqueue, seconds: float) -> dict[str, float | None]:
         """Sustained throughput: after launching the kernel back to back with a warm L2 for so many seconds,
         the seconds per launch (including gaps), the SM clock and the power over the last quarter."""
-        one = max(float(np.median(self.sequence([kernel] * 4, "warm").seconds)), 1e-6)
+        one = max(float(np.median(self.sequence([Turn(kernel)] * 4, "warm").seconds)), 1e-6)
         launches = int(np.clip(0.01 / one, 1, LAUNCHES))
         stretches = max(8, int(seconds / (launches * one)))
         last = 3 * stretches // 4
@@ -267,3 +299,10 @@ class Stopwatch:
         (mhz,) = clocks(cuda.from_device(int(self._stamps), (2, 3), np.uint64))
         seen = {"sustained_mhz": mhz, "sustained_w": max(watts)}
         return {"sustained_s": took, **{name: round(v, 1) if v == v else None for name, v in seen.items()}}
+
+
+def _reset_l2() -> None:
+    """Undoes what launches have asked L2 to keep; a GPU that keeps nothing refuses, which is as well."""
+    from cuda.bindings import driver
+
+    driver.cuCtxResetPersistingL2Cache()

@@ -71,9 +71,9 @@ def _record(source: Source, one: Measured, declared: Variants, known: Known, roo
     median = _seconds(one)
     ratio = info.get("cublas_ratio")
     seen = {
-        "mhz": info.get("sm_clock_mhz"),
-        "watts": info.get("power_w"),
-        "celsius": info.get("temperature_c"),
+        "mhz": info.get("sm_clock_mhz") or None,
+        "watts": info.get("power_w") or None,  # 0: unknown, as in a pair
+        "celsius": info.get("temperature_c") or None,
         "noise": _percent(info.get("noise_floor")),
         "change": _percent(info.get("change")),
         **{name: info.get(name) for name in ("registers", "shared_bytes", "launch", "verdict")},

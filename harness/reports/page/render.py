@@ -89,18 +89,17 @@ def datasets(content: Content, kernels: Sequence[Kernel]) -> dict[str, list[Reco
 
 def _intervals(compared: Compared) -> Iterable[Record]:
     """A record for each timed pair; all in %, ``from`` and ``to`` being the margin."""
-    document = compared.document
-    margin = 100 * document["rule"]["delta"]
     for kind in ("cases", "controls"):
-        for one in document[kind]:
-            if "change" in one:
+        for one in compared.document[kind]:
+            if one.get("change") is not None:
                 low, high = (round(100 * end, 4) for end in one["interval"])
+                margin = round(100 * one["margin"], 4)
                 yield {
                     "comparison": compared.label,
                     "case": one["case"] if kind == "cases" else f"control {one['case']}",
-                    "verdict": one["verdict"] if kind == "cases" else "control",
+                    "verdict": one["kind"] if kind == "cases" else "control",
                     "change": round(100 * one["change"], 4),
-                    "blocks": one["blocks"],
+                    "blocks": len(one.get("second") or one["log_ratios"]),
                     **{"low": low, "high": high, "from": -margin, "to": margin},
                 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -12,11 +13,12 @@ from harness.baselines import BaselineError
 from harness.files import fault
 from harness.gate.document import verdicts as compared_again
 from harness.reports import wording
-from harness.reports.figures import gflops_text, noise_text, percent_text
+from harness.reports.figures import gflops_text, percent_text
 from harness.reports.page.said import Said
 from harness.reports.page.sources import Compared, Measured, Source
 from harness.verdicts.evidence import Evidence, conclude, recall
-from harness.verdicts.vocabulary import Verdict, VerdictKind
+from harness.verdicts.paired import red
+from harness.verdicts.vocabulary import Outcome, Verdict, VerdictKind
 
 # The order of a report: what needs somebody to act comes first.
 ORDER = (
@@ -43,44 +45,36 @@ def _of_case(label: str, one: Measured) -> Said:
     found = list(_evidence(verdict, evidence, one.info))
     if recorded != str(verdict.outcome):
         found.append(("recorded as", recorded))
-    fresh = verdict.kind is VerdictKind.NO_BASELINE
     return Said(
         label,
         one.case,
         verdict.kind.value,
         verdict.reason,
         verdict.failed(policy),
-        wording.message(verdict, evidence).replace(wording.reproduce(one.case), "").strip(),
+        wording.told(one.case, verdict, evidence, policy),
         tuple(found),
-        wording.refresh(one.case) if fresh else wording.judge_again(one.case),
+        wording.following(one.case, verdict),
     )
 
 
 def _evidence(v: Verdict, e: Evidence, info: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    if not e.error:
-        yield "steps", wording.path(e)
     if v.gflops is not None:
         yield "GFLOPS", f"{gflops_text(v.gflops)}, baseline {gflops_text(v.baseline_gflops)}"
-        yield "change", f"{percent_text(v.change, 2)}, per clock {percent_text(v.per_clock, 2)}"
+        how = "side by side" if e.paired else "from the stored figure"
+        yield "change of GFLOPS", f"{percent_text(v.change, 2)}, {how}"
+    if (p := e.paired) and p.log_ratios and p.miss is not None:
+        second = f", {len(p.second)} in a second process, which decide" if p.second else ""
         yield (
-            "threshold",
-            f"{noise_text(v.threshold)}; noise floor {noise_text(v.noise_floor)}, "
-            f"smallest slowdown found in 95 % of runs {noise_text(v.detectable)}",
+            "pair",
+            f"{len(p.log_ratios)} blocks{second}; probability of a false verdict {100 * p.miss:.2g} %",
         )
-    if v.first_change is not None:
-        yield "first measurement", percent_text(v.first_change, 2)
-    if e.paired:
-        yield "pair", wording.paired_text(e.paired)
-    if e.differences:
-        yield "changed since the baseline", ", ".join(map(wording.difference_text, e.differences))
-    if e.others:
-        yield "other processes on the GPU", "; ".join(e.others)
-    if o := e.last:
-        yield (
-            "GPU",
-            f"{o.sm_clock_mhz:.0f} MHz, {o.power_w:.0f} W, {o.temperature_c:.0f} °C, clock-event reasons: "
-            f"{wording.reasons_text(o.clock_event_reasons)}",
-        )
+    if r := e.reference:
+        yield "baseline", f"commit {r.commit[:12] or 'unknown'}, board {r.board or 'unknown'}"
+    if o := e.seen:
+        values = ((o.sm_clock_mhz, "MHz"), (o.power_w, "W"), (o.temperature_c, "°C"))
+        known = [f"{value:.0f} {unit}" for value, unit in values if value]
+        reasons = f"clock-event reasons: {wording.reasons_text(o.clock_event_reasons)}"
+        yield "GPU", ", ".join((*known, reasons))
         if o.launch:
             yield "launch", o.launch
         yield "rounds", f"{len(o.seconds)}, L2 {o.l2}; discarded {info.get('discarded', 0)}"
@@ -90,41 +84,49 @@ def _evidence(v: Verdict, e: Evidence, info: Mapping[str, Any]) -> Iterable[tupl
 
 
 def of_comparison(compared: Compared) -> list[Said]:
-    """The verdicts of a comparison, from its samples; those of the control are red only as a whole. Raises
-    BaselineError for a document that cannot be judged."""
-    document = compared.document
+    """The verdicts of a comparison, from its samples; a control that failed is told by the cases that it
+    leaves unjudged. Raises BaselineError for a document that cannot be judged."""
+    document, label = compared.document, compared.label
     try:
         controls, judged = compared_again(document)
         base = document["base"]["name"]
-        made = [_of_pair(compared.label, base, record, judged) for record in document["cases"]]
-        made += [_of_pair(f"{compared.label}, control", base, r, controls) for r in document["controls"]]
+        if nvcc := document["base"]["nvcc"]:
+            base = f"--nvcc NVCC {base}".rstrip() + f"  # NVCC is nvcc {nvcc}"
+        made = [_of_pair(label, base, record, judged[record["case"]]) for record in document["cases"]]
+        of_controls = zip(document["controls"], controls, strict=True)
+        made += [
+            replace(_of_pair(f"{label}, control", base, {**r, "detail": r["why"]}, outcome), red=False)
+            for r, outcome in of_controls
+        ]
     except (KeyError, TypeError, ValueError) as error:
-        raise BaselineError(f"{compared.label}: not a comparison of this suite ({error})") from None
+        raise BaselineError(f"{label}: not a comparison of this suite ({error})") from None
     return in_order(made)
 
 
-def _of_pair(label: str, base: str, record: Mapping[str, Any], judged: Mapping[str, Any]) -> Said:
+def _of_pair(label: str, base: str, record: Mapping[str, Any], outcome: Outcome) -> Said:
     case = record["case"]
-    again = judged.get(case)
-    kind, reason = again or (record["verdict"], record["verdict_reason"])
     found = []
-    message = f"{case}: {record['detail'] or reason}"
-    if "change" in record:
+    message = f"{case}: {record['detail'] or outcome.reason}"
+    if record.get("change") is not None:
         low, high = record["interval"]
+        blocks = len(record.get("second") or record["log_ratios"])
         message = (
             f"{case}: its time changes by {percent_text(record['change'], 2)} "
-            f"({percent_text(low, 2)} … {percent_text(high, 2)}) in {record['blocks']} blocks"
+            f"({percent_text(low, 2)} … {percent_text(high, 2)}) in {blocks} blocks"
         )
+        found.append(("margin", percent_text(record["margin"], 2)))
         found.append(("probability of a false verdict", f"{100 * record['miss']:.2g} %"))
     if "base_s" in record:
         found.append(("time", f"{1e6 * record['base_s']:.2f} µs → {1e6 * record['new_s']:.2f} µs"))
         found.append(("change in SM cycles", percent_text(record["cycles_change"], 2)))
         reasons = wording.reasons_text(record["clock_event_reasons"])
-        found.append(("GPU", f"clock-event reasons: {reasons}; blocks discarded: {record['discarded']}"))
+        found.append(("GPU", f"clock-event reasons: {reasons}; launches discarded: {record['discarded']}"))
+    if record.get("base"):
+        found.append(("beside", record["base"]))
     if record["detail"]:
         found.append(("detail", record["detail"]))
-    command = f'nox -s compare -- {base} -k "[{case}]"'
-    return Said(label, case, str(kind), reason, bool(record["red"]), message, tuple(found), command)
+    command = f'nox -s compare -- -k "[{case}]" {base}'
+    return Said(label, case, str(outcome.kind), outcome.reason, red(outcome), message, tuple(found), command)
 
 
 def in_order(said: Iterable[Said]) -> list[Said]:

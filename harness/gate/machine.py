@@ -1,0 +1,70 @@
+"""What a run says of its machine: health before anything is timed, and how the baseline's own binaries do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from harness.baselines import Baseline, BaselineEntry
+from harness.compiler.core import core_of
+from harness.compiler.tools import arch
+from harness.counters.traffic import Known
+from harness.gate.boards import Board
+from harness.gate.timed import Result, usable_shift
+from harness.timing.bounds import Level, Roofs, bound, roofs_of, shares
+from harness.verdicts.health import Health
+from harness.verdicts.machine import MachineVerdict, Shift, judge_machine
+
+# What may change how long a binary takes: names in machine_info.
+SETTINGS = (
+    *("board", "vbios", "driver", "cuda_driver", "cublas", "power_limit_w", "ecc", "mig"),
+    *("applications_sm_clock_mhz", "max_sm_clock_mhz", "max_memory_clock_mhz"),
+)
+_BOUNDS = {Level.DRAM: "dram", Level.L2: "l2"}
+
+
+def judge_board(
+    board: Board,
+    results: Iterable[Result],
+    measured: Sequence[Baseline],
+    known: Known,
+) -> MachineVerdict:
+    """The verdict on the machine of one GPU by the cases that it timed. ``measured``: all that was stored of
+    its model, oldest first; ``known``: how much its cases move."""
+    machine = board.machine()
+    now = Health.of({**machine, **board.health, "roofs": board.health}, board.visitors)
+    before = [Health.of(one.machine_info) for one in measured]
+    roofs = roofs_of({**machine, "roofs": board.health or None})
+    shifts = [shift_of(board, result, machine, known, roofs) for result in results if usable_shift(result)]
+    return judge_machine(now, before, shifts)
+
+
+def shift_of(
+    board: Board, result: Result, machine: Mapping[str, object], known: Known, roofs: Roofs | None
+) -> Shift:
+    """How a case whose binary has not changed compares with its stored figure."""
+    case, seen = result.case, result.evidence.seen
+    entry = board.baseline.entry(case.id) if board.baseline else None
+    assert seen is not None
+    assert entry is not None
+    level = None
+    if roofs:
+        work = known.work(board.slug, case, seen.cubin_sha256)
+        level = bound(shares(work, roofs, case.dtype.name, seen.median))
+    return Shift(
+        case=case.id,
+        kernel=case.kernel.name,
+        dtype=case.dtype.name,
+        core=core_of(case.kernel, case.config, case.dtype, arch(board.gpu.info.capability)),
+        bound=_BOUNDS.get(level[0], "compute") if level else "latency",
+        seconds=entry.median_s,
+        log_ratio=math.log(seen.median / entry.median_s),
+        noise=entry.noise_floor,
+        own=entry.board is not None and entry.board == board.gpu.info.board,
+        changed=_changed(entry, machine),
+    )
+
+
+def _changed(entry: BaselineEntry, machine: Mapping[str, object]) -> tuple[str, ...]:
+    then = entry.machine
+    return tuple(n for n in SETTINGS if None not in (then.get(n), machine.get(n)) and then[n] != machine[n])

@@ -1,0 +1,21 @@
+"""When the rule of the gate was frozen: what was measured before it may have shaped it, and is told apart.
+
+A change of what decides (harness/timing, harness/verdicts, harness/gate/pairing.py) thaws it: name the commit
+of the change here, and all that was measured so far counts as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+COMMIT = ""  # of the freeze; empty: not frozen, all trials are from before
+DATE = ""  # of that commit, ISO 8601 with its time zone, such as 2026-11-23T09:30:00+00:00
+
+
+def after(head: Mapping[str, Any]) -> bool:
+    """Whether a measurement with this ``datetime`` began after the freeze."""
+    if not COMMIT:
+        return False
+    return datetime.fromisoformat(head["datetime"]) > datetime.fromisoformat(DATE)

@@ -1,0 +1,120 @@
+"""A whole run of the gate on a simulated GPU: cases, a baseline with binaries, a board, what has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from harness.baselines import Baseline, BaselineEntry
+from harness.counters.traffic import Known
+from harness.devices.stored import StoredBinary
+from harness.gate.boards import Board
+from harness.gate.machine import shift_of
+from harness.gate.pairing import Pairing
+from harness.gate.timed import Gate, Result, changed, id_of, usable_shift
+from harness.model import Case, Problem
+from harness.timing.looks import Rule
+from harness.timing.plan import Plan
+from harness.verdicts.health import Health
+from harness.verdicts.machine import MachineVerdict, judge_machine
+from harness.verdicts.vocabulary import Policy
+from tests.unit import synthetic
+from tests.unit.simulated import SimulatedDevice
+
+SECONDS = 2e-4
+OWN, OTHER = "4173df1b", "0cf0cdcd"
+WHEN = "2026-11-01T10:00:00+00:00"
+
+
+def cases_of(kernels: Sequence[str], sizes: Sequence[int]) -> list[Case]:
+    return [synthetic.case(name, problem=Problem(n, n, n)) for name in kernels for n in sizes]
+
+
+def is_new(side: Any) -> bool:
+    return isinstance(side, Case)
+
+
+@dataclass
+class World:
+    """``slower(case)``: by how much the new build of a case is slower than the stored one; ``machine(kernel)``:
+    by how much all that runs of it takes longer than when the baseline was measured; ``edited(case)``:
+    whether its binary has changed; ``board``: that of the run; the baseline is that of OWN."""
+
+    cases: list[Case]
+    slower: Callable[[Case], float] = lambda case: 0.0
+    machine: Callable[[str], float] = lambda kernel: 0.0
+    edited: Callable[[Case], bool] = lambda case: False
+    board: str = OWN
+    margins: Mapping[str, float] = field(default_factory=dict)
+    device: SimulatedDevice = field(default_factory=SimulatedDevice)
+    policy: Policy = field(default_factory=Policy)
+
+    def __post_init__(self) -> None:
+        self.device.seconds = self._seconds
+        self.device.cubin = lambda case: (case.variant + " edited" * self.edited(case)).encode()
+
+    def _seconds(self, side: Any) -> float:
+        kernel = side.kernel.name if is_new(side) else side.name.partition("-")[0]
+        code = 1 + self.slower(side) if is_new(side) else 1.0
+        return SECONDS * code * (1 + self.machine(kernel))
+
+    def stored(self, case: Case) -> StoredBinary:
+        made = SimulatedDevice().binary(case)
+        assert made is not None
+        return made
+
+    def entry(self, case: Case) -> BaselineEntry:
+        binary = self.stored(case)
+        medians = [SECONDS * (1 + 0.0002 * n) for n in (0, 1, -1, 0, 0)]
+        info = {
+            "case": case.id,
+            "median_s": SECONDS,
+            "gflops": case.gflops(SECONDS),
+            "noise_floor": 0.0004,
+            "run_medians": medians,
+            "cubin_sha256": binary.sha256,
+            "launch": str(case.launch),
+            "commit": "1a2b3c4d5e6f",
+            "l2": "cold",
+        }
+        margin = self.margins.get(case.kernel.name)
+        stats = synthetic.stats(medians)
+        commit = {"id": "1a2b3c4d5e6f", "dirty": False}
+        machine, launch = {"board": OWN}, id_of(binary)
+        return BaselineEntry(case.id, case.problem.id, stats, info, machine, commit, WHEN, launch, margin)
+
+    @property
+    def baseline(self) -> Baseline:
+        entries = {case.id: self.entry(case) for case in self.cases}
+        return Baseline("nvidia-h200", {"name": "NVIDIA H200", "board": OWN}, {}, WHEN, entries)
+
+    def run(self) -> tuple[dict[str, Result], MachineVerdict]:
+        """The results by case, and the verdict on the machine."""
+        baseline, found = self.baseline, list[Result]()
+        of = {case.id: self.stored(case) for case in self.cases}
+        pairs = sum(changed(self.device, case, baseline) for case in self.cases)
+        gate = Gate(
+            self.device,  # type: ignore[arg-type]  # no health, no drawing
+            baseline,
+            lambda entry: of[entry.case_id],
+            self.policy,
+            Plan(target_seconds=0.01),
+            Pairing(self.device, Rule(), pairs, seed=1),
+        )
+        gate.run(self.cases, found.append)
+        self.device.info = replace(self.device.info, board=self.board)
+        board = Board(0, self.device, baseline)  # type: ignore[arg-type]
+        shifts = [shift_of(board, r, {}, Known(), None) for r in found if usable_shift(r)]
+        return {r.case.id: r for r in found}, judge_machine(Health(self.board), [], shifts)
+
+
+def reasons(found: Mapping[str, Result]) -> dict[str, int]:
+    counted: dict[str, int] = {}
+    for result in found.values():
+        counted[result.verdict.reason] = counted.get(result.verdict.reason, 0) + 1
+    return counted
+
+
+def red(found: Mapping[str, Result]) -> list[str]:
+    return [case for case, result in found.items() if result.verdict.failed(result.policy)]

@@ -1,0 +1,192 @@
+"""Pairs on a simulated GPU: what is red, what is green, controls, the second process."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from harness.devices import DeviceError
+from harness.devices.stored import StoredBinary
+from harness.gate.pairing import Pair, Pairing, Timed
+from harness.model import Case, Problem
+from harness.timing.looks import Rule
+from tests.unit import synthetic
+from tests.unit.simulated import SimulatedDevice, crash
+
+MARGIN = 0.005
+
+
+def case(name: str = "tiled", size: int = 1024) -> Case:
+    return synthetic.case(name, problem=Problem(size, size, size))
+
+
+def stored(of: Case) -> StoredBinary:
+    made = SimulatedDevice().binary(of)
+    assert made is not None
+    return made
+
+
+def pair(of: Case | None = None, seconds: float = 1e-4, core: str = "cuda", margin: float = MARGIN) -> Pair:
+    of = of or case()
+    return Pair(of, stored(of), margin, core, seconds, "1a2b3c4d5e6f")
+
+
+def slower(share: float, only: str = "") -> Callable[[Any], float]:
+    """The new side takes that much longer than the stored one."""
+
+    def seconds(side: Any) -> float:
+        new = isinstance(side, Case) and only in side.id
+        return 1e-4 * (1 + share) if new else 1e-4
+
+    return seconds
+
+
+def timed(device: SimulatedDevice, *pairs: Pair, rule: Rule | None = None) -> tuple[Pairing, list[Timed]]:
+    pairing = Pairing(device, rule or Rule(), len(pairs), seed=3)
+    for each in pairs:
+        pairing.time(each)
+    return pairing, pairing.finish()
+
+
+def reasons(found: list[Timed]) -> list[str]:
+    return [t.paired.reason for t in found]
+
+
+@pytest.mark.parametrize(
+    ("share", "reason"),
+    [(0.0, "NOT_SLOWER"), (0.03, "SLOWER"), (0.01, "SLOWER"), (-0.03, "FASTER"), (0.003, "NOT_SLOWER")],
+)
+def test_a_change_is_found(share: float, reason: str) -> None:
+    device = SimulatedDevice(slower(share))
+    _, found = timed(device, pair())
+    assert reasons(found) == [reason]
+    low, high = found[0].paired.interval or (0, 0)
+    assert low < share < high
+    assert found[0].paired.base == "1a2b3c4d5e6f"
+
+
+def test_what_is_certainly_not_slower_is_green_wherever_else_it_lies() -> None:
+    """-0.5 % is neither certainly faster than the margin nor within it, and nobody needs to know."""
+    device = SimulatedDevice(slower(-0.005), spread=0.003)
+    _, found = timed(device, pair())
+    low, high = found[0].paired.interval or (0, 0)
+    assert low < -MARGIN < high < MARGIN
+    assert reasons(found) == ["NOT_SLOWER"]
+
+
+def test_what_may_be_slower_than_the_margin_is_red() -> None:
+    device = SimulatedDevice(slower(MARGIN), spread=0.004)
+    _, found = timed(device, pair())
+    assert reasons(found) == ["MAYBE_SLOWER"]
+    assert found[0].paired.second  # a second process could not tell either
+    assert sum("stored" not in name for name, _ in device.asked) == 2 * Rule().looks
+
+
+def test_a_clear_case_takes_one_look() -> None:
+    device = SimulatedDevice(slower(-0.05))
+    timed(device, pair())
+    assert [len(orders) for name, orders in device.asked if "stored" not in name] == [Rule().blocks]
+    assert device.restarts == 1  # its start
+
+
+@pytest.mark.parametrize("share", [0.012, 0.3])
+def test_what_is_slower_is_timed_in_a_second_process(share: float) -> None:
+    device = SimulatedDevice(slower(share))
+    _, found = timed(device, pair())
+    assert device.restarts == 2
+    assert found[0].paired.second
+    assert reasons(found) == ["SLOWER"]
+
+
+class Unlucky(SimulatedDevice):
+    """Whatever is arm B and is ``only`` is slower in the first ``processes``."""
+
+    processes, only = 1, ""
+
+    def pair(self, base: Any, case: Any, plan: Any) -> Any:
+        unlucky = self.restarts <= self.processes and self.only in str(getattr(case, "id", "stored"))
+        self.bias = 0.015 if unlucky else 0.0
+        return super().pair(base, case, plan)
+
+
+def test_where_code_lies_in_one_process_is_no_regression() -> None:
+    device = Unlucky()
+    device.only = "tiled"
+    _, found = timed(device, pair())
+    assert reasons(found) == ["NOT_SLOWER"]
+    assert device.restarts == 2
+
+
+def test_a_control_that_fails_is_repeated_in_a_new_process() -> None:
+    device = Unlucky()
+    pairing, found = timed(device, pair(), pair(case("register")))
+    assert [bool(c.why) for c in pairing.controls] == [True, False]
+    assert reasons(found) == ["NOT_SLOWER", "NOT_SLOWER"]
+
+
+def test_a_control_that_fails_twice_costs_only_the_cases_like_it() -> None:
+    class OfTensorCores(SimulatedDevice):
+        def pair(self, base: Any, case: Any, plan: Any) -> Any:
+            self.bias = 0.02 if "wmma" in base.name else 0.0
+            return super().pair(base, case, plan)
+
+    wmma = case("wmma")
+    pairs = [pair(wmma, core="tensor"), pair(case("tiled")), pair(wmma, 1e-2, core="tensor")]
+    pairs[2] = dataclasses.replace(pairs[2], case=case("wmma", 4096), base=stored(case("tiled")))
+    _, found = timed(OfTensorCores(), *pairs)
+    said = {t.pair.case.id: t.paired for t in found}
+    assert said[wmma.id].reason == "CONTROL_FAILED"
+    assert "two identical builds of wmma" in said[wmma.id].detail
+    assert said[case("tiled").id].reason == "NOT_SLOWER"
+    assert said[case("wmma", 4096).id].reason == "NOT_SLOWER"  # of another size
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [("WORKER_DIED", "WORKER_DIED"), ("WRONG", "OUTPUT"), ("BASE_LAUNCH_FAILED", "BASE_UNUSABLE")],
+)
+def test_a_pair_that_fails_says_so(code: str, reason: str) -> None:
+    def fail(base: Any, case: Any) -> None:
+        if not isinstance(case, StoredBinary):
+            raise DeviceError(code, "why")
+
+    _, found = timed(SimulatedDevice(fail=fail), pair())
+    assert reasons(found) == [reason]
+    assert "why" in found[0].paired.detail
+
+
+def test_a_base_that_does_not_run_is_the_pairs_own_finding() -> None:
+    pairing, found = timed(SimulatedDevice(fail=crash), pair())
+    assert reasons(found) == ["WORKER_DIED"]
+    assert pairing.controls == []
+
+
+def test_the_record_judges_again() -> None:
+    for share in (0.0, 0.012, 0.03, MARGIN):
+        _, found = timed(SimulatedDevice(slower(share), spread=0.003), pair())
+        paired = found[0].paired
+        assert paired.again() == paired
+
+
+def test_of_many_equal_builds_none_is_red() -> None:
+    """A run of 200 pairs of equal builds is red in at most 1 % of runs."""
+    red, rng = 0, random.Random(5)
+    names = [case("tiled", size) for size in range(64, 64 + 200)]
+    for _ in range(5):
+        device = SimulatedDevice(spread=0.002, process=0.0005, seed=rng.randrange(1 << 30))
+        _, found = timed(device, *(pair(of) for of in names))
+        red += sum(t.paired.reason != "NOT_SLOWER" for t in found)
+    assert red == 0
+
+
+def test_a_margin_is_each_pairs_own() -> None:
+    device = SimulatedDevice(slower(0.01))
+    _, found = timed(device, pair(), pair(case("register"), margin=0.02))
+    assert {t.pair.case.kernel.name: t.paired.reason for t in found} == {
+        "tiled": "SLOWER",
+        "register": "NOT_SLOWER",
+    }
