@@ -137,7 +137,7 @@ def _ids(given: argparse.Namespace, device: Gpu) -> list[str]:
 
 def _board(given: argparse.Namespace, device: Gpu, folder: Path, late: Callable[[], bool]) -> bool:
     """Measures on one board; whether it came to the end."""
-    ids, commit = _ids(given, device), _commit()
+    ids, commit = _ids(given, device), commit_id()
     planted = "-planted" if any(given.sizes) else ""
     parts = (gpu_slug(device.info.name), device.info.board or "board", commit[:8])
     file = folder / f"{'-'.join(parts)}{planted}.jsonl.gz"
@@ -167,7 +167,7 @@ def _board(given: argparse.Namespace, device: Gpu, folder: Path, late: Callable[
     return True
 
 
-def _commit() -> str:
+def commit_id() -> str:
     """What is measured; without git, as in a container, the environment names it."""
     known = get_commit_info()  # type: ignore[no-untyped-call]
     named = os.environ.get("GEMM_COMMIT") or os.environ.get("GITHUB_SHA") or "unknown"

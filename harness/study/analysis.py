@@ -23,7 +23,7 @@ from harness.verdicts.vocabulary import DEFAULT_MARGIN, VerdictKind
 RED, REGRESSED = "gate, red", "gate, REGRESSED"
 RUNS, TURNS = "two runs: ", "interleaved: "  # other tools on two measurements, on the pairs' samples
 CONFIDENCE = 0.95
-# Of files that do not say it: looks ended at 1 % for 3 looks at 8 cases, which is as much as for 4 looks at 6.
+# Of files that do not say it: looks ended at 1 % for 3 looks at 8 cases, as much as for 4 looks at 6.
 _CASES = 6
 Record = Mapping[str, Any]
 

@@ -14,6 +14,7 @@ from harness.gate.replay import replay
 from harness.model import Case
 from harness.project import selection
 from harness.verdicts.evidence import UNUSABLE
+from harness.verdicts.paired import Paired, red
 from tests.ladder import PROJECT
 from tests.slowdowns.slowdown import Slowdown, together
 
@@ -22,19 +23,19 @@ RED = "REGRESSED"
 
 @dataclass(frozen=True)
 class Judged:
-    """What `gpu` recorded of a case: its ``verdict`` and ``reason``, whether it is ``red``, the ``change`` of
-    its GFLOPS, and the time's in the paired comparison, with its interval."""
+    """What the gate says of a case: its ``verdict`` and ``reason``, whether it is ``red``, and the ``change``
+    of its time in the pair, with its interval."""
 
     case: str
     verdict: str
     reason: str
     red: bool
-    change: float | None
-    paired: float | None
-    interval: tuple[float, float] | None
+    change: float | None = None
+    interval: tuple[float, float] | None = None
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> Judged:
+        """From the record of a case in a run's JSON."""
         paired = info["evidence"]["paired"] or {}
         interval = paired.get("interval")
         return cls(
@@ -42,10 +43,25 @@ class Judged:
             info["verdict"],
             info["verdict_reason"],
             info["red"],
-            info.get("change"),
             paired.get("change"),
             tuple(interval) if interval else None,
         )
+
+    @classmethod
+    def of_pair(cls, case: str, paired: Paired) -> Judged:
+        return cls(case, str(paired.kind), paired.reason, red(paired.outcome), paired.change, paired.interval)
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """As stored in measured.json."""
+        return {"verdict": self.verdict, "reason": self.reason} | numbers(self.change, self.interval)
+
+
+def numbers(change: float | None, interval: Sequence[float] | None) -> dict[str, Any]:
+    """A change and its interval, if there are any, in hundred-thousandths."""
+    if change is None or interval is None:
+        return {}
+    return {"change": round(change, 5), "interval": [round(end, 5) for end in interval]}
 
 
 def beside(slowdowns: Sequence[Slowdown], timed: Sequence[Case]) -> list[Case]:

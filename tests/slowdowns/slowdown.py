@@ -12,6 +12,12 @@ from tests.ladder import LADDER
 
 _KERNELS = {kernel.name: kernel for kernel in LADDER}
 _DTYPE = "DTYPE_{}"  # the macro of a dtype, in kernels that have several
+# The header that has a kernel's loop: an edit may be of either.
+_LOOPS = {
+    **dict.fromkeys(("wgmma", "wgmma_tf32"), "groups.cuh"),
+    **dict.fromkeys(("mma_tma", "mma_sync", "tf32x3"), "mma.cuh"),
+    **dict.fromkeys(("stream_k", "lean_loop"), "lean.cuh"),
+}
 
 
 class Rotten(Exception):
@@ -20,8 +26,9 @@ class Rotten(Exception):
 
 @dataclass(frozen=True)
 class Slowdown:
-    """``edits``: (old, new) texts, each old one exactly once in the kernel's file. ``about`` says in one line
-    what was done. ``config`` and ``dtype`` are labels, ``problem`` the one it is timed on."""
+    """``edits``: (old, new) texts, each old one exactly once in the kernel's file and the header of its loop,
+    of which the planted kernel has a copy. ``about`` says in one line what was done. ``config`` and ``dtype``
+    are labels, ``problem`` the one it is timed on."""
 
     name: str
     kernel: str
@@ -52,9 +59,17 @@ class Slowdown:
             known.append(f"defined({_DTYPE.format(self.dtype.upper())})")
         return " && ".join(known)
 
+    def unedited(self) -> str:
+        """The kernel's file, with the header of its loop in it."""
+        text = self.source.read_text(encoding="utf-8")
+        if header := _LOOPS.get(self.kernel):
+            loop = (self.source.parent / header).read_text(encoding="utf-8")
+            text = text.replace(f'#include "{header}"\n', loop.replace("#pragma once\n", ""))
+        return text
+
     def edited(self) -> str:
         """The kernel's file with the edits. Raises Rotten."""
-        text = self.source.read_text(encoding="utf-8")
+        text = self.unedited()
         for old, new in self.edits:
             if (count := text.count(old)) != 1:
                 raise Rotten(
@@ -72,6 +87,21 @@ class Slowdown:
         include = (*case.kernel.include, str(self.source.parent))
         kernel: Kernel = replace(case.kernel, name=f"{self.kernel}+{self.name}", source=path, include=include)
         return replace(case, kernel=kernel)
+
+
+def small(case: Case) -> Case:
+    """The same on nine tiles of K and two of rows, for a device without a GPU."""
+    sizes = dict(case.config.items())
+    deep = sizes.get("TILE_K", 128 // case.dtype.storage.itemsize)  # that of a row of a TMA's box
+    return replace(case, problem=Problem(2 * sizes["TILE_M"], sizes["TILE_N"], 9 * deep))
+
+
+def firsts(slowdowns: Sequence[Slowdown]) -> list[Slowdown]:
+    """The first of each variant, for a variant can have one at a time."""
+    found: dict[str, Slowdown] = {}
+    for slowdown in slowdowns:
+        found.setdefault(slowdown.real.variant, slowdown)
+    return list(found.values())
 
 
 def together(slowdowns: Sequence[Slowdown]) -> dict[Path, str]:

@@ -1,5 +1,5 @@
-"""Made-up files for reports: a baseline of every timed case, a run of it with three planted faults, a series
-of measurements in which one case becomes slower, a comparison.
+"""Made-up files for reports: a run of the stored H200 baseline with three planted faults, a series of
+baselines in which one case becomes slower, a comparison.
 
 python -m tests.unit.made_report FOLDER   writes them, to be looked at with `python -m harness report`
 """
@@ -10,16 +10,13 @@ import json
 import math
 import sys
 from dataclasses import replace
-from functools import cache
-from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 
-from harness.baselines import Baseline, BaselineEntry, append, gpu_slug
+from harness.baselines import Baseline, BaselineEntry, append, current, gpu_slug
 from harness.devices.stored import StoredBinary
 from harness.gate.compare import Row, compare
 from harness.gate.document import document
@@ -29,7 +26,6 @@ from harness.gate.record import extra_info
 from harness.gate.timed import Result, observation
 from harness.model import F32, Case, Config, Resources
 from harness.project.commit import Commit, Tree
-from harness.project.selection import Choice, select
 from harness.timing.interval import Estimate
 from harness.timing.looks import Finding, Rule
 from harness.timing.measurement import Measurement
@@ -56,31 +52,14 @@ ROOFS = {
     "cycles": {"fma": 4.0, "shared": 29.0, "l1": 38.5, "l2": 262.0, "dram": 743.8},
 }
 OTHER_GPU = "NVIDIA H100 80GB HBM3"
-GPU = "NVIDIA H200"
-# GFLOPS at best, of some; others have more the later they are declared.
-SPEEDS = {"naive": 6_500.0, "prefetch": 45_500.0, "cublas": 50_000.0}
-BEST = {"register": "tile128x128x8-thread8x8-pad1", "prefetch": "tile128x128x8-thread8x8-pad4"}
-SINCE = 8  # the measurement of the series with which SLOWER becomes slower
+SINCE = 8  # the file of the series with which SLOWER becomes slower
 
 
-@cache
 def stored() -> Baseline:
-    """A baseline of an H200 that times every case of the suite `full`, and reaches the roofs of none."""
-    machine = {**synthetic.MACHINE, "name": GPU, "board": "0a0a0a0a", "cublas": "13.1.0", "roofs": ROOFS}
-    order = {kernel.name: place for place, kernel in enumerate(LADDER)}
-    entries = []
-    for case in select(PROJECT, Choice("full"), (9, 0)).timed:
-        name, label = case.kernel.name, case.config.label
-        best = SPEEDS.get(name, 7_000.0 + 900 * order[name])
-        behind = 0 if BEST.get(name, label) == label else 1 + crc32(label.encode()) % 9
-        gflops = best * (1 - behind / 100) * min(1.0, case.flop / 2e9)
-        seconds = float(f"{case.flop / gflops / 1e9:.6g}")
-        compiled = sha256(case.variant.encode()).hexdigest() if case.kernel.compiled else None
-        one = synthetic.entry(case, seconds, 0.0008, compiled)
-        seen = {"cublas_ratio": gflops / SPEEDS["cublas"], "sm_clock_mhz": 1980.0, "duty": case.kernel.duty}
-        info = {**one.info, **seen, "flops": case.flop, "gflops": gflops, "launch": str(case.launch)}
-        entries.append(replace(one, info=info, machine=machine))
-    return synthetic.baseline(*entries, slug=gpu_slug(GPU))
+    """The stored baseline of the H200."""
+    found = current(PROJECT.baselines, "nvidia-h200")
+    assert found is not None
+    return found
 
 
 def judged(case: Case, entry: BaselineEntry, random: np.random.Generator) -> Result:
@@ -152,16 +131,14 @@ def cases(baseline: Baseline) -> list[Case]:
 
 def other_gpu(baseline: Baseline, root: Path) -> Path:
     """A baseline of another GPU, on which every case takes 1.25 times as long."""
-    other = {"name": OTHER_GPU, "board": "0badcafe"}
-    slower = {
-        case: replace(slowed(entry, 1.25), machine={**entry.machine, **other})
-        for case, entry in baseline.entries.items()
-    }
-    return append(root, replace(baseline, slug=gpu_slug(OTHER_GPU), entries=slower), {})
+    machine = dict(baseline.machine_info) | {"name": OTHER_GPU, "board": "0badcafe", "roofs": ROOFS}
+    slower = {case: replace(slowed(entry, 1.25), machine=machine) for case, entry in baseline.entries.items()}
+    other = replace(baseline, slug=gpu_slug(OTHER_GPU), entries=slower, machine_info=machine)
+    return append(root, other, {})
 
 
 def slowed(entry: BaselineEntry, factor: float) -> BaselineEntry:
-    """An entry whose times are this many times as long."""
+    """An entry whose times are this many times as long, without its binary."""
     scaled = {
         "median_s": entry.info["median_s"] * factor,
         "gflops": entry.info["gflops"] / factor,
@@ -175,23 +152,24 @@ def slowed(entry: BaselineEntry, factor: float) -> BaselineEntry:
         else value
         for name, value in entry.stats.items()
     }
-    return replace(entry, info={**entry.info, **scaled}, stats=stats)
+    return replace(entry, info={**entry.info, **scaled}, stats=stats, launch_id=None)
 
 
 def series(baseline: Baseline, root: Path, files: int = 12) -> None:
-    """Measurements of one board, alike within their noise; one case loses 4 % with the one that is SINCE."""
-    random = np.random.default_rng(2)
+    """Measurements of one board, alike within their noise; one case loses 4 % with measurement SINCE."""
+    random, machine = np.random.default_rng(2), dict(baseline.machine_info)
     kept = [case.id for case in cases(baseline)]
     for number in range(1, files + 1):
+        when = f"2026-{number:02}-01T10:00:00+00:00"
+        about = {"machine": machine, "commit_info": {"id": f"{number:x}" * 40, "dirty": False}}
         entries = {}
         for case in kept:
             entry = baseline.entries[case]
             factor = math.exp(random.normal(0, min(0.001, entry.noise_floor / 3)))
             factor *= 1.04 if case == SLOWER.id and number >= SINCE else 1.0
-            commit = {"id": f"{number:x}" * 40, "dirty": False}
-            when = f"2026-{number:02}-01T10:00:00+00:00"
-            entries[case] = replace(slowed(entry, factor), commit_info=commit, datetime=when)
-        append(root, replace(baseline, entries=entries), {})
+            entries[case] = replace(slowed(entry, factor), datetime=when, **about)
+        commit = about["commit_info"]
+        append(root, replace(baseline, entries=entries, datetime=when, commit_info=commit), {})
 
 
 def comparison() -> dict[str, Any]:

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from harness.compiler.nvcc import compile_all
+from harness.devices import DeviceError
 from harness.model import Case
 from harness.project.selection import Choice, select
+from harness.study import frozen
+from harness.study.cases import KINDS
 from tests.ladder import LADDER, PROJECT
-from tests.slowdowns import PLANTED, Rotten, Slowdown, __main__, gate, together
+from tests.slowdowns import (
+    IN_LOOPS,
+    PLANTED,
+    Rotten,
+    Slowdown,
+    __main__,
+    beside,
+    firsts,
+    gate,
+    measured,
+    page,
+    together,
+)
 from tests.slowdowns.gate import Judged
+from tests.unit.simulated import SimulatedDevice
 
 NAMED = {slowdown.name: slowdown for slowdown in PLANTED}
 NAIVE = NAMED["naive_twice"]
@@ -23,16 +39,30 @@ NAIVE = NAMED["naive_twice"]
 
 @pytest.mark.parametrize("slowdown", PLANTED, ids=lambda s: s.name)
 def test_each_matches_its_kernel_and_changes_it(slowdown: Slowdown) -> None:
-    assert slowdown.edited() != slowdown.source.read_text(encoding="utf-8")
+    assert slowdown.edited() != slowdown.unedited()
     assert slowdown.real.config in slowdown.real.kernel.configs
 
 
-def test_as_many_as_are_asked_for_in_as_many_cases() -> None:
-    assert len(PLANTED) >= 21
-    assert len(NAMED) == len({slowdown.real.id for slowdown in PLANTED}) == len(PLANTED)
+def test_as_many_as_are_asked_for() -> None:
+    assert len(NAMED) == len(PLANTED)
+    assert len(firsts(PLANTED)) == len({slowdown.real.variant for slowdown in PLANTED}) >= 50
     timed = {case.id for case in select(PROJECT, Choice(suite="full"), (9, 0)).timed}
     assert {slowdown.real.id for slowdown in PLANTED} <= timed
     assert not any(slowdown.kernel == "warp_tiled" for slowdown in PLANTED)
+
+
+@pytest.mark.parametrize("kernel", KINDS)
+def test_each_kind_of_kernel_has_several(kernel: str) -> None:
+    mine = [slowdown for slowdown in IN_LOOPS if slowdown.kernel == kernel]
+    assert len(mine) >= 8
+    assert len(firsts(mine)) >= 2
+
+
+def test_the_header_of_a_loop_is_copied_into_the_kernel() -> None:
+    for slowdown in firsts(IN_LOOPS):
+        text = slowdown.unedited()
+        assert text.count("#ifndef BAND_ROWS") == 1
+        assert "#pragma once" not in text
 
 
 def test_a_kernel_that_has_changed_is_said() -> None:
@@ -66,29 +96,56 @@ def test_planted_together_each_is_in_its_variant_alone(tmp_path: Path) -> None:
 
 def test_as_many_cases_without_one_stand_beside() -> None:
     timed = select(PROJECT, Choice(suite="full"), (9, 0)).timed
-    others = gate.beside(PLANTED, timed)
-    assert len(others) == len(PLANTED) == len({case.id for case in others})
+    chosen = firsts(PLANTED)
+    others = gate.beside(chosen, timed)
+    assert len(others) == len(chosen) == len({case.id for case in others})
     assert not {case.variant for case in others} & {s.real.variant for s in PLANTED}
     assert all(case.kernel.compiled for case in others)
 
 
-# What the command concludes
+@pytest.mark.parametrize("name", ["lean_loop_stages_32", "tf32x3_barriers_64"])
+def test_a_copied_header_compiles_to_the_same_and_the_edit_to_another(name: str, tmp_path: Path) -> None:
+    slowdown = NAMED[name]
+    cases = [slowdown.real, replace(slowdown, edits=()).alone(tmp_path)]
+    (tmp_path / "edited").mkdir()
+    cases.append(slowdown.alone(tmp_path / "edited"))
+    built: list[Any] = compile_all([(c.kernel, c.config, c.dtype) for c in cases], "sm_90a")
+    real, copied, edited = built
+    assert real.cubin == copied.cubin != edited.cubin
 
-OTHER = Judged("other", "PASS", "WITHIN_THRESHOLD", False, 0.0, None, None)
+
+def test_check_finds_an_edit_that_spoils_the_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fine = NAMED["lean_loop_stages_32"]
+    spoilt = replace(fine, name="spoilt", edits=(("sum[m][n] += a[k % 2][m]", "sum[m][n] -= a[k % 2][m]"),))
+    monkeypatch.setattr(__main__, "PLANTED", (fine, spoilt))
+    monkeypatch.setattr(__main__, "IN_LOOPS", (fine, spoilt))
+    assert __main__.main(["check", "--only", fine.name]) == 0
+    assert __main__.main(["check"]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].split() == [fine.name, "correct"]
+    assert said[2].startswith("spoilt ")
+    assert "correct" not in said[2].split()
 
 
-def judged(slowdown: Slowdown, verdict: str = "REGRESSED", reason: str = "SLOWER_PAIRED") -> Judged:
-    return Judged(slowdown.real.id, verdict, reason, verdict != "PASS", -0.01, 0.01, (0.009, 0.011))
+# What the commands conclude
+
+OTHER = Judged("other", "PASS", "SAME_BINARY", False)
+
+
+def judged(slowdown: Slowdown, verdict: str = "REGRESSED", reason: str = "SLOWER") -> Judged:
+    return Judged(slowdown.real.id, verdict, reason, verdict != "PASS", 0.01, (0.009, 0.011))
 
 
 @pytest.mark.parametrize(
     ("found", "unlike", "status"),
     [
-        (("REGRESSED", "SLOWER_PAIRED", OTHER), 0, 0),
-        (("PASS", "WITHIN_MARGIN", OTHER), 0, 1),
-        (("AMBIGUOUS", "PAIR_AMBIGUOUS", OTHER), 0, 1),
-        (("REGRESSED", "SLOWER_PAIRED", replace(OTHER, verdict="DRIFTED", red=True)), 0, 1),
-        (("REGRESSED", "SLOWER_PAIRED", OTHER), 1, 1),
+        (("REGRESSED", "SLOWER", OTHER), 0, 0),
+        (("PASS", "NOT_SLOWER", OTHER), 0, 1),
+        (("AMBIGUOUS", "MAYBE_SLOWER", OTHER), 0, 1),
+        (("REGRESSED", "SLOWER", replace(OTHER, verdict="AMBIGUOUS", red=True)), 0, 1),
+        (("REGRESSED", "SLOWER", OTHER), 1, 1),
     ],
     ids=["found", "missed", "ambiguous", "another", "evidence"],
 )
@@ -97,12 +154,97 @@ def test_status_of_the_gate(
 ) -> None:
     verdict, reason, other = found
     told = {one.case: one for one in (judged(NAIVE, verdict, reason), other)}
-    info = SimpleNamespace(name="GPU", capability=(9, 0))
+    info = SimpleNamespace(name="GPU", board="b", capability=(9, 0))
     monkeypatch.setattr(__main__, "open_cuda", lambda _: SimpleNamespace(info=info, close=lambda: None))
     monkeypatch.setattr(gate, "run", lambda *_: (told, unlike))
-    monkeypatch.setattr(__main__, "MEASURED", tmp_path / "measured.json")
-    assert __main__.main(["gate", "--only", NAIVE.name]) == status
-    known = {__main__._name(info): {NAIVE.name: {"change": 0.001, "interval": [0.0, 0.002]}}}  # type: ignore[arg-type]
-    (tmp_path / "measured.json").write_text(json.dumps(known))
-    slight = status if verdict == "REGRESSED" else 0
-    assert __main__.main(["gate", "--only", NAIVE.name]) == slight, "too slight on this GPU to be missed"
+    file = tmp_path / "measured.json"
+    run = ["gate", "--only", NAIVE.name, "--into", str(file)]
+    assert __main__.main(run) == status
+    (stored,) = measured.read(file)
+    assert stored["found"][NAIVE.name]["said"]["verdict"] == verdict
+    assert (stored["how"], stored["board"], stored["others"]) == ("gate", "b", 1)
+    slight = {NAIVE.name: {"change": 0.001, "interval": [0.0, 0.002], "us": 100.0}}
+    measured.add(file, measured.MEASURE, cast("Any", info), "c", slight)
+    status_now = status if verdict == "REGRESSED" else 0
+    assert __main__.main(run) == status_now, "too slight on this GPU to be missed"
+
+
+def seconds_of(**slower: float) -> Callable[[Any], float]:
+    """An edited case takes so much longer, by the name of its slowdown."""
+    return lambda side: 1e-4 * (1 + slower.get(str(getattr(side, "id", "")).split("+")[-1].split("-")[0], 0))
+
+
+def test_each_is_measured_beside_the_kernel_as_it_is_and_judged(tmp_path: Path) -> None:
+    chosen = [NAMED[name] for name in ("naive_twice", "strided_twice", "wgmma_edge", "tf32x3_edge")]
+    device = SimulatedDevice(seconds=seconds_of(naive_twice=0.02, strided_twice=0.004, wgmma_edge=0.003))
+    found = beside.measure(device, chosen, {s.name: s.alone(tmp_path) for s in chosen})
+    costs = {name: cost for name, cost in found.items() if isinstance(cost, beside.Cost)}
+    assert list(costs) == [s.name for s in chosen]
+    assert costs["naive_twice"].change == pytest.approx(0.02, abs=0.001)
+    assert costs["naive_twice"].judged.verdict == "REGRESSED"
+    assert costs["wgmma_edge"].change == pytest.approx(0.003, abs=0.001)
+    assert costs["tf32x3_edge"].judged.verdict == "PASS"
+    assert costs["tf32x3_edge"].interval[0] < 0 < costs["tf32x3_edge"].interval[1]
+
+
+def test_what_cannot_be_timed_is_said_and_the_others_are_measured(tmp_path: Path) -> None:
+    def fail(base: Any, case: Any) -> None:
+        if "wgmma_edge" in getattr(case, "id", ""):
+            raise DeviceError("WRONG", "wgmma+wgmma_edge: wrong output")
+
+    chosen = [NAMED[name] for name in ("naive_twice", "wgmma_edge")]
+    found = beside.measure(SimulatedDevice(fail=fail), chosen, {s.name: s.alone(tmp_path) for s in chosen})
+    assert found["wgmma_edge"] == "wgmma+wgmma_edge: wrong output"
+    assert isinstance(found["naive_twice"], beside.Cost)
+
+
+@pytest.mark.parametrize(("cost", "status"), [(0.02, 0), (0.0, 0)])
+def test_status_of_measure(
+    cost: float,
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    device = SimulatedDevice(seconds=seconds_of(naive_twice=cost))
+    monkeypatch.setattr(__main__, "open_cuda", lambda _: device)
+    file = tmp_path / "measured.json"
+    run = ["measure", "--only", "naive_twice", "--into", str(file)]
+    assert __main__.main(run) == 0
+    assert "missed, of 0.7 % and more or not measured: none" in capsys.readouterr().out
+    (stored,) = measured.read(file)
+    found = stored["found"]["naive_twice"]
+    assert found["change"] == pytest.approx(cost, abs=0.001)
+    assert found["said"]["verdict"] == ("REGRESSED" if cost else "PASS")
+    monkeypatch.setattr(__main__, "LEAST", -1.0)
+    assert __main__.main(run) == int(not cost), "one that the gate's rule does not find is missed"
+
+
+# The page
+
+
+def test_the_page_tells_classes_costs_and_the_freeze(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    info = cast("Any", SimpleNamespace(name="GPU", board="b0", capability=(9, 0)))
+    file = tmp_path / "measured.json"
+
+    def found(verdict: str, change: float) -> dict[str, Any]:
+        said = {"verdict": verdict, "reason": "…", "change": change, "interval": [0.0, 0.1]}
+        return {"change": change, "interval": [change - 0.001, change + 0.001], "us": 99.0, "said": said}
+
+    first = {"wgmma_edge": found("REGRESSED", 0.011), "wgmma_banks": found("AMBIGUOUS", 0.0071)}
+    measured.add(file, measured.MEASURE, info, "c" * 40, {**first, "naive_twice": found("PASS", 0.002)})
+    said = {"wgmma_edge": {"said": {"verdict": "REGRESSED", "reason": "SLOWER"}}}
+    measured.add(file, measured.GATE, info, "c" * 40, said, others=3, red=[])
+    text = page.text(PLANTED, measured.read(file))
+    assert "before the freeze" in text
+    assert "after the freeze" not in text
+    assert "| wgmma | – | – | – | 2 of 3 REGRESSED, 1 AMBIGUOUS; red 100.0 (29.2–100.0) % |" in text
+    short = "| CUDA cores, at most 100 µs | 0 of 1 REGRESSED; red 0.0 (0.0–97.5) % | – | – | – |"
+    assert short in text
+    assert "- `gate`: board b0, commit cccccccccccc, nvcc " in text
+    assert "1 edits; 0 of 3 other cases red" in text
+    assert f"| `{NAMED['wgmma_edge'].real.id}` | 99 | +1.10 % (+1.00 … +1.20) | 2 REGRESSED |" in text
+    assert "| not measured | – |" in text
+    monkeypatch.setattr(frozen, "COMMIT", "f" * 40)
+    monkeypatch.setattr(frozen, "DATE", "2026-01-01T00:00:00+00:00")
+    assert "GPU, after the freeze of the rule" in page.text(PLANTED, measured.read(file))

@@ -35,7 +35,7 @@ def device(board: str = "0a1b2c3d", **how: Any) -> SimulatedDevice:
 
 @pytest.fixture(autouse=True)
 def commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.study.__main__._commit", lambda: COMMIT)
+    monkeypatch.setattr("harness.study.__main__.commit_id", lambda: COMMIT)
 
 
 @pytest.fixture
@@ -337,7 +337,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     head, records = read(STORED / "nvidia-h200.jsonl.gz")
     append(folder / "whole.jsonl.gz", [head, *records[:48]])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("harness.study.__main__._commit", lambda: COMMIT)
+        patch.setattr("harness.study.__main__.commit_id", lambda: COMMIT)
         for number in range(2):
             gpu = [device(f"board{number}", seed=number)]
             options = ["--processes", "2", "-q", "-k", "2048"]

@@ -1,0 +1,67 @@
+"""Each planted slowdown beside the kernel as it is, in one process: what it costs, and what the gate says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.compiler.core import core_of
+from harness.compiler.tools import arch
+from harness.devices import DeviceError, Gpu
+from harness.gate.pairing import Pair, Pairing
+from harness.model import Case
+from harness.timing.interval import Estimate
+from harness.timing.looks import Rule
+from harness.timing.plan import PairPlan
+from harness.timing.schedule import stretch
+from harness.verdicts.vocabulary import DEFAULT_MARGIN
+from tests.slowdowns.gate import Judged
+from tests.slowdowns.slowdown import Slowdown
+
+BLOCKS = 36  # for what it costs, in addition to those that the gate's rule asks for
+MISS = 0.01  # of the interval of what it costs
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of a slowdown: relative ``change`` of the time, its ``interval``, ``seconds`` of the kernel as it is,
+    and what the gate says of it."""
+
+    change: float
+    interval: tuple[float, float]
+    seconds: float
+    judged: Judged
+
+
+def measure(
+    device: Gpu,
+    slowdowns: Sequence[Slowdown],
+    edited: Mapping[str, Case],
+    step: Callable[[str], None] = lambda what: None,
+) -> dict[str, Cost | str]:
+    """By name; in place of a cost why there is none, in one line. ``edited``: the cases with the edits."""
+    pairing = Pairing(device, Rule(), len(slowdowns))
+    costs: dict[str, tuple[Estimate, float]] = {}
+    failed: dict[str, str] = {}
+    for slowdown in slowdowns:
+        case, real = edited[slowdown.name], slowdown.real
+        step(slowdown.name)
+        try:
+            base = device.binary(real)
+            assert base is not None  # it is no library
+            plan = PairPlan(stretch(0, f"cost/{slowdown.name}", 0, BLOCKS).orders)
+            samples = device.pair(base, case, plan)
+            estimate = Estimate.of(samples.log_ratios, samples.resolution)
+        except (DeviceError, ValueError) as error:
+            failed[slowdown.name] = str(error).splitlines()[0]
+            continue
+        costs[slowdown.name] = estimate, samples.median("a")
+        core = core_of(real.kernel, real.config, real.dtype, arch(device.info.capability))
+        margin = DEFAULT_MARGIN if real.kernel.margin is None else real.kernel.margin
+        pairing.time(Pair(case, base, margin, core, samples.median("a"), "as it is"))
+    said = {timed.pair.case.id: timed.paired for timed in pairing.finish()}
+    return failed | {
+        name: Cost(e.change, e.interval(MISS), seconds, Judged.of_pair(case, said[case]))
+        for name, (e, seconds) in costs.items()
+        if (case := edited[name].id) in said
+    }
