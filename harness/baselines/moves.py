@@ -77,6 +77,9 @@ def moves(measurements: Sequence[Baseline], cases: Collection[str] | None = None
         sigma = median(point.entry.noise_floor for point in points)
         apart = limit(points[-1].entry.duty)
         penalty = max(3 * sigma**2 * math.log(len(points) * len(every)), apart**2 / 2)
+        middle = mean(logs)
+        if sum((log - middle) ** 2 for log in logs) <= penalty:
+            continue  # no change point can gain more than that
         search = ruptures.Pelt(model="l2", min_size=1, jump=1)
         ends = search.fit_predict(np.array(logs)[:, None], pen=penalty)
         levels = [math.exp(mean(logs[i:j])) for i, j in pairwise((0, *ends))]
