@@ -156,8 +156,14 @@ def gpu(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def compare(session: nox.Session) -> None:
-    """Time the working tree side by side with another commit on this GPU: `-- main`."""
+    """Time the working tree side by side with another commit on this GPU: `-- main`, `-- --nvcc PATH`."""
     harness(session, install_gpu(session), "compare")
+
+
+@nox.session(default=False)
+def bisect(session: nox.Session) -> None:
+    """Which commit made a case slower on this GPU: `-- CASE [GOOD [BAD]]`."""
+    harness(session, install_gpu(session), "bisect")
 
 
 @nox.session(default=False)

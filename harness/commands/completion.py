@@ -58,10 +58,15 @@ NAMES: dict[str, Callable[[Project], Sequence[str]]] = {
     "kernel": lambda project: [kernel.name for kernel in project.kernels],
     "config": lambda project: sorted({c.label for k in project.kernels for c in k.configs if c.label}),
     "suite": lambda project: list(project.suites),
-    "cases": lambda project: [
+    "cases": lambda project: _cases(project),
+    "case": lambda project: _cases(project),
+}
+
+
+def _cases(project: Project) -> list[str]:
+    return [
         f"{variant_name(k, c, d)}-1024x1024x1024"
         for k in project.kernels
         for d in k.dtypes
         for c in k.configs
-    ],
-}
+    ]

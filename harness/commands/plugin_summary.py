@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,16 @@ def _about(config: pytest.Config, session: Session) -> list[str]:
     i = session.gpu.info
     suite = f"suite: {config.option.suite}{'' if several else shown}"
     return [*lines, f"driver: {i.driver}, CUDA {i.cuda_driver}, nvcc {provenance.nvcc_version()}", suite]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    session.config.stash[KEY].planned = [item.nodeid for item in session.items]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
+    """Workers collect, each the same."""
+    node.config.stash[KEY].planned = ids
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -212,10 +223,11 @@ def _checked(terminalreporter: Any, session: Session) -> list[CheckRow]:
         return []
     reports = [r for how in ("passed", "failed", "skipped") for r in terminalreporter.stats.get(how, [])]
     reports += [*session.failed_reports, *session.answered]
+    told = {r.nodeid for r in (*reports, *terminalreporter.stats.get("error", []))}
+    left = [test for test in session.planned if test not in told]
     # "???" is pytest-xdist's report of a test that killed its worker.
-    return check_rows(
-        [r for r in reports if r.when in ("call", "???")], session.arch, session.project.kernels
-    )
+    done = [r for r in reports if r.when in ("call", "???")]
+    return check_rows(done, session.arch, session.project.kernels, left)
 
 
 def _answered(terminalreporter: Any, session: Session) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -68,6 +68,7 @@ class Session:
         compile_errors: the compiler's messages, by variant.
         nothing_timed: whether cases were to be timed, there was no GPU, and nothing else was done.
         says: is told what a long test does.
+        planned: the ids of the tests that are to run.
         answered: the tests that are answered from the cache.
         failures, failed_reports: the failed tests of kernels, which are shown together.
         found: the same, also where each is shown by itself.
@@ -97,6 +98,7 @@ class Session:
     nothing_timed: bool = False
     says: Callable[[str], None] = lambda what: None
     unused_waivers: list[tuple[str, Waiver]] = field(default_factory=list)
+    planned: Sequence[str] = ()
     answered: list[Answer] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     failed_reports: list[Any] = field(default_factory=list)

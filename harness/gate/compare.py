@@ -27,8 +27,8 @@ _NOTHING_TIMED = (SAME_BINARY, NOT_IN_BASE, REMOVED)
 
 @dataclass(frozen=True)
 class Row:
-    """One case: the working tree's, or the base's where it was removed; its verdict with the evidence, and
-    the samples of the first process."""
+    """One ``case``: the working tree's, or the base's where it was removed; ``paired``, its verdict with the
+    evidence; and the ``samples`` of the first process."""
 
     case: Case
     paired: Paired

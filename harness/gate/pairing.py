@@ -48,8 +48,9 @@ class Pair:
 
 @dataclass(frozen=True)
 class Control:
-    """A pair of identical builds of a ``group``: its ``finding``, None if it could not be timed, with half of
-    the ``margin`` of the pairs that it vouches for; ``why`` it failed, in one line, or empty."""
+    """A pair of identical builds of a ``case`` of a ``group``, the ``samples`` and the ``finding``, None if it
+    could not be timed, with half of the ``margin`` of the pairs that it vouches for; ``why`` it failed, in
+    one line, or empty."""
 
     case: Case
     group: Group
@@ -61,7 +62,7 @@ class Control:
 
 @dataclass(frozen=True)
 class Timed:
-    """A pair that was timed: what is concluded, and the samples of the first process."""
+    """A ``pair`` that was timed: ``paired``, what is concluded, and the ``samples`` of the first process."""
 
     pair: Pair
     paired: Paired

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.model import Case, Config, Kernel
-from harness.project.git import CommitError, find, git, put, top_of
+from harness.project.git import CommitError, find, git, place, put
 from harness.project.loader import Project, ProjectError, load_kernels
 from harness.project.suites import SUITES, Suite
 from harness.project.table import FILE, read
@@ -143,7 +143,7 @@ def taken(name: str, sha: str, project: Project, folder: Path, paths: Iterable[s
     """The kernels of a commit, of which these paths are put into a new folder. Raises CommitError."""
     folder.mkdir()
     put(project.root, sha, folder, paths)
-    home = folder / _prefix(project)
+    home = folder / place(project.root).within
     if not _declared(home, project).exists():
         missing = project.declarations.relative_to(project.root)
         raise CommitError(f"{name} does not contain {missing}; compare with a later commit")
@@ -152,24 +152,19 @@ def taken(name: str, sha: str, project: Project, folder: Path, paths: Iterable[s
 
 def whole(project: Project) -> list[str]:
     """The paths in the repository of a project and of what its kernels include from elsewhere in it."""
-    top = top_of(project.root)
+    _, top, within = place(project.root)
     folders = (Path(folder).resolve() for kernel in project.kernels for folder in kernel.include)
     outside = [folder for folder in folders if not folder.is_relative_to(project.root)]
-    return [_prefix(project), *(f.relative_to(top).as_posix() for f in outside if f.is_relative_to(top))]
+    return [within, *(f.relative_to(top).as_posix() for f in outside if f.is_relative_to(top))]
 
 
-def touched(project: Project, files: Iterable[Path]) -> list[str]:
-    """The paths in the repository of what declares kernels, and of the folders of some ``files``, as far as
-    they are in it."""
-    top = top_of(project.root)
-    folders = (project.root / FILE, project.declarations.parent, *(file.parent for file in files))
-    found = dict.fromkeys(path.resolve() for path in folders)
-    return [path.relative_to(top).as_posix() for path in found if path.is_relative_to(top)]
-
-
-def _prefix(project: Project) -> str:
-    """The project's own path in its repository."""
-    return git(project.root, "rev-parse", "--show-prefix") or "."
+def touched(project: Project, files: Iterable[Path], top: Path) -> list[str]:
+    """The paths in the repository of what declares kernels, and of the folders of some ``files`` below
+    ``top``, its top folder or a copy of that."""
+    home = Path(place(project.root).within)
+    declared = project.declarations.relative_to(project.root)
+    inside = (file.parent.relative_to(top) for file in files if file.is_relative_to(top))
+    return list(dict.fromkeys(p.as_posix() for p in (home / FILE, home / declared.parent, *inside)))
 
 
 def _declared_in(root: Path, project: Project, commit: Commit) -> Commit:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 _GIT_SECONDS = 120
 
@@ -51,9 +53,22 @@ def find(name: str, root: Path) -> str:
     raise CommitError(f"no commit {name} in this repository; try `git fetch`")
 
 
-def top_of(root: Path) -> Path:
-    """The top folder of the repository that a folder is in."""
-    return Path(git(root, "rev-parse", "--show-toplevel"))
+class Place(NamedTuple):
+    """A folder in a repository: git's own folder, the top one, and the path from that."""
+
+    git: Path
+    top: Path
+    within: str
+
+
+@lru_cache
+def place(root: Path) -> Place:
+    """Where a folder is in its repository. Raises CommitError without one."""
+    said = git(root, "rev-parse", "--absolute-git-dir", "--show-toplevel", "--show-prefix").split("\n")
+    if len(said) < 2:
+        raise CommitError(f"{root} is in no working tree of git: there is no commit to compare with")
+    own, top, *within = said
+    return Place(Path(own), Path(top), within[0] if within else ".")
 
 
 def between(root: Path, good: str, bad: str, paths: Iterable[str]) -> list[str]:
@@ -64,7 +79,7 @@ def between(root: Path, good: str, bad: str, paths: Iterable[str]) -> list[str]:
             f"{good[:12]} is no ancestor of {bad[:12]}: there is nothing to bisect between them"
         )
     walk = ("rev-list", "--first-parent", "--reverse", f"{good}..{bad}", "--", *paths)
-    return must(top_of(root), *walk).split()
+    return must(place(root).top, *walk).split()
 
 
 def described(root: Path, sha: str) -> str:
@@ -79,8 +94,7 @@ def subject(root: Path, sha: str) -> str:
 def put(root: Path, sha: str, folder: Path, paths: Iterable[str]) -> None:
     """Puts those of these paths of the repository that a commit contains into a folder, which git does not
     notice. Raises CommitError."""
-    home = git(root, "rev-parse", "--absolute-git-dir")
-    of = f"--git-dir={home}", f"--work-tree={folder}", "--literal-pathspecs"
+    of = f"--git-dir={place(root).git}", f"--work-tree={folder}", "--literal-pathspecs"
     wanted = list(dict.fromkeys(paths))
     there = git(folder, *of, "ls-tree", "-z", "--name-only", sha, "--", *wanted).split("\0")
     if "." in wanted:

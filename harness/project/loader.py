@@ -21,6 +21,7 @@ from typing import Any
 
 from harness.model import BlockShape, Config, DType, Kernel, Problem, TensorMap
 from harness.model.parameters import arguments
+from harness.project.fresh import SourceLoader, sources_alone
 from harness.project.suites import SUITES, Suite
 from harness.project.table import ProjectError, Table, find, read
 
@@ -93,12 +94,15 @@ def _imported(file: Path, shown: str) -> ModuleType:
     """The declarations, run in a temporary namespace of their own."""
     name = f"_gemm_declarations_{next(_NUMBERS)}"
     package = [str(file.parent)] if file.name == "__init__.py" else None
-    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=package)
+    spec = importlib.util.spec_from_file_location(
+        name, file, loader=SourceLoader(name, str(file)), submodule_search_locations=package
+    )
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        with sources_alone():
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # a user's file may raise anything
         raise ProjectError(f"{_place(error, file, shown)}: {type(error).__name__}: {_line(error)}") from None
     finally:

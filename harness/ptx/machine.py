@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
@@ -35,7 +37,15 @@ from harness.ptx.warps import Gate, all_name_all, is_collective
 # What the functions of the table raise where operands are not those they expect.
 _NOT_KNOWN = (PtxError, LookupError, ValueError, TypeError, ArithmeticError, AssertionError, StopIteration)
 LANES = 8192  # that run together: enough that NumPy's work outweighs Python's, few enough for the caches
-_HAZARDS = 10  # kept of each check and launch
+_HAZARDS = 10  # kept of each check, launch and place in the source
+
+
+@dataclass
+class _Told:
+    """What was said of a check in a launch: of which lines of the PTX, and how often of each place."""
+
+    lines: set[int] = field(default_factory=set)
+    places: Counter[Place] = field(default_factory=Counter)
 
 
 class Machine:
@@ -65,7 +75,7 @@ class Machine:
         self._unset = self._live()
         self._report = Report()
         self._counters: Counters | None = None
-        self._told: dict[tuple[str, bool, int], set[int]] = {}  # lines, by check, level and launch
+        self._told: dict[tuple[str, bool, int], _Told] = {}  # by check, level and launch
 
     def _place(self, site: Site) -> Place:
         return self.lines().get(site.instruction.line) or site.instruction.source
@@ -262,17 +272,20 @@ class Machine:
             self._native.forget()
 
     def report(self, check: str, what: str, site: Site | None, lane: int, note: bool = False) -> None:
-        """Keep a hazard, once an instruction and launch, and so many of a kind that none hides another."""
+        """Keep a hazard, once an instruction and launch, and so many of a line of the source."""
         if not self._repeats(check, int(self.state.geometry.launch[lane]), site, note):
             self._keep_now(self._hazard(check, what, site, lane), note)
 
     def _repeats(self, check: str, launch: int, site: Site | None, note: bool) -> bool:
-        told = self._told.setdefault((check, note, launch), set())
+        told = self._told.setdefault((check, note, launch), _Told())
         line = site.instruction.line if site else 0
-        if line in told or len(told) >= _HAZARDS:
+        if line in told.lines:
             return True
-        told.add(line)
-        return False
+        told.lines.add(line)
+        # Those of one line, which may be waived, leave those of all others their room.
+        place = self._place(site) if site else Place()
+        told.places[place] += 1
+        return told.places[place] > _HAZARDS
 
     def _hazard(self, check: str, what: str, site: Site | None, lane: int) -> Hazard:
         where = f" at {self._where(site)}" if site else ""

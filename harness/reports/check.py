@@ -23,6 +23,7 @@ HEADS = [*("stage", "dtype", "config", "correct", "races", "sectors/request", "c
 HEADS += ["registers", "occupancy", "changed", "found", "verdict"]
 ALIGN = "lllrrrrrrlll"
 _LEFT_OUT = ("occupancy", "conflicts", "sectors/request", "registers", "races", "changed")
+INTERRUPTED = "interrupted"
 _WORST = [VerdictKind.CRASHED, VerdictKind.WRONG, VerdictKind.NOT_EMULATED, VerdictKind.REFUSED]
 
 
@@ -42,6 +43,8 @@ class CheckRow:
         notes: what was remarked on, on how many problems.
         waived: what was accepted by a waiver, on how many problems.
         done: the ids of the cases that were run.
+        left: the number of problems that the run ended before.
+        interrupted: whether the run ended before any of its tests.
         failed: whether any of its tests failed.
         compared: whether there were stored metrics to compare with.
     """
@@ -61,14 +64,25 @@ class CheckRow:
     notes: Counter[str] = field(default_factory=Counter)
     waived: Counter[str] = field(default_factory=Counter)
     done: set[str] = field(default_factory=set)
+    left: int = 0
+    interrupted: bool = False
     failed: bool = False
     compared: bool = False
 
     @property
     def verdict(self) -> str:
-        """The worst verdict of its problems, by kind; empty if it was not run."""
-        worst = (kind for kind in _WORST if self.verdicts[kind])
-        return next(worst, VerdictKind.PASS) if self.verdicts else ""
+        """The worst verdict of its problems, by kind; empty if it was not run. It passes only if all were."""
+        if worst := next((kind for kind in _WORST if self.verdicts[kind]), None):
+            return worst
+        return INTERRUPTED if self.interrupted else VerdictKind.PASS if self.verdicts else ""
+
+    @property
+    def shown_verdict(self) -> str:
+        """The verdict; with how many problems it is of, where that is not all."""
+        if not self.interrupted:
+            return self.verdict
+        far = f"{self.problems} of {self.problems + self.left}, {INTERRUPTED}"
+        return far if self.verdict == INTERRUPTED else f"{far}, {self.verdict}"
 
     def cells(self) -> tuple[str, ...]:
         correct = f"{self.problems - self.wrong}/{self.problems}" if self.problems else ""
@@ -84,13 +98,15 @@ class CheckRow:
             self.occupancy,
             ", ".join(self.changed) or ("none" if self.compared else ""),
             ", ".join(f"{name} {n}" for name, n in self.found.most_common()),
-            self.verdict,
+            self.shown_verdict,
         )
 
 
-def check_rows(reports: Iterable[Any], arch: str, kernels: Sequence[Kernel] = ()) -> list[CheckRow]:
+def check_rows(
+    reports: Iterable[Any], arch: str, kernels: Sequence[Kernel] = (), left: Iterable[str] = ()
+) -> list[CheckRow]:
     """Rows of the variants in pytest's reports, in the order of the kernels; compiler metrics are those of
-    ``arch``."""
+    ``arch``. ``left``: the ids of the tests that the run ended before."""
     rows: dict[str, CheckRow] = {}
     for report in reports:
         said: Mapping[str, Any] = dict(report.user_properties)
@@ -119,7 +135,11 @@ def check_rows(reports: Iterable[Any], arch: str, kernels: Sequence[Kernel] = ()
             row.changed.append(str(said["arch"]))
         if "sectors_per_request" in said:
             row.sectors_per_request, row.conflicts = str(said["sectors_per_request"]), str(said["conflicts"])
-    ladder = [variant_name(k, c, d) for k in kernels for d in k.dtypes for c in k.declared]
+    ladder = _variants(kernels)
+    for test in left:
+        if (name := _variant(test, ladder)) in rows:
+            rows[name].interrupted = True
+            rows[name].left += "::test_kernel[" in test
     place = {name: i for i, name in enumerate(ladder)}
     return [rows[name] for name in sorted(rows, key=lambda name: place.get(name, len(place)))]
 
@@ -127,12 +147,20 @@ def check_rows(reports: Iterable[Any], arch: str, kernels: Sequence[Kernel] = ()
 def killed(nodeid: str, kernels: Sequence[Kernel]) -> Mapping[str, Any]:
     """What a correctness test would have recorded that its worker's death kept from saying so; empty for
     another test."""
-    case = nodeid.partition("[")[2].removesuffix("]")
     if "::test_kernel[" not in nodeid:
         return {}
-    variants = (variant_name(k, c, d) for k in kernels for d in k.dtypes for c in k.declared)
-    found = max((name for name in variants if case.startswith(f"{name}-")), key=len, default="")
+    case, found = nodeid.partition("[")[2].removesuffix("]"), _variant(nodeid, _variants(kernels))
     return {"variant": found, "problem": case, "verdict": VerdictKind.CRASHED} if found else {}
+
+
+def _variants(kernels: Sequence[Kernel]) -> list[str]:
+    return [variant_name(k, c, d) for k in kernels for d in k.dtypes for c in k.declared]
+
+
+def _variant(nodeid: str, names: Iterable[str]) -> str:
+    """Which of these variants a test is of; empty if of none."""
+    case = nodeid.partition("[")[2]
+    return max((name for name in names if case.startswith(f"{name}-")), key=len, default="")
 
 
 def check_table(rows: Sequence[CheckRow], color: bool, width: int = 0) -> str:

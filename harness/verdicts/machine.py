@@ -6,8 +6,8 @@ cases of a kernel. A binary does not change by itself, so a shift on the same bo
 clock, its driver, its libraries. Nothing excuses one; what differs is told with it.
 
 A group's shift is the weighted median of its cases' log-ratios, without its slowest case: one slow case is
-never the machine's. Its standard error has two parts. One shrinks with the number of cases, √(π/2) / √Σσ⁻²
-where they weigh σ⁻², and grows where the cases scatter by more than their noise (R. T. Birge, "The
+never the machine's. Its standard error has two parts. One shrinks with the number of cases, √(π/2 · Σw²) /
+Σ(w/σ) for weights w, and grows where the cases scatter by more than their noise (R. T. Birge, "The
 calculation of errors by the method of least squares", Phys. Rev. 40, 1932; here by their median deviation).
 The other does not shrink, for the cases of a process share its clock, and how launches start. A group is
 slower if its shift is beyond its limit for certain, at 1 % a run for all groups together (S. Holm, "A simple
@@ -237,7 +237,8 @@ def _common(core: str, shifts: Iterable[Shift]) -> float:
 
 def _group(name: str, cases: Sequence[Shift], common: float) -> _Group:
     counted = sorted(cases, key=lambda case: case.log_ratio)[:-1]
-    quiet = sorted(case.error for case in counted)[len(counted) // 10]  # no case weighs more than this one
+    # No case weighs more than the quietest but a tenth: five processes may agree by chance.
+    quiet = sorted(case.error for case in counted)[len(counted) // 10]
     weights = [max(case.error, quiet) ** -2 for case in counted]
     shift = _weighted_median([case.log_ratio for case in counted], weights)
     start = _weighted_median([START / case.seconds for case in counted], weights)

@@ -58,7 +58,7 @@ class FakeGpu:
 
     def __init__(self, size: int = 1 << 28) -> None:
         self.bytes, self._free = np.zeros(size, np.uint8), BASE
-        self.probe = self
+        self.held = False  # by a gate, behind which nothing may be waited for
 
     def at(self, address: int, size: int) -> Array:
         return self.bytes[address - BASE : address - BASE + size]
@@ -70,6 +70,7 @@ class FakeGpu:
     # pycuda.driver
 
     def mem_alloc(self, size: int) -> Allocation:
+        assert not self.held
         address, self._free = self._free, self._free + -(-size // 256) * 256
         assert self._free - BASE <= self.bytes.size, "the made-up GPU is full"
         return Allocation(address)
@@ -78,18 +79,20 @@ class FakeGpu:
         return self.bytes.size // 2, self.bytes.size
 
     def memset_d8(self, to: Any, value: int, count: int) -> None:
+        assert not self.held
         self.at(int(to), count)[:] = value
 
     def memcpy_dtoh(self, to: Array, address: Any) -> None:
+        assert not self.held
         flat = self.view(address, to.dtype, to.size)
         to.reshape(-1)[:] = flat
 
     def memcpy_dtod_async(self, to: int, source: int, size: int, stream: Any) -> None:
         self.at(to, size)[:] = self.at(source, size)
 
-    def to_device(self, array: Array) -> Allocation:
+    def to_device(self, array: Any) -> Allocation:
         made = self.mem_alloc(max(1, array.nbytes))
-        self.at(made.address, array.nbytes)[:] = np.frombuffer(array.tobytes(), np.uint8)
+        self.at(made.address, array.nbytes)[:] = np.frombuffer(memoryview(array).tobytes(), np.uint8)
         return made
 
     def from_device(self, address: Any, shape: Any, dtype: Any) -> Array:

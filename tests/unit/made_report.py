@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.baselines import Baseline, BaselineEntry, current, gpu_slug, load, write
+from harness.baselines import Baseline, BaselineEntry, append, current, gpu_slug
 from harness.devices.stored import StoredBinary
 from harness.gate.compare import Row, compare
 from harness.gate.document import document
@@ -56,10 +56,10 @@ SINCE = 8  # the file of the series with which SLOWER becomes slower
 
 
 def stored() -> Baseline:
-    """The newest stored baseline of the H200."""
-    path = current(PROJECT.baselines, "nvidia-h200")
-    assert path is not None
-    return load(path)
+    """The stored baseline of the H200."""
+    found = current(PROJECT.baselines, "nvidia-h200")
+    assert found is not None
+    return found
 
 
 def judged(case: Case, entry: BaselineEntry, random: np.random.Generator) -> Result:
@@ -132,13 +132,13 @@ def cases(baseline: Baseline) -> list[Case]:
 def other_gpu(baseline: Baseline, root: Path) -> Path:
     """A baseline of another GPU, on which every case takes 1.25 times as long."""
     machine = dict(baseline.machine_info) | {"name": OTHER_GPU, "board": "0badcafe", "roofs": ROOFS}
-    slower = {case: slowed(entry, 1.25, board="0badcafe") for case, entry in baseline.entries.items()}
-    slug = gpu_slug(OTHER_GPU)
-    return write(replace(baseline, slug=slug, entries=slower, machine_info=machine), root / slug)
+    slower = {case: replace(slowed(entry, 1.25), machine=machine) for case, entry in baseline.entries.items()}
+    other = replace(baseline, slug=gpu_slug(OTHER_GPU), entries=slower, machine_info=machine)
+    return append(root, other, {})
 
 
-def slowed(entry: BaselineEntry, factor: float, **info: Any) -> BaselineEntry:
-    """An entry whose times are this many times as long, with further facts."""
+def slowed(entry: BaselineEntry, factor: float) -> BaselineEntry:
+    """An entry whose times are this many times as long, without its binary."""
     scaled = {
         "median_s": entry.info["median_s"] * factor,
         "gflops": entry.info["gflops"] / factor,
@@ -152,22 +152,24 @@ def slowed(entry: BaselineEntry, factor: float, **info: Any) -> BaselineEntry:
         else value
         for name, value in entry.stats.items()
     }
-    return replace(entry, info={**entry.info, **scaled, **info}, stats=stats)
+    return replace(entry, info={**entry.info, **scaled}, stats=stats, launch_id=None)
 
 
 def series(baseline: Baseline, root: Path, files: int = 12) -> None:
-    """Numbered baselines of one board, alike within their noise; one case loses 4 % with file SINCE."""
-    random = np.random.default_rng(2)
+    """Measurements of one board, alike within their noise; one case loses 4 % with measurement SINCE."""
+    random, machine = np.random.default_rng(2), dict(baseline.machine_info)
     kept = [case.id for case in cases(baseline)]
     for number in range(1, files + 1):
+        when = f"2026-{number:02}-01T10:00:00+00:00"
+        about = {"machine": machine, "commit_info": {"id": f"{number:x}" * 40, "dirty": False}}
         entries = {}
         for case in kept:
             entry = baseline.entries[case]
             factor = math.exp(random.normal(0, min(0.001, entry.noise_floor / 3)))
             factor *= 1.04 if case == SLOWER.id and number >= SINCE else 1.0
-            entries[case] = slowed(entry, factor, commit=f"{number:x}" * 40)
-        when = f"2026-{number:02}-01T10:00:00+00:00"
-        write(replace(baseline, entries=entries, datetime=when), root / baseline.slug)
+            entries[case] = replace(slowed(entry, factor), datetime=when, **about)
+        commit = about["commit_info"]
+        append(root, replace(baseline, entries=entries, datetime=when, commit_info=commit), {})
 
 
 def comparison() -> dict[str, Any]:

@@ -20,7 +20,7 @@ from tests.unit.synthetic import case
 
 PROBLEM = Problem(9, 8, 16)
 WORK = Work.of(case(problem=PROBLEM))
-PLAN = PairPlan(("ABBA", "BAAB") * 4)
+PLAN = PairPlan(("ABBA", "BAAB") * 16)  # three batches: in the first a cheat may still be honest
 
 # What a kernel does, given its own C, what belongs into it, and whatever it remembers.
 Does = Callable[[Array, Array, dict[str, Any]], None]
@@ -33,8 +33,8 @@ def honest(c: Array, want: Array, memory: dict[str, Any]) -> None:
 class Watch:
     """Runs what it is given, one microsecond each."""
 
-    def __init__(self) -> None:
-        self.overhead, self.launches = 0.0, 0
+    def __init__(self, gpu: FakeGpu) -> None:
+        self.gpu, self.overhead, self.launches = gpu, 0.0, 0
 
     def ready(self) -> None:
         pass
@@ -42,10 +42,12 @@ class Watch:
     def sequence(self, work: Sequence[Any], l2: str) -> Any:
         for turn in dict.fromkeys(work):
             turn.begin(work.count(turn))
+        self.gpu.held = True
         for turn in work:
             turn.before(None)
             turn.enqueue(None)
             turn.after(None)
+        self.gpu.held = False
         for turn in dict.fromkeys(work):
             turn.end()
         self.launches += len(work)
@@ -90,7 +92,7 @@ class Kernels:
 
 class Bench:
     def __init__(self, gpu: FakeGpu, modules: SimpleNamespace) -> None:
-        self.gpu, self.modules, self.watch = gpu, modules, Watch()
+        self.gpu, self.modules, self.watch = gpu, modules, Watch(gpu)
         self.arena = modules.timed_data.TimedDataArena(gpu)
 
     def of(self, new: Does, base: Does = honest) -> Any:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from harness.commands import plugin
+from harness.commands import init, plugin
 from harness.compiler import tools
 from harness.compiler.errors import ToolchainError
 from harness.devices import DeviceError, Inputs, Outputs, Violation
@@ -21,6 +23,7 @@ from tests.unit import synthetic
 from tests.unit.fakes import NumpyDevice
 from tests.unit.rig import KERNELS_FILE, SUITE_FILE, Rig
 from tests.unit.samples import KERNELS as LADDER
+from tests.unit.test_init import harness as harness_in
 
 NAIVE, TILED = "naive-f32-block32x32", "tiled-f32-tile32-pad0"
 SMALL = ("--kernel", "naive", "--shape=33x17x9")
@@ -49,6 +52,39 @@ def test_a_row_gathers_what_the_tests_of_a_variant_recorded() -> None:
         *("sm_80", "race 2, exact 1", "WRONG"),
     )
     assert naive.verdict == "PASS"
+
+
+def test_a_variant_of_which_the_run_ended_before_some_has_not_passed() -> None:
+    left = [f"tests/test_kernels.py::test_kernel[{NAIVE}-{n}x1x1]" for n in range(2, 5)]
+    left += [f"tests/test_static.py::test_figures[{name}-sm_90a]" for name in (NAIVE, TILED)]
+    naive, tiled = rows = check_rows(REPORTS, "sm_90a", LADDER, left)
+    assert (naive.cells()[-1], naive.verdict) == ("1 of 4, interrupted", "interrupted")
+    assert (tiled.cells()[-1], tiled.verdict) == ("2 of 2, interrupted, WRONG", "WRONG")
+    assert counts_text(rows) == "2 variants checked without a GPU: 1 interrupted, 1 WRONG"
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_a_run_that_is_interrupted_says_how_far_it_was(
+    processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Ctrl-C, after five tests."""
+    monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "cache"))
+    assert init.main(["--project", str(tmp_path)]) == 0
+    (tmp_path / "tests" / "conftest.py").write_text(
+        "import os, signal\n"
+        "ran = []\n"
+        "def pytest_runtest_logreport(report):\n"
+        "    if report.when == 'call' and ('PYTEST_XDIST_WORKER' not in os.environ):\n"
+        "        ran.append(report)\n"
+        "        if len(ran) == 5:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    done = harness_in(tmp_path, "check", "-n", processes, "-k", "tile16")
+    assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout
+    assert re.search(r" [3-9] of 2\d, interrupted$", done.stdout, re.MULTILINE), done.stdout
+    assert "1 variant checked without a GPU: 1 interrupted" in done.stdout
+    assert "PASS" not in done.stdout
 
 
 def test_a_test_that_killed_its_worker_makes_its_variant_red() -> None:

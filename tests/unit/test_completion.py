@@ -35,7 +35,9 @@ def completed(line: str, folder: Path) -> list[str]:
         ("gemm-regression --project . static --config tile16", ["tile16-pad0", "tile16-pad1"]),
         ("gemm-regression profile naive-f32-block16", ["naive-f32-block16x16-1024x1024x1024"]),
         ("gemm-regression baseline pr", ["prune"]),
-        ("gemm-regression compare --del", ["--delta"]),
+        ("gemm-regression compare --mar", ["--margin", "--markdown"]),
+        ("gemm-regression bis", ["bisect"]),
+        ("gemm-regression bisect naive-f32-block16", ["naive-f32-block16x16-1024x1024x1024"]),
     ],
 )
 def test_commands_options_and_names(line: str, words: list[str]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from harness.devices import DeviceError
 from harness.devices.cuda.guards import GUARD
 from harness.devices.work import Work
-from harness.model import F16, F32, S8, Array, Case, DType, Problem
+from harness.model import BF16, F16, F32, S8, Array, Case, DType, Problem
 from tests.unit.fake_gpu import FakeGpu, made_up_gpu, matrix, product
 from tests.unit.synthetic import case
 
@@ -60,7 +60,7 @@ def right(c: Array, want: Array) -> None:
     c[:] = want
 
 
-@pytest.mark.parametrize("dtype", [F32, S8, F64], ids=str)
+@pytest.mark.parametrize("dtype", [F32, S8, F64, BF16], ids=str)
 @pytest.mark.parametrize("beta", [0.0, 3.0])
 def test_right_output_passes(bench: Bench, dtype: DType, beta: float) -> None:
     bench.check(right, dtype, replace(PROBLEM, beta=beta))

@@ -78,6 +78,7 @@ def test_every_command_is_there_and_says_what_it_does() -> None:
         "static",
         "gpu",
         "compare",
+        "bisect",
         "docs",
         "study",
         "baseline",
@@ -132,6 +133,12 @@ def test_commands_take_the_selection(session: str, calls: Any) -> None:
 
 def test_compare_takes_the_commit_and_the_selection(calls: Any) -> None:
     assert calls("compare", "main", "-k", "naive")[1] == [["-m", "harness", "compare", "main", "-k", "naive"]]
+
+
+def test_bisect_takes_the_case_and_the_commits(calls: Any) -> None:
+    case = "naive-f32-block32x32-1024x1024x1024"
+    words = [case, "v1", "main"]
+    assert calls("bisect", *words)[1] == [["-m", "harness", "bisect", *words]]
 
 
 @pytest.fixture

@@ -91,7 +91,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def project_of(root: Path) -> Project:
     sys.modules.pop("numbers_of_mine", None)
-    shutil.rmtree(root / "__pycache__", ignore_errors=True)
     return load(root)
 
 

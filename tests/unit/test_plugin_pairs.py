@@ -17,11 +17,14 @@ from tests.unit.rig import OURS, RECORDED, SLOW, Rig, named
 class Pairing(ReplayDevice):
     """Could pair, and is never asked to: the baseline of the recording has no commit here."""
 
-    def pair(self, base: Case, case: Case, plan: Any) -> Any:
+    def pair(self, base: Any, case: Any, plan: Any) -> Any:
         raise AssertionError("there is nothing to pair with")
 
-    def prepare_pairs(self, pairs: Any, step: Any = None) -> None:
+    def prepare_pairs(self, cases: Any, step: Any = None) -> None:
         raise AssertionError("there is nothing to compile")
+
+    def binary(self, case: Case) -> Any:
+        raise AssertionError("there is nothing to compare")
 
 
 def test_changed_cases_that_cannot_be_paired_are_counted(

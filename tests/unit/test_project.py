@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import py_compile
+import sys
 from pathlib import Path
 
 import pytest
 
+from harness.model import BlockShape
 from harness.project.loader import Project, ProjectError, find, load
 
 HEAD = (
@@ -52,6 +56,34 @@ def test_a_plain_declaration_is_enough(root: Path) -> None:
         root / "baselines" / "static",
     )
     assert list(project.suites) == ["smoke", "full"]
+
+
+@pytest.mark.parametrize("edited", ["kernels/__init__.py", "kernels/shapes.py", "shared_with_others.py"])
+def test_an_edit_of_the_same_size_and_second_is_seen(
+    edited: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's own bytecode would be taken for that of the file."""
+    monkeypatch.syspath_prepend(root)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    shape = "from .shapes import X\nfrom shared_with_others import Y\nZ = 32\n"
+    declare(root, f'{shape}KERNELS = (Kernel("one", "one.cu", "one", BlockShape((X, Y), (Z, 1))),)')
+    (root / "kernels" / "shapes.py").write_text("X = 32\n")
+    (root / "shared_with_others.py").write_text("Y = 32\n")
+    for file in root.rglob("*.py"):
+        os.utime(file, (1e9, 1e9))
+        py_compile.compile(str(file), doraise=True)  # as whoever imports it otherwise
+
+    def loaded() -> BlockShape:
+        sys.modules.pop("shared_with_others", None)
+        (kernel,) = load(root).kernels
+        return kernel.shape_of(kernel.configs[0], kernel.dtypes[0])
+
+    assert loaded() == BlockShape((32, 32), (32, 1))
+    file = root / edited
+    file.write_text(file.read_text().replace("= 32\n", "= 16\n"))
+    os.utime(file, (1e9, 1e9))
+    assert 16 in (*(seen := loaded()).threads, *seen.tile)
+    sys.modules.pop("shared_with_others", None)
 
 
 def test_paths_are_relative_to_the_declaring_file(root: Path) -> None:

@@ -61,6 +61,22 @@ def test_a_finding_is_waived_by_its_check_and_its_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.compile
+@pytest.mark.parametrize("first", [True, False])
+def test_a_waiver_hides_no_other_finding_however_many_it_matches(first: bool, tmp_path: Path) -> None:
+    """One waived line of twelve stores, then lines that are not waived, or the other way round."""
+    many = "for (int i = 0; i < 12; ++i) ((volatile int*)seen)[i] = N;"
+    others = "\n".join(f"    ((volatile int*)more)[{i}] = N;" for i in range(12))
+    pair = (f"    #pragma unroll\n    {many}\n", f"{others}\n")
+    source = SOURCE.replace("    __shared__ int seen[1];\n", "    __shared__ int seen[12], more[12];\n")
+    source = source.replace("    seen[0] = N;\n", "".join(pair if first else reversed(pair)))
+    waived = examined(tmp_path, source, Waiver("race", many, "all threads write the same value"))
+    lines = [number for number, line in enumerate(source.splitlines(), 1) if "int*)more" in line]
+    assert len(waived.waived) == 1
+    found = {int(finding.message.partition("gemm.cu:")[2].split()[0]) for finding in waived.findings}
+    assert found == {*lines}
+
+
+@pytest.mark.compile
 def test_wrong_values_are_found_where_a_finding_is_waived(tmp_path: Path) -> None:
     wrong = examined(tmp_path, SOURCE.replace("] = sum;", "] = sum + 1;"), RACE)
     assert [finding.check for finding in wrong.findings] == ["exact"]

@@ -99,7 +99,7 @@ class Bench:
                 reference = self._reference(work, data)
                 arms[arm] = _Arm(arm, build.name, work, data, self._checks, timed, plain, reference, number)
                 start = time.monotonic()
-                self._check_once(build, kernel, work, plain, data, arms[arm])
+                self._check_once(build, kernel, work, plain, data, arms[arm] if arm == "A" else None)
                 checking += time.monotonic() - start
         ready = time.monotonic()
         during = sum(turn.seconds for turn in arms.values())
@@ -131,7 +131,8 @@ class Bench:
         data: TimedData,
         turn: Fresh | None = None,
     ) -> None:
-        """A binary that was judged right when it was stored is held against the library alone."""
+        """A base that was judged right when it was stored is held, by its ``turn``, against the library;
+        a new binary is never taken for one."""
         if (build, work) in self._checked:
             return
         if build.cubin and turn is not None:

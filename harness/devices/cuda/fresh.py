@@ -47,6 +47,7 @@ class Fresh(Turn):
 
     def begin(self, launches: int) -> None:
         self._to_go = random.randrange(launches)
+        self._data.rows(self.work)  # no allocation and no copy while the gate holds the queue
 
     def before(self, stream: Any) -> None:
         self._number = self._data.new_number()

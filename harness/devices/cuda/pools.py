@@ -70,7 +70,7 @@ class Pools:
         key, drawn = self._of(kind, work.dtype, work.depth)
         place = *key, held.name
         if place not in self._on_device:
-            self._on_device[place] = cuda.to_device(drawn.astype(held, copy=False))
+            self._on_device[place] = cuda.to_device(drawn.astype(held, copy=False).view(np.uint8))
             if len(self._on_device) > _KEPT:
                 self._on_device.popitem(last=False)
         self._on_device.move_to_end(place)

@@ -82,12 +82,19 @@ class TimedData:
         """Queues inputs, the result and the workspace as a launch is to find them: the inputs random numbers,
         or the integers of the ``exact`` check; the result, or the reference if ``beside``, NaN or -1, or OLD
         if ``old`` or where a launch reads it."""
+        table, rows, _ = self.rows(work, exact, old, beside)
+        self._arena.fill(stream, table, rows, number * _STEP % PERIOD)
+
+    def rows(
+        self, work: Work, exact: bool = False, old: bool = False, beside: bool = False
+    ) -> tuple[Any, int, list[Any]]:
+        """What `fill` reads, on the device. Made at the first call, which waits for all that is queued: not
+        behind a gate."""
         read = bool(old or work.problem.beta or work.finite_c)
         key = work.workspace, exact, read, beside
         if key not in self._tables:
             self._tables[key] = self._table(work, exact, read, beside)
-        table, rows, _ = self._tables[key]
-        self._arena.fill(stream, table, rows, number * _STEP % PERIOD)
+        return self._tables[key]
 
     def _table(self, work: Work, exact: bool, read: bool, beside: bool) -> tuple[Any, int, list[Any]]:
         """The rows of a fill on the device, how many, and what they read, which has to be held."""
@@ -111,7 +118,7 @@ class TimedData:
         rows.append((self.at[WORKSPACE], zero, zeroed // 4, 0, 1, 4, 0))
         rows.append((self.at[WORKSPACE] + zeroed, nan, (size - zeroed) // 4, 0, 1, 4, 0))
         rows = [row for row in rows if row[2]]
-        return cuda.to_device(np.array(rows, _FILL)), len(rows), held
+        return cuda.to_device(np.array(rows, _FILL).view(np.uint8)), len(rows), held
 
 
 class TimedDataArena:

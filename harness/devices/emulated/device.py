@@ -34,17 +34,20 @@ from harness.ptx import (
     TensorMap,
     parse,
 )
+from harness.ptx.hazards import Hazard
+from harness.ptx.memory.spaces import readable
 from harness.ptx.places import Place
 
 _MACHINES = 4  # kept: cases come variant by variant
+_LAUNCHES = 1000  # of which a variable may count
 
 
 class EmulatedDevice:
     """Runs cases on the PTX that nvcc generates for ``arch`` ("sm_90a"); default nvcc: ``tools.find_nvcc``.
 
     What it sees besides wrong values becomes violations of the launch, by check: bounds, misaligned,
-    uninit, race, barrier, hang, trap, unwritten. Without ``by_source`` they name lines of the PTX alone,
-    which saves a compilation. If ``strict``, what would be a note is a violation, too.
+    uninit, race, barrier, hang, trap, unwritten, state. Without ``by_source`` they name lines of the PTX
+    alone, which saves a compilation. If ``strict``, what would be a note is a violation, too.
     ``time_limit``: the seconds that the launches of a case may take before they count as hanging.
     ``cubins``: those of what it runs are going to be needed, too, and come of the same run of nvcc.
     """
@@ -90,13 +93,14 @@ class EmulatedDevice:
         buffers = _buffers(cases, inputs)
         parameters = [_parameters(case, buffers, i) for i, case in enumerate(cases)]
         launch = cases[0].launch
+        memory = GlobalMemory(list(buffers.values()))
         try:
             report = machine.run(
                 launch.grid,
                 launch.block,
                 launch.dynamic_shared,
                 parameters,
-                GlobalMemory(list(buffers.values())),
+                memory,
                 20_000 + 2_000 * first.k,
                 counters,
                 # The order of the blocks must not affect the bits of the result.
@@ -106,9 +110,40 @@ class EmulatedDevice:
         except LaunchError as error:
             raise DeviceError("LAUNCH_FAILED", f"{cases[0].id}: {error}") from None
         self.lane_instructions += report.lane_instructions
+        if not report.stopped and (left := memory.changed()):
+            report.hazards += self._remembers(machine, cases[0], inputs[0], left)
         if self._strict:
             report.hazards, report.notes = report.hazards + report.notes, []
         return [_outputs(case, buffers, i, report) for i, case in enumerate(cases)]
+
+    def _remembers(
+        self, machine: Machine, case: Case, inputs: Inputs, left: Mapping[str, bytes]
+    ) -> list[Hazard]:
+        """What a launch leaves in variables of the module, if a later one does other work, or has another
+        result, than one that finds them as they were: the next, or one after many, by when counters and their
+        like have gone as far as they do in so many launches."""
+        launch, done = case.launch, []
+        memory = GlobalMemory([])
+        memory.declare(machine.entry.variables, 1)
+        states: tuple[Mapping[str, bytes], ...] = ({}, left, memory.ahead(left, _LAUNCHES))
+        for found in states:
+            buffers = _buffers([case], [inputs])
+            report = machine.run(
+                launch.grid,
+                launch.block,
+                launch.dynamic_shared,
+                [_parameters(case, buffers, 0)],
+                GlobalMemory(list(buffers.values()), found),
+                20_000 + 2_000 * case.problem.k,
+                seconds=self._time_limit,
+            )
+            result = buffers[_result(case)].values(0).tobytes()
+            done.append((report.lane_instructions, report.stopped, result))
+        if done[0] == done[1] == done[2]:
+            return []
+        names = ", ".join(map(readable, left))
+        text = f"a launch writes {names} of the module, and what a later one does depends on it"
+        return [Hazard("state", 0, text)]
 
     def close(self) -> None:
         self._variants.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -52,13 +52,15 @@ PLAIN, RELAXED = Strength(), Strength(strong=True)
 class GlobalMemory:
     """The buffers of a batch of launches, and the variables that a kernel declares there.
 
-    ``order`` tells which accesses of several threads are ordered.
+    ``order`` tells which accesses of several threads are ordered. ``left``: what variables hold, by name,
+    where a launch before has changed them.
     """
 
-    def __init__(self, buffers: Sequence[Buffer]) -> None:
-        self.buffers = list(buffers)
+    def __init__(self, buffers: Sequence[Buffer], left: Mapping[str, bytes] | None = None) -> None:
+        self.buffers, self._left = list(buffers), left or {}
         self.order = Order()
         self._variables: list[Buffer] = []
+        self._declared: dict[str, bytes] = {}
         self._of_number = {buffer.number: buffer for buffer in buffers}
         self._geometry: Geometry | None = None
         self.report: Any = None  # (check, text, site, lane) -> None, set by the machine
@@ -66,11 +68,12 @@ class GlobalMemory:
 
     def declare(self, variables: Sequence[Variable], launches: int) -> None:
         """__device__ variables, with the values that the PTX gives them, for each launch its own."""
-        self._variables = []
+        self._variables, self._declared = [], {}
         for i, variable in enumerate(variables):
             kind = np.uint8 if variable.size % 4 or variable.align % 4 else np.uint32
             values = np.zeros(variable.size, np.uint8)
-            values[: len(variable.data)] = np.frombuffer(variable.data, np.uint8)
+            data = self._left.get(variable.name, variable.data)
+            values[: len(data)] = np.frombuffer(data, np.uint8)
             rows = [values.view(kind).reshape(1, -1)] * launches
             name = readable(variable.name)
             self._variables.append(Buffer(name, _VARIABLES + i, rows, writable=True, flat=True))
@@ -82,6 +85,24 @@ class GlobalMemory:
                     buffer.put(
                         launch, link.at, self._variables[number[link.name]].address(launch) + link.offset
                     )
+
+        of_each = zip(variables, self._variables, strict=True)
+        self._declared = {variable.name: buffer.values(0).tobytes() for variable, buffer in of_each}
+
+    def changed(self) -> dict[str, bytes]:
+        """The variables that the first launch left otherwise than it found them, and what they hold."""
+        now = zip(self._declared.items(), self._variables, strict=True)
+        return {name: b.values(0).tobytes() for (name, was), b in now if b.values(0).tobytes() != was}
+
+    def ahead(self, left: Mapping[str, bytes], launches: int) -> dict[str, bytes]:
+        """What variables of 32-bit integers hold after so many launches, each of which changes them by as
+        much as the one that has ``left`` them so."""
+        found = {}
+        for name, now in left.items():
+            kind: Any = np.uint8 if len(now) % 4 else np.uint32
+            was, then = (np.frombuffer(held, kind) for held in (self._declared[name], now))
+            found[name] = (was + (then - was) * kind(launches)).tobytes()
+        return found
 
     def variable(self, i: int) -> Any:
         """The address of a declared variable, for each lane where they differ."""

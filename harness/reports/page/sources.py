@@ -17,7 +17,7 @@ from harness.gate.document import SCHEMA
 from harness.reports.page import tested
 from harness.reports.page.tested import Tested
 from harness.tuning.stored import Tuned, find
-from harness.verdicts.evidence import UNUSABLE
+from harness.verdicts.evidence import MACHINES, UNUSABLE
 
 _REMEDY = "give an exported baseline, or what `--benchmark-json`, `compare --json` or `--junitxml` wrote"
 
@@ -42,13 +42,14 @@ class Measured:
 @dataclass(frozen=True)
 class Source:
     """A baseline or a run, with verdicts if ``judged``. ``label`` is unique in a report; ``machine`` is the
-    newest measurement's."""
+    newest measurement's; ``machines``: the verdicts on a run's machines, by the number of the GPU."""
 
     label: str
     machine: Mapping[str, Any]
     when: str
     cases: tuple[Measured, ...]
     judged: bool = False
+    machines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def gpu(self) -> str:
@@ -146,7 +147,7 @@ def read(path: Path) -> Source | Compared:
     if not cases or any("verdict" not in one.info or "case" not in one.info for one in cases):
         raise BaselineError(f"{path}: contains no judged case; {_REMEDY}")
     label = f"{path.stem}: {machine['name']}, {document['datetime'][:16].replace('T', ' ')}"
-    return Source(label, machine, document["datetime"], tuple(cases), judged=True)
+    return Source(label, machine, document["datetime"], tuple(cases), True, document.get(MACHINES, {}))
 
 
 def _of_baseline(baseline: Baseline, file: str = "") -> Source:

@@ -14,9 +14,11 @@ from harness.files import fault
 from harness.gate.document import verdicts as compared_again
 from harness.reports import wording
 from harness.reports.figures import gflops_text, percent_text
+from harness.reports.machine import machine_lines
 from harness.reports.page.said import Said
 from harness.reports.page.sources import Compared, Measured, Source
 from harness.verdicts.evidence import Evidence, conclude, recall
+from harness.verdicts.machine import again as machine_again
 from harness.verdicts.paired import red
 from harness.verdicts.vocabulary import Outcome, Verdict, VerdictKind
 
@@ -28,9 +30,24 @@ ORDER = (
 
 
 def of_run(source: Source) -> list[Said]:
-    """The verdicts of a run, judged again from its evidence. Raises BaselineError for a case whose evidence
-    cannot be read."""
-    return in_order(_of_case(source.label, one) for one in source.cases)
+    """The verdicts of a run on its cases and its machines, judged again from its evidence. Raises
+    BaselineError for what cannot be read."""
+    cases = [_of_case(source.label, one) for one in source.cases]
+    machines = [_of_machine(source, number, one) for number, one in source.machines.items()]
+    return in_order([*machines, *cases])
+
+
+def _of_machine(source: Source, number: str, recorded: Mapping[str, Any]) -> Said:
+    name = f"machine of GPU {number}"
+    try:
+        verdict = machine_again(recorded)
+        allowed = any(not recall(one.info, one.seconds)[1].fail_on_drift for one in source.cases[:1])
+    except (KeyError, TypeError, ValueError) as error:
+        raise BaselineError(f"{source.label}: {name}: not a verdict of this suite ({error})") from None
+    first, *more = machine_lines(verdict)
+    found = tuple(("found", line.strip()) for line in more)
+    fails = verdict.failed and not allowed
+    return Said(source.label, name, str(verdict.kind), verdict.reason, fails, first, found, "nox -s gpu")
 
 
 def _of_case(label: str, one: Measured) -> Said:
