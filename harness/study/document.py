@@ -78,9 +78,9 @@ _HEAD = """# Detection power
 How small a slowdown does the gate find, and how often is it red where there is none? Pairs of a binary
 beside itself (A/A), and with slowdowns of known size planted, were timed as the gate times a changed binary
 beside the stored one, and all stored samples are judged by today's rule. Rates are in percent, with
-{confidence:g} % Clopper-Pearson confidence limits; the unit is one trial of one case, in a process that times
-each case once. What real edits of the kernels cost, and what is said of them, is in
-[slowdowns.md](slowdowns.md).
+{confidence:g} % Clopper-Pearson confidence limits; the unit is one trial of one case: no two of the same case
+and size are of one process. What real edits of the kernels cost, and what is said of them, is in
+[slowdowns.md](slowdowns.md). A file that does not name its board counts as a board of its own.
 
 **The verdict.** At most {looks} looks at blocks ABBA and BAAB, and an error probability of {error:g} %
 divided among the cases of a run; what is not clear, or slower by little, is judged by a second process (here:
@@ -89,8 +89,8 @@ AMBIGUOUS, not certainly less. A slowdown of just the margin is AMBIGUOUS, mostl
 no error.
 
 **What is planted.** After the kernel, within the timed interval, one thread spins for a number of SM cycles
-and counts how many it took. In these files it also runs in the A/A pairs, with zero cycles to spin: the two
-sides differ only by the counted cycles. The planted size is those cycles divided by the SM clock and by the
+and counts how many it took. In files with planted slowdowns, and all without a commit, it also runs in the
+A/A pairs, with zero cycles to spin: the two sides differ only by the counted cycles. The planted size is those cycles divided by the SM clock and by the
 time of the other side; the measured one is the mean of the first look over all trials."""
 
 
