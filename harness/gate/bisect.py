@@ -37,8 +37,8 @@ class Revision:
 
 @dataclass(frozen=True)
 class Tested:
-    """``revisions`` of one binary, oldest first; the ``state`` that was found of them, in the pair ``paired``,
-    or ``why`` there was none."""
+    """``revisions`` of one binary, oldest first; the ``state`` that was found of them, in the pair
+    ``paired``, or ``why`` there was none."""
 
     revisions: tuple[Revision, ...]
     state: State
