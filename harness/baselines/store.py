@@ -131,7 +131,7 @@ def prune(root: Path, slug: str, keep: Collection[str], newest: int = 0) -> int:
         by_board.setdefault(measured.board, []).append(measured)
     wanted: set[tuple[str | None, str, str]] = set()  # board, when, and which case
     for mine in by_board.values():
-        for each in (*mine[-newest or len(mine) :], derived(mine)):
+        for each in (*mine[-(newest or len(mine)) :], derived(mine)):
             wanted |= {(e.board, e.datetime, e.case_id) for e in each.entries.values() if e.case_id in keep}
     runs = {
         each.id: (each.says["machine"].get("board"), each.says["datetime"])

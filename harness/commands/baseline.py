@@ -173,7 +173,11 @@ def _dram(case: Case, entry: BaselineEntry) -> float | None:
 
 
 def _export(root: Path, gpu: str | None, file: Path | None) -> int:
-    for baseline in _chosen(root, gpu):
+    chosen = _chosen(root, gpu)
+    if file and len(chosen) > 1:
+        there = " or ".join(baseline.slug for baseline in chosen)
+        raise BaselineError(f"one file is of one GPU: name it with --gpu {there}")
+    for baseline in chosen:
         print(f"wrote {write_export(baseline, file or Path(f'{baseline.slug}.json'))}")
     return 0
 

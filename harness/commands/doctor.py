@@ -90,6 +90,7 @@ def examine(folder: Path) -> Iterator[Line]:
         yield cache(cache_dir())
         yield interpreter()
         yield project(folder)
+        yield baselines(folder / "baselines")
     yield history(folder)
     yield from repository(folder, sorted(path.name for path in (folder / "baselines").glob("nvidia-*")))
     yield from gpu()
@@ -165,8 +166,28 @@ def project(folder: Path) -> Line:
     return Line("ok", "project", f"{found.root}, kernels: {len(found.kernels)}, baselines: {gpus or 'none'}")
 
 
+def baselines(root: Path) -> Line:
+    """Whether what is stored can be trusted, and how much of it can be timed beside new code."""
+    from harness.baselines import BaselineError, stored
+
+    try:
+        found = stored(root)
+    except BaselineError as error:
+        return Line("fail", "baselines", str(error))
+    if not found:
+        return Line("note", "baselines", "none", "nothing timed can be judged: nox -s baseline")
+    said, lacking = [], 0
+    for baseline in found:
+        lacking += sum(bool(e.cubin_sha256) and not e.launch_id for e in baseline.entries.values())
+        said.append(f"{baseline.slug}: {len(baseline.entries)} cases")
+    if lacking:
+        do = "nox -s baseline, so that changes of them can be judged"
+        return Line("note", "baselines", f"{', '.join(said)}; {lacking} without their binary", do)
+    return Line("ok", "baselines", ", ".join(said))
+
+
 def history(folder: Path) -> Line:
-    """Whether git has the commits that baselines were measured at."""
+    """Whether git has the commits that `compare` and `bisect` may be asked for."""
     git = shutil.which("git")
     if not git:
         return Line("note", "git", "not found", "commits cannot be compared")
@@ -178,8 +199,7 @@ def history(folder: Path) -> Line:
             "note",
             "git",
             "a shallow clone",
-            "a suspected regression cannot be paired with its "
-            "baseline's commit: git fetch --unshallow, or fetch-depth: 0",
+            "older commits cannot be compared or bisected: git fetch --unshallow, or fetch-depth: 0",
         )
     return Line("ok", "git", f"{_said([git, '-C', str(folder), 'rev-list', '--count', 'HEAD']) or 0} commits")
 

@@ -108,9 +108,9 @@ class Kernel:
     further options for nvcc. ``maps`` are the tensor maps of a config and dtype, by operand, for parameters
     of type ``CUtensorMap``. ``features`` are hardware features that cannot be emulated, such as ``wgmma`` and
     ``tma``. ``margin`` is the slowdown that counts as a regression, at most 2 %, for a kernel whose own noise
-    needs more than 0.5 %; ``largest_timed`` skips timing of problems with more FLOP; ``duty`` is the duty cycle of the timing, below 1 for kernels
-    that would otherwise reach the power cap. ``waived`` are findings of the emulated device that are
-    accepted. ``space`` is where `nox -s tune` looks for better configs.
+    needs more than 0.5 %; ``largest_timed`` skips timing of problems with more FLOP; ``duty`` is the duty
+    cycle of the timing, below 1 for kernels that would otherwise reach the power cap. ``waived`` are findings
+    of the emulated device that are accepted. ``space`` is where `nox -s tune` looks for better configs.
     """
 
     name: str

@@ -90,7 +90,7 @@ class FakeGpu:
     def memcpy_dtod_async(self, to: int, source: int, size: int, stream: Any) -> None:
         self.at(to, size)[:] = self.at(source, size)
 
-    def to_device(self, array: Array) -> Allocation:
+    def to_device(self, array: Any) -> Allocation:
         made = self.mem_alloc(max(1, array.nbytes))
         self.at(made.address, array.nbytes)[:] = np.frombuffer(memoryview(array).tobytes(), np.uint8)
         return made

@@ -399,7 +399,9 @@ def test_pruning_removes_cases_and_what_only_they_named(root: Path, file: Path) 
     assert prune(root, SLUG, {NAIVE.id}) == 2
     assert now(root).case_ids == (NAIVE.id,)
     assert {each.text for each in read(file)} < {each.text for each in before}
+    append(root, baseline(on(None, 9, NAIVE)), {})
     assert prune(root, SLUG, {NAIVE.id}) == 0
+    assert len(history(root, SLUG)) == 2  # older ones are kept unless told otherwise
 
 
 def test_pruning_keeps_what_is_current_on_some_board(tmp_path: Path) -> None:

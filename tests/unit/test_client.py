@@ -247,6 +247,19 @@ def test_numbers_are_drawn_once_for_each_type_and_depth(device: CudaDevice) -> N
     assert pickle.loads(pickle.dumps(request)) == request
 
 
+def test_health_is_of_the_worker_and_of_nvml(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def ask(request: Any) -> Any:
+        asked.append(request.what)
+        return {"l2": {"gbps": 5.0}}
+
+    monkeypatch.setattr(device, "_ask", ask)
+    monkeypatch.setattr(device, "gpu", SimpleNamespace(settings=lambda: {"ecc": True}, others=sorted))
+    assert device.health() == {"l2": {"gbps": 5.0}, "ecc": True, "others": []}
+    assert asked == ["health"]
+
+
 # Pairs
 
 

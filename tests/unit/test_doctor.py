@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from harness.baselines import append
 from harness.commands import doctor
 from harness.compiler import tools
 from harness.compiler.errors import ToolchainError
+from tests.unit import synthetic
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,6 +65,20 @@ def test_a_folder_that_is_no_project_and_a_shallow_clone(tmp_path: Path) -> None
     )
     assert "git fetch --unshallow" in doctor.history(tmp_path / "shallow").do
     assert doctor.history(ROOT).what == "git"
+
+
+def test_baselines_are_read_and_binaries_that_are_missing_counted(tmp_path: Path) -> None:
+    assert doctor.baselines(tmp_path).do == "nothing timed can be judged: nox -s baseline"
+    one, library = synthetic.case("tiled"), synthetic.case("cublas")
+    file = append(tmp_path, synthetic.baseline(synthetic.entry(library, cubin=None)), {})
+    assert doctor.baselines(tmp_path).state == "ok"
+    append(tmp_path, synthetic.baseline(synthetic.entry(one)), {})
+    assert doctor.baselines(tmp_path).found == "test-gpu-1000: 2 cases; 1 without their binary"
+    file.write_text("{")
+    assert (doctor.baselines(tmp_path).state, "truncated" in doctor.baselines(tmp_path).found) == (
+        "fail",
+        True,
+    )
 
 
 def test_settings_of_the_repository_are_asked_of_github(

@@ -48,6 +48,7 @@ class MadeUpNvml:
             "nvmlDeviceGetMemoryInfo": lambda gpu: SimpleNamespace(total=1024 << 20),
             "nvmlDeviceGetCudaComputeCapability": lambda gpu: (9, 0),
             "nvmlDeviceGetEnforcedPowerLimit": lambda gpu: 700_000,
+            "nvmlDeviceGetPowerManagementDefaultLimit": lambda gpu: 750_000,
             "nvmlDeviceGetMaxClockInfo": lambda gpu, kind: 1000 * kind,
             "nvmlDeviceGetApplicationsClock": lambda gpu, kind: 900,
             "nvmlDeviceGetEccMode": lambda gpu: (1, 1),
@@ -92,6 +93,14 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Callable[..., MadeUpNvml]:
         return made_up
 
     return install
+
+
+def test_what_an_administrator_may_have_set(nvml: Callable[..., MadeUpNvml]) -> None:
+    nvml()
+    settings = {"power_limit_w": 700.0, "default_power_limit_w": 750.0, "ecc": True, "mig": False}
+    assert Gpu().settings() == settings
+    nvml("nvmlDeviceGetPowerManagementDefaultLimit", "nvmlDeviceGetEccMode")
+    assert Gpu().settings() == {**settings, "default_power_limit_w": None, "ecc": None}
 
 
 def test_facts_of_a_gpu(nvml: Callable[..., MadeUpNvml]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.baselines import append
 from harness.commands.report import main
 from harness.reports.page import learn, lessons, render, sources
 from harness.reports.page.lessons import Lesson, said_by
@@ -21,9 +22,9 @@ COMPILED = [kernel for kernel in LADDER if kernel.compiled]
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Baselines of the H200 as stored, and of another GPU that is slower by a quarter."""
+    """Baselines of an H200, and of another GPU that is slower by a quarter."""
     root = tmp_path_factory.mktemp("baselines")
-    shutil.copytree(PROJECT.baselines / "nvidia-h200", root / "nvidia-h200")
+    append(root, made_report.stored(), {})
     shutil.copytree(PROJECT.static, root / "static")
     made_report.other_gpu(made_report.stored(), root)
     return root

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ def triggers(workflow: dict[Any, Any]) -> set[str]:
     return set(workflow[True])  # YAML 1.1 reads the key "on" as a truth value.
 
 
+CUBIN = sha256(b"cubin").hexdigest()
 JOBS = [(path, job) for path in FILES for job in load(path)["jobs"].values()]
 GPU_JOBS = [(path, job) for path, job in JOBS if "self-hosted" in job["runs-on"]]
 
@@ -162,24 +165,29 @@ def test_scripts_are_bash(path: Path, job: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("files", "passes"),
     [
-        ({"nvidia-h200/0001.json": "{}"}, True),
-        ({"nvidia-h200/0001.json": "{"}, False),
-        ({"nvidia-h200/0001.json": "{}", "nvidia-h200/run.py": ""}, False),
+        ({}, True),
+        ({"nvidia-h200/figures.jsonl": '{"id":1}\n{"id":2}\n'}, True),
+        ({"nvidia-h200/figures.jsonl": '{"id":1}\n{"id"\n'}, False),
+        ({"nvidia-h200/counters.json": "{"}, False),
+        ({"nvidia-h200/run.py": ""}, False),
+        ({f"binaries/{CUBIN[:2]}/{CUBIN}.cubin.xz": lzma.compress(b"cubin")}, True),
+        ({f"binaries/{CUBIN[:2]}/{CUBIN}.cubin.xz": lzma.compress(b"another")}, False),
+        ({f"binaries/{CUBIN[:2]}/{CUBIN}.cubin.xz": b"cubin"}, False),
     ],
 )
-def test_a_baseline_from_the_gpu_machine_is_json_only(
-    files: dict[str, str], passes: bool, tmp_path: Path
+def test_a_baseline_from_the_gpu_machine_is_figures_and_binaries_only(
+    files: dict[str, str | bytes], passes: bool, tmp_path: Path
 ) -> None:
-    for name, text in files.items():
+    for name, content in {**files, "nvidia-h200/tuned.json": "{}"}.items():
         path = tmp_path / "measured" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
     (tmp_path / "baselines").mkdir()
     steps = load(ROOT / ".github" / "workflows" / "baseline.yml")["jobs"]["propose"]["steps"]
     script = next(step["run"] for step in steps if step.get("name", "").startswith("Take over"))
     done = subprocess.run(["bash", "-e", "-c", script], cwd=tmp_path, capture_output=True)
-    assert (done.returncode == 0) == passes
-    assert (tmp_path / "baselines" / "nvidia-h200" / "0001.json").exists() == passes
+    assert (done.returncode == 0) == passes, done.stderr
+    assert (tmp_path / "baselines" / "nvidia-h200" / "tuned.json").exists() == passes
 
 
 def test_every_nox_session_of_a_workflow_exists() -> None:

@@ -131,7 +131,7 @@ class Bench:
         data: TimedData,
         turn: Fresh | None = None,
     ) -> None:
-        """A base that was judged right when it was stored is held against the library alone, in its ``turn``;
+        """A base that was judged right when it was stored is held, by its ``turn``, against the library;
         a new binary is never taken for one."""
         if (build, work) in self._checked:
             return
