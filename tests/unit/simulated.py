@@ -93,6 +93,9 @@ class SimulatedDevice:
     def facts(self) -> dict[str, Any]:
         return {}
 
+    def roofs(self) -> dict[str, Any]:
+        return {}
+
     def health(self) -> dict[str, Any]:
         return {}
 
