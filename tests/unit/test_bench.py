@@ -35,6 +35,7 @@ class Watch:
 
     def __init__(self, gpu: FakeGpu) -> None:
         self.gpu, self.overhead, self.launches = gpu, 0.0, 0
+        self.stream = SimpleNamespace(synchronize=lambda: None)
 
     def ready(self) -> None:
         pass
@@ -76,11 +77,13 @@ class Kernels:
         return self._bound(self.does[slot], self.memory[slot])
 
     def library(self, dtype: Any) -> Any:
-        return self._bound(honest, {})
+        return self._bound(honest, self.memory.setdefault("library", {}))
 
     def _bound(self, does: Does, memory: dict[str, Any]) -> Any:
         def bind(work: Work, at: dict[str, int]) -> Callable[[Any], None]:
             def enqueue(stream: Any) -> None:
+                # CUDA loads a kernel at its first launch, which waits for what is queued.
+                assert memory.get("launches") or not self.gpu.held
                 memory["launches"] = memory.get("launches", 0) + 1
                 memory["gpu"], memory["at"] = self.gpu, at
                 does(matrix(self.gpu, work, at, "C"), product(self.gpu, work, at), memory)
