@@ -81,11 +81,6 @@ class BaselineEntry:
         return float(self.info["noise_floor"])
 
     @property
-    def cycle_noise_floor(self) -> float | None:
-        """The same of the medians in SM cycles; None if the clock of a run is unknown."""
-        return cycle_noise_floor(self.medians, self.clocks_mhz)
-
-    @property
     def reference(self) -> Reference:
         """What an observation of the case is compared with."""
         return Reference(
@@ -224,11 +219,3 @@ def gpu_slug(name: str) -> str:
 def noise_floor(medians: Sequence[float]) -> float:
     """(max - min) / median of the medians of the runs."""
     return (max(medians) - min(medians)) / statistics.median(medians)
-
-
-def cycle_noise_floor(medians: Sequence[float], clocks_mhz: Sequence[float]) -> float | None:
-    """The noise floor of the runs in SM cycles, from their medians in seconds and their clocks; None unless
-    there is a clock for each."""
-    if not medians or len(medians) != len(clocks_mhz):
-        return None
-    return noise_floor([median * clock for median, clock in zip(medians, clocks_mhz, strict=True)])

@@ -9,15 +9,18 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from statistics import mean, median
 
 import numpy as np
 
 from harness.baselines import store
-from harness.baselines.agree import limit
 from harness.baselines.entries import Baseline, BaselineEntry
-from harness.baselines.fields import BaselineError
+
+
+def limit(duty: float) -> float:
+    """How far two runs of one binary may lie apart on one board, relative: more where a kernel would reach
+    the power cap if kept busy, as its duty cycle says."""
+    return 0.01 if duty < 1.0 else 0.003
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ def moves(measurements: Sequence[Baseline], cases: Collection[str] | None = None
     all n medians of all N cases, since all are looked at; σ is the case's noise floor, the median over its
     measurements, which is above the standard error of a median of five runs and so leaves room for what
     differs from day to day. The second is what a step of L between two measurements gains, L being how far
-    two runs of one binary may lie apart (`agree.limit`). Raises ImportError where ruptures is not installed.
+    two runs of one binary may lie apart (`limit`). Raises ImportError where ruptures is not installed.
     """
     if len(measurements) < 2:
         return []
@@ -139,19 +142,3 @@ def lost(found: Sequence[Move]) -> dict[str, float]:
         for case, made in of_case.items()
     }
     return {case: change for case, change in changes.items() if change < -of_case[case][0].limit / 2}
-
-
-def note(root: Path, slug: str) -> str:
-    """One line if cases have become slower over the history of a GPU model, else empty; never raises."""
-    try:
-        found = moves(store.history(root, slug))
-    except ImportError:
-        return ""
-    except BaselineError as error:
-        return f"history: {error}"
-    slower = lost(found)
-    if not slower:
-        return ""
-    since = min(move.at for move in found if move.case in slower)[:4]
-    count = f"{len(slower)} cases" if len(slower) > 1 else "1 case"
-    return f"history: {count} slower than before, since {since}; see python -m harness baseline history"

@@ -126,12 +126,11 @@ def prune(root: Path, slug: str, keep: Collection[str], newest: int = 0) -> int:
     OSError."""
     path = figures_path(root, slug)
     lines = read(path)
-    by_board: dict[str | None, list[Baseline]] = {}
-    for measured in measurements(lines, path, slug):
-        by_board.setdefault(measured.board, []).append(measured)
+    every = measurements(lines, path, slug)
     wanted: set[tuple[str | None, str, str]] = set()  # board, when, and which case
-    for mine in by_board.values():
-        for each in (*mine[-(newest or len(mine)) :], derived(mine)):
+    for board in {measured.board for measured in every}:
+        mine = [measured for measured in every if measured.board == board]
+        for each in (*mine[-(newest or len(mine)) :], derived(mine), derived(every, board)):
             wanted |= {(e.board, e.datetime, e.case_id) for e in each.entries.values() if e.case_id in keep}
     runs = {
         each.id: (each.says["machine"].get("board"), each.says["datetime"])

@@ -172,6 +172,25 @@ def test_a_boards_own_newest_counts_else_the_models(tmp_path: Path) -> None:
     assert [ours.entries[each.id].is_of_another(OURS) for each in (TILED, NAIVE)] == [False, True]
 
 
+def test_the_newest_binary_counts_with_a_boards_own_figure_of_it(tmp_path: Path) -> None:
+    for board, day, binary, seconds in (
+        (OURS, 1, "1", 0.011),
+        (OURS, 2, "2", 0.012),
+        (THEIRS, 3, "3", 0.013),
+        (THEIRS, 4, "1", 0.014),
+    ):
+        one = on(board, day, TILED, seconds)
+        one = replace(one, info={**one.info, "cubin_sha256": binary * 64})
+        append(tmp_path, baseline(one), {})
+    assert now(tmp_path, OURS).entries[TILED.id].median_s == 0.011  # of binary 1, as it was then
+    assert (
+        now(tmp_path, THEIRS).entries[TILED.id].median_s == now(tmp_path).entries[TILED.id].median_s == 0.014
+    )
+    assert prune(tmp_path, SLUG, {TILED.id}, newest=1) == 1
+    assert now(tmp_path, OURS).entries[TILED.id].median_s == 0.011
+    assert sorted(m.datetime[8:10] for m in history(tmp_path, SLUG)) == ["01", "02", "04"]
+
+
 def test_a_board_with_few_figures_is_no_worse_off_than_an_unknown_one(tmp_path: Path) -> None:
     append(tmp_path, baseline(on(THEIRS, 1, TILED), on(THEIRS, 1, NAIVE), on(THEIRS, 1, CUBLAS)), {})
     append(tmp_path, baseline(on(OURS, 2, TILED)), {})

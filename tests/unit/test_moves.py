@@ -16,8 +16,6 @@ from harness.baselines.moves import Move, lost, measured, moves
 from harness.commands.baseline import main
 from harness.model import Case, Problem
 from tests.unit import synthetic
-from tests.unit.replay import ReplayDevice
-from tests.unit.rig import CASES, OURS, Rig
 
 TILED, NAIVE, WMMA = (synthetic.case(name) for name in ("tiled", "naive", "wmma"))
 OTHERS = [synthetic.case("tiled", problem=Problem(64 + n, 512, 512)) for n in range(300)]
@@ -214,38 +212,3 @@ def test_without_ruptures_the_command_says_what_installs_it(
     monkeypatch.setitem(sys.modules, "ruptures", None)
     assert main(["history", "--root", str(root)]) == 1
     assert "install it with `pip install --group test`" in capsys.readouterr().err
-
-
-# The gate's line
-
-
-def slower_since(rig: Rig, factor: float) -> None:
-    """Another measurement, in which everything takes ``factor`` times as long."""
-    entries = []
-    for e in rig.stored.entries.values():
-        stats = {name: factor * v if isinstance(v, float) else v for name, v in e.stats.items()}
-        info = {**e.info, "run_medians": [factor * s for s in e.medians]}
-        entries.append(dataclasses.replace(e, stats=stats, info=info))
-    rig.store(entries)
-
-
-def test_gate_tells_of_what_became_slower_and_blocks_nothing(rig: Rig) -> None:
-    slower_since(rig, 1.5)  # past the noise of every case
-    outcome = rig.run(*OURS, device=ReplayDevice(3))
-    assert outcome.status == 0
-    count = len(rig.stored.entries)
-    line = f"history: {count} cases slower than before, since 0002; see python -m harness baseline history"
-    assert outcome.text.count("history: ") == 1
-    assert line in outcome.text
-
-
-def test_gate_is_silent_of_gains_and_where_nothing_can_be_said(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert "history: " not in rig.run(*OURS, device=ReplayDevice(3)).text
-    slower_since(rig, 1.1)
-    assert "history: " not in rig.run(*OURS, "--baseline-run", device=ReplayDevice(3)).text
-    monkeypatch.setitem(sys.modules, "ruptures", None)
-    outcome = rig.run(*OURS, device=ReplayDevice(3))
-    assert "history: " not in outcome.text
-    assert outcome.passed >= {f"test_performance[{case}]" for case in CASES}
