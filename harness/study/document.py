@@ -90,8 +90,9 @@ no error.
 
 **What is planted.** After the kernel, within the timed interval, one thread spins for a number of SM cycles
 and counts how many it took. In files with planted slowdowns, and all without a commit, it also runs in the
-A/A pairs, with zero cycles to spin: the two sides differ only by the counted cycles. The planted size is those cycles divided by the SM clock and by the
-time of the other side; the measured one is the mean of the first look over all trials."""
+A/A pairs, with zero cycles to spin: the two sides differ only by the counted cycles. The planted size is
+those cycles divided by the SM clock and by the time of the other side; the measured one is the mean of the
+first look over all trials."""
 
 
 def _frozen() -> str:
