@@ -48,9 +48,9 @@ class Pair:
 
 @dataclass(frozen=True)
 class Control:
-    """A pair of identical builds of a ``case`` of a ``group``, the ``samples`` and the ``finding``, None if it
-    could not be timed, with half of the ``margin`` of the pairs that it vouches for; ``why`` it failed, in
-    one line, or empty."""
+    """A pair of identical builds of a ``case`` of a ``group``, the ``samples`` and the ``finding``, None if
+    it could not be timed, with half of the ``margin`` of the pairs that it vouches for; ``why`` it failed,
+    in one line, or empty."""
 
     case: Case
     group: Group
