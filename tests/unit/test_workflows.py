@@ -79,14 +79,9 @@ def test_every_job_ends_and_leaves_no_credentials(path: Path, job: dict[str, Any
 
 
 def test_only_the_job_that_compares_commits_fetches_them() -> None:
-    """A clone of the last commit alone leaves a branch nothing to be compared with; a baseline is a binary."""
-    deep = [
-        path.stem
-        for path, job in JOBS
-        for step in job["steps"]
-        if step.get("with", {}).get("fetch-depth") == 0
-    ]
-    assert deep == ["pull"]
+    """The last commit alone leaves a branch nothing to be compared with; a baseline is a binary."""
+    steps = [(path.stem, step) for path, job in JOBS for step in job["steps"]]
+    assert [stem for stem, step in steps if step.get("with", {}).get("fetch-depth") == 0] == ["pull"]
 
 
 @pytest.mark.parametrize(("path", "job"), GPU_JOBS)
