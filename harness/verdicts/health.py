@@ -8,7 +8,7 @@ from typing import Any
 
 # How far below the least known a board may be: of its own measurements, of which one board's differ by 1 %;
 # and of its model's, where it has none. Eleven H200s differ by 0.1 % in FP32, 1.1 % on tensor cores and in
-# their clock, 2.9 % in DRAM's and 11 % in L2's bandwidth: a few boards do not say how far the next one may be,
+# their clock, 2.9 % in DRAM's and 11 % in L2's bandwidth: a few boards do not say how far the next may be,
 # and a fault (a clock that is held low, a part of the memory that is lost) takes more than that.
 WIDER, WIDER_ELSEWHERE = 0.03, 0.15
 # What a board must reach of which nothing is stored: shares of the datasheet's arithmetic at its clock (those
