@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any
 
 import pytest
 
+from harness.baselines import BaselineEntry
 from harness.devices.cuda.pairing import time_pair
+from harness.model import Case
 from harness.timing.duty import burst, device_seconds, rest
 from harness.timing.plan import PairPlan, queued
+from tests.unit.scenarios import World, cases_of, red
 from tests.unit.simulated import SimulatedDevice
 
 
@@ -57,6 +61,24 @@ def test_blocks_of_a_pair_come_in_bursts_with_rests_between(monkeypatch: pytest.
     rests.clear()
     time_pair(SimulatedDevice(), arms, PairPlan(("ABBA", "BAAB") * 4))
     assert not any(rests)
+
+
+class Rested(World):
+    """The baseline was measured at another duty cycle."""
+
+    def entry(self, case: Case) -> BaselineEntry:
+        made = super().entry(case)
+        return dataclasses.replace(made, info={**made.info, "duty": 0.25})
+
+
+@pytest.mark.parametrize(("world", "failed"), [(World, True), (Rested, False)])
+def test_another_duty_cycle_than_the_baseline_s_says_nothing_of_the_machine(
+    world: type[World], failed: bool
+) -> None:
+    cases = cases_of(["wmma"], (512, 1024, 2048, 4096))
+    found, machine = world(cases, machine=lambda kernel: 0.04).run()
+    assert red(found) == []
+    assert machine.failed is failed
 
 
 def test_a_library_call_of_many_launches_is_queued_less_often() -> None:

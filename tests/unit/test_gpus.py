@@ -17,7 +17,6 @@ import pytest
 from harness.commands import gpus, plugin_gpus
 from harness.commands.gpus import chosen
 from harness.devices import DeviceError
-from harness.gate.boards import Board
 from harness.gate.checkers import Checker, Setup
 from harness.model import Case
 from harness.timing.measurement import Measurement
