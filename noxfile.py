@@ -25,7 +25,7 @@ CHECKED = ("tests/test_kernels.py", "tests/test_static.py")  # by the session of
 
 
 # Words after `--` with which a session of the GPU only shows or edits what is stored.
-NO_GPU = {"-h", "--help", "--list-cases", "--collect-only", "--co", "show", "prune", "merge"}
+NO_GPU = {"-h", "--help", "--list-cases", "--collect-only", "--co", "show", "history", "export", "prune"}
 
 
 def install(session: nox.Session, group: str) -> str:
@@ -176,7 +176,7 @@ def study(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def baseline(session: nox.Session) -> None:
-    """Measure this GPU's baseline in five runs and write it, if every case is correct."""
+    """Measure this GPU in five runs and append it to its baseline, if all is correct and nothing creeps."""
     harness(session, install_gpu(session), "baseline")
 
 
@@ -217,6 +217,12 @@ def report(session: nox.Session) -> None:
 def shards(session: nox.Session) -> None:
     """Add up the parts of a run that several machines made: `-- FOLDER`."""
     harness(session, install(session, "test"), "shards")
+
+
+@nox.session(default=False)
+def evidence(session: nox.Session) -> None:
+    """Judge stored runs again, from their JSON alone: `-- RUN.json`."""
+    harness(session, install(session, "test"), "evidence")
 
 
 @nox.session(default=False)

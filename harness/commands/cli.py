@@ -17,7 +17,7 @@ COMMANDS = {
     "gpu": "check and time every kernel on this GPU, and compare with the stored baseline",
     "compare": "time the working tree side by side with another commit, or another nvcc, on this GPU",
     "bisect": "find the first commit that made a case slower: CASE [GOOD [BAD]]",
-    "baseline": "measure this GPU's baseline and write it; show, prune and merge stored ones",
+    "baseline": "measure this GPU and append it to its baseline; show, history, export, prune, merge",
     "advice": "how far the course notes' recommendations are behind the best, from stored figures",
     "claims": "what the course notes say, judged by what is stored: docs/claims.md",
     "tune": "search a kernel's declared space for its fastest config; replay a search without a GPU",
@@ -81,4 +81,10 @@ def run() -> None:
         from harness.commands.completion import complete
 
         complete(COMMANDS)
-    sys.exit(main(sys.argv[1:]))
+    try:
+        status = main(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads it, such as `head`, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
+    sys.exit(status)

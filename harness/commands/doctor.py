@@ -92,6 +92,7 @@ def examine(folder: Path) -> Iterator[Line]:
         yield project(folder)
         yield baselines(folder / "baselines")
     yield history(folder)
+    yield from merging(folder)
     yield from repository(folder, sorted(path.name for path in (folder / "baselines").glob("nvidia-*")))
     yield from gpu()
 
@@ -202,6 +203,19 @@ def history(folder: Path) -> Line:
             "older commits cannot be compared or bisected: git fetch --unshallow, or fetch-depth: 0",
         )
     return Line("ok", "git", f"{_said([git, '-C', str(folder), 'rev-list', '--count', 'HEAD']) or 0} commits")
+
+
+def merging(folder: Path) -> Iterator[Line]:
+    """Whether branches that measure merge by themselves; nothing where there is no git."""
+    said = _said(["git", "-C", str(folder), "check-attr", "merge", "baselines/gpu/figures.jsonl"])
+    if said is None or said.endswith(": union"):
+        return
+    yield Line(
+        "note",
+        "merging",
+        "branches that measure conflict",
+        "add to .gitattributes: baselines/**/*.jsonl merge=union text eol=lf",
+    )
 
 
 def repository(folder: Path, gpus: Sequence[str] = ()) -> Iterator[Line]:

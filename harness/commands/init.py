@@ -1,8 +1,8 @@
 """``gemm-regression init``: creates a project in this folder.
 
 Writes a kernel that is correct for all sizes, its declaration, three test files, a noxfile and two workflows,
-and appends the project's table to an existing pyproject.toml. Exit status: 0; 1 if one of the files already
-exists, and nothing was written.
+and appends the project's table to an existing pyproject.toml, and how git merges baselines to .gitattributes.
+Exit status: 0; 1 if one of the files already exists, and nothing was written.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ def main(arguments: Sequence[str]) -> int:
         for name, template in FILES.items():
             _write(root / name, _template(template))
         _write_table(root / FILE)
+        _write_attributes(root / ".gitattributes")
         if not (root / ".gitignore").exists():
             _write(root / ".gitignore", _template("gitignore"))
     except OSError as error:
@@ -74,6 +75,12 @@ def _write_table(path: Path) -> None:
     if "[tool.pytest" not in before:
         parts.append(_template("pytest").rstrip())
     _write(path, "\n\n".join(parts) + "\n")
+
+
+def _write_attributes(path: Path) -> None:
+    """Appends what git is to know of baselines."""
+    before = path.read_text(encoding="utf-8").rstrip() if path.exists() else ""
+    _write(path, f"{before}\n{_template('gitattributes')}".lstrip())
 
 
 def _fail(reason: str) -> int:

@@ -147,8 +147,8 @@ class Gpu(TimingDevice, PairingDevice, Protocol):
         """What it can do at most: GFLOPS by dtype, GB/s by memory, and latencies in cycles."""
 
     def health(self) -> dict[str, Any]:
-        """Whether it is as it should be, in seconds: of its `roofs` f32, f16, l2 and dram; the power limit
-        and its default in W, ECC, MIG; and ``others``, as `busy` says."""
+        """Whether it is as it should be: the rates of its `roofs`; the power limit and its default in W, ECC,
+        MIG; and ``others``, as `busy` says."""
 
     def busy(self) -> list[str]:
         """Other processes that use it, as text."""

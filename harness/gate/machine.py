@@ -32,9 +32,10 @@ def judge_board(
     """The verdict on the machine of one GPU by the cases that it timed. ``measured``: all that was stored of
     its model, oldest first; ``known``: how much its cases move."""
     machine = board.machine()
-    now = Health.of({**machine, **board.health, "roofs": board.health}, board.visitors)
+    probes = {name: value for name, value in board.health.items() if isinstance(value, Mapping)}
+    now = Health.of({**machine, **board.health, "roofs": probes}, board.visitors)
     before = [Health.of(one.machine_info) for one in measured]
-    roofs = roofs_of({**machine, "roofs": board.health or None})
+    roofs = roofs_of({**machine, "roofs": probes or None})
     shifts = [shift_of(board, result, machine, known, roofs) for result in results if usable_shift(result)]
     return judge_machine(now, before, shifts)
 

@@ -86,7 +86,8 @@ class Gate:
         is told each result, those of pairs at the end.
         """
         measured: dict[tuple[str, Problem], Measurement] = {}
-        paired: dict[str, tuple[Case, Reference]] = {}
+        paired: dict[str, list[tuple[Case, Reference]]] = {}
+        same: dict[object, str] = {}
         for case in cases:
             entry = self.baseline.entry(case.id) if self.baseline else None
             reference = entry.reference if entry else None
@@ -108,13 +109,17 @@ class Gate:
                 done(self._concluded(case, Evidence(None, reference, paired=nothing)))
                 continue
             assert mine is not None  # a library has not changed
-            paired[case.id] = case, reference
+            key = base.sha256, id_of(base), mine.sha256, id_of(mine)
+            if same.setdefault(key, case.id) != case.id:  # a choice, and what was chosen: timed once
+                paired[same[key]].append((case, reference))
+                continue
+            paired[case.id] = [(case, reference)]
             self.says(f"{case.id} beside the baseline's binary")
             self.pairing.time(self._pair(case, entry, base))
             self.visited()
         for timed in self.pairing.finish():
-            case, reference = paired[timed.pair.case.id]
-            done(self._of_pair(case, reference, timed))
+            for case, reference in paired[timed.pair.case.id]:
+                done(self._of_pair(case, reference, timed))
 
     def _pair(self, case: Case, entry: BaselineEntry, base: StoredBinary) -> Pair:
         margin = self.policy.margin_of(entry.margin)

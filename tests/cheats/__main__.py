@@ -30,12 +30,21 @@ def main() -> int:
         for number, what in CHEATS.items():
             said = _said(device, number)
             caught += bool(said)
-            print(f"{number:2} {'caught' if said else 'MISSED'}  {what}: {said or 'it gains'}", flush=True)
+            print(
+                f"{number:2} {'caught' if said else 'MISSED'}  {what}: {said or _gain(device, number)}",
+                flush=True,
+            )
             device.restart()
     finally:
         device.close()
     print(f"{caught} of {len(CHEATS)} caught")
     return int(caught != len(CHEATS))
+
+
+def _gain(device: CudaDevice, number: int) -> str:
+    """What a cheat that was not caught gains."""
+    samples = device.pair(case(0, _SIZE), case(number, _SIZE), PairPlan(("ABBA", "BAAB") * 12))
+    return f"its time is {samples.median('b') / samples.median('a'):.3f} of the honest kernel's"
 
 
 def _said(device: CudaDevice, number: int) -> str:

@@ -38,8 +38,9 @@ def is_new(side: Any) -> bool:
 @dataclass
 class World:
     """``slower(case)``: by how much the new build of a case is slower than the stored one;
-    ``machine(kernel)``: by how much all that runs of it takes longer than when the baseline was measured; ``edited(case)``:
-    whether its binary has changed; ``board``: that of the run; the baseline is that of OWN."""
+    ``machine(kernel)``: by how much all that runs of it takes longer than when the baseline was measured;
+    ``edited(case)``: whether its binary has changed; ``board``: that of the run; the baseline is that of OWN.
+    """
 
     cases: list[Case]
     slower: Callable[[Case], float] = lambda case: 0.0

@@ -257,7 +257,7 @@ def test_health_is_of_the_worker_and_of_nvml(device: CudaDevice, monkeypatch: py
     monkeypatch.setattr(device, "_ask", ask)
     monkeypatch.setattr(device, "gpu", SimpleNamespace(settings=lambda: {"ecc": True}, others=sorted))
     assert device.health() == {"l2": {"gbps": 5.0}, "ecc": True, "others": []}
-    assert asked == ["health"]
+    assert asked == ["roofs"]
 
 
 # Pairs

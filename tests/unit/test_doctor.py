@@ -67,6 +67,26 @@ def test_a_folder_that_is_no_project_and_a_shallow_clone(tmp_path: Path) -> None
     assert doctor.history(ROOT).what == "git"
 
 
+def test_a_repository_in_which_branches_that_measure_conflict(tmp_path: Path) -> None:
+    assert list(doctor.merging(tmp_path)) == []  # no repository, which another line says
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (line,) = doctor.merging(tmp_path)
+    assert line.state == "note"
+    (tmp_path / ".gitattributes").write_text(line.do.partition(": ")[2])
+    assert list(doctor.merging(tmp_path)) == []
+    assert list(doctor.merging(ROOT)) == []
+
+
+def test_a_reader_that_has_enough_sees_no_traceback() -> None:
+    command = [sys.executable, "-m", "harness", "doctor"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        assert run.stdout
+        assert run.stderr
+        run.stdout.close()
+        assert run.stderr.read() == b""
+    assert run.returncode == 1
+
+
 def test_baselines_are_read_and_binaries_that_are_missing_counted(tmp_path: Path) -> None:
     assert doctor.baselines(tmp_path).do == "nothing timed can be judged: nox -s baseline"
     one, library = synthetic.case("tiled"), synthetic.case("cublas")

@@ -1,4 +1,4 @@
-"""Bursts and rests, of a measurement and of a pair, and what two say that were not timed alike."""
+"""Bursts and rests, of a measurement and of a pair, and what is said where two were not timed alike."""
 
 from __future__ import annotations
 
@@ -31,24 +31,31 @@ def test_bursts_take_half_the_rounds() -> None:
 
 @pytest.mark.parametrize("duty", [0.1, 0.25, 1.0])
 def test_a_rest_makes_the_busy_share(duty: float) -> None:
-    busy = 0.02
-    assert busy / (busy + rest(busy, duty)) == pytest.approx(duty)
+    assert 0.02 / (0.02 + rest(0.02, 0.02, duty)) == pytest.approx(duty)
+
+
+def test_what_lies_between_short_launches_is_rest_too() -> None:
+    assert rest(0.01, 0.03, 0.25) == pytest.approx(0.01)
+    assert rest(0.005, 0.03, 0.25) == 0.0
 
 
 def test_blocks_of_a_pair_come_in_bursts_with_rests_between(monkeypatch: pytest.MonkeyPatch) -> None:
     rests: list[float] = []
     monkeypatch.setattr(time, "sleep", rests.append)
     spans: list[float] = []
+    busy: list[float] = []
 
     class Watched(SimulatedDevice):
         def sequence(self, work: Any, l2: str) -> Any:
             run = super().sequence(work, l2)
             spans.append(run.span)
+            busy.append(sum(run.seconds))
             return run
 
     arms = {"A": ("A", 2e-3), "B": ("B", 2e-3)}
     time_pair(Watched(), arms, PairPlan(("ABBA", "BAAB") * 4, duty=0.25))
-    assert rests == pytest.approx([3 * span for span in spans[1:]])  # the first only tells the duration
+    # The first only tells the duration.
+    assert rests == pytest.approx([4 * of - span for of, span in zip(busy[1:], spans[1:], strict=True)])
     assert max(spans[1:]) <= 0.02
     assert len(spans) == 1 + 4  # two blocks of 8 ms each
     rests.clear()

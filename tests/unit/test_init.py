@@ -75,6 +75,17 @@ def test_a_pyproject_that_is_there_is_kept(tmp_path: Path) -> None:
     assert load(tmp_path).kernels
 
 
+def test_branches_that_measure_merge_as_here(begun: Path, tmp_path: Path) -> None:
+    ours = (PROJECT.root / ".gitattributes").read_text()
+    assert "merge=union" in ours
+    assert (begun / ".gitattributes").read_text() == ours
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / ".gitattributes").write_text("*.cu text")
+    assert init.main(["--project", str(other)]) == 0
+    assert (other / ".gitattributes").read_text() == f"*.cu text\n{ours}"
+
+
 @pytest.mark.compile
 def test_a_new_project_is_green_without_a_gpu_and_red_once_it_is_broken(begun: Path) -> None:
     try:

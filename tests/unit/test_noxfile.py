@@ -74,6 +74,7 @@ def test_every_command_is_there_and_says_what_it_does() -> None:
         "browser",
         "report",
         "shards",
+        "evidence",
         "judge",
         "static",
         "gpu",
@@ -224,10 +225,13 @@ def test_without_a_gpu_or_headers_nothing_is_installed(session: Any, monkeypatch
     assert running.installed == []
 
 
-def test_what_only_shows_stored_files_needs_no_gpu(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("word", ["show", "history", "export", "prune"])
+def test_what_only_shows_stored_files_needs_no_gpu(
+    word: str, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module, running = session
     monkeypatch.setattr(module.shutil, "which", lambda name: None)
-    running.posargs = ["show"]
+    running.posargs = [word]
     module.install_gpu(running)
     (installed,) = running.installed
     assert not any(package.startswith("pycuda") for package in installed)

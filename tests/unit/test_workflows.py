@@ -78,12 +78,10 @@ def test_every_job_ends_and_leaves_no_credentials(path: Path, job: dict[str, Any
             assert step["with"]["persist-credentials"] is False
 
 
-def test_the_gpu_job_has_the_commits_that_baselines_were_measured_at() -> None:
-    """A clone of the last commit alone leaves nothing to pair a suspected regression with."""
-    for stem in ("gpu", "pull"):
-        (job,) = (job for path, job in GPU_JOBS if path.stem == stem)
-        (checkout,) = (step for step in job["steps"] if step.get("uses", "").startswith("actions/checkout"))
-        assert checkout["with"]["fetch-depth"] == 0
+def test_only_the_job_that_compares_commits_fetches_them() -> None:
+    """The last commit alone leaves a branch nothing to be compared with; a baseline is a binary."""
+    steps = [(path.stem, step) for path, job in JOBS for step in job["steps"]]
+    assert [stem for stem, step in steps if step.get("with", {}).get("fetch-depth") == 0] == ["pull"]
 
 
 @pytest.mark.parametrize(("path", "job"), GPU_JOBS)
@@ -115,6 +113,11 @@ def test_the_parts_of_a_gpu_run_are_added_up_whatever_became_of_them() -> None:
     (script,) = (step["run"] for step in jobs["whole"]["steps"] if step.get("name") == "Add them up")
     models = jobs["gpu"]["strategy"]["matrix"]["gpu"]
     assert re.findall(r"--model (\S+)", script) == models
+    told = re.search(r"--output (\w+)", script)
+    assert told
+    (again,) = (step for step in jobs["whole"]["steps"] if "-s evidence" in step.get("run", ""))
+    assert again["run"].endswith(f" {told[1]}/*.json")
+    assert again["if"] == "${{ !cancelled() }}"  # a red run's verdicts, too
     uploads = [s["with"]["name"] for s in jobs["gpu"]["steps"] if "upload-artifact" in s.get("uses", "")]
     assert uploads == ["results-${{ matrix.gpu }}-${{ strategy.job-index }}"]  # no two of one name
     assert not jobs["gpu"]["strategy"]["fail-fast"]
@@ -190,10 +193,38 @@ def test_a_baseline_from_the_gpu_machine_is_figures_and_binaries_only(
     assert (tmp_path / "baselines" / "nvidia-h200" / "tuned.json").exists() == passes
 
 
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ({}, []),
+        ({"SELECT": "tiled and 4096"}, ["-k", "tiled and 4096"]),
+        ({"SLOWER": "a-1x1x1", "REASON": "$(its) math"}, ["--accept-slower", "a-1x1x1", "$(its) math"]),
+        ({"SLOWER": "a-1x1x1"}, ["--accept-slower", "a-1x1x1", ""]),  # which is refused
+    ],
+)
+def test_a_baseline_is_measured_as_its_form_says(
+    inputs: dict[str, str], words: list[str], tmp_path: Path
+) -> None:
+    steps = load(ROOT / ".github" / "workflows" / "baseline.yml")["jobs"]["measure"]["steps"]
+    (step,) = (step for step in steps if "-s baseline" in step.get("run", ""))
+    nox = tmp_path / ".venv" / "bin" / "nox"
+    nox.parent.mkdir(parents=True)
+    nox.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    nox.chmod(0o755)
+    env = {"PATH": os.environ["PATH"], **dict.fromkeys(step["env"], ""), **inputs}
+    done = subprocess.run(["bash", "-e", "-c", step["run"]], cwd=tmp_path, env=env, capture_output=True)
+    assert done.stdout.decode().split("\n")[:-1] == ["-s", "baseline", "--", "--gpus", "all", *words]
+
+
 def test_every_nox_session_of_a_workflow_exists() -> None:
     sessions = set(re.findall(r"^def (\w+)\(session", (ROOT / "noxfile.py").read_text(), re.MULTILINE))
-    asked = {name for path in FILES for name in re.findall(r"nox -s (\w+)", path.read_text())}
-    assert asked == {"gpu", "baseline", "compare", "report"}
+    asked = {
+        name
+        for path in FILES
+        for words in re.findall(r"(?:nox|\.ci/run) -s ([a-z ]+)", path.read_text())
+        for name in words.split()
+    }
+    assert {"gpu", "baseline", "compare", "report", "shards", "evidence"} <= asked
     assert asked <= sessions
 
 

@@ -329,10 +329,9 @@ class CudaDevice:
         return self._roofs
 
     def health(self) -> dict[str, Any]:
-        """Whether it is as it should be, in seconds: arithmetic, bandwidths and the clock under them as in
-        `roofs`, settings, and other processes."""
-        measured: dict[str, Any] = self._ask(Request("health"))
-        return {**measured, **self.gpu.settings(), "others": self.busy()}
+        """Whether it is as it should be: the rates of `roofs`, settings, and other processes."""
+        rates = {name: roof for name, roof in self.roofs().items() if name != "cycles"}
+        return {**rates, **self.gpu.settings(), "others": self.busy()}
 
     def busy(self) -> list[str]:
         """Other processes that compute on this GPU."""

@@ -17,7 +17,6 @@ _READERS = 512  # threads of a block that reads global memory
 _TILES = (128 + 256) * 128  # bytes of shared memory of a block that uses wgmma
 _FAR, _NEAR = 1 << 30, 16 << 20  # bytes: more than any L2, and less
 _CHAIN = 2048
-_HEALTH = ("f32", "f16", "l2", "dram")
 
 
 def measure(watch: Stopwatch, module: Any) -> dict[str, Any]:
@@ -25,13 +24,6 @@ def measure(watch: Stopwatch, module: Any) -> dict[str, Any]:
     the datasheet's arithmetic at that clock. "cycles": latencies, in cycles of the SM."""
     watch.ready()
     return _Probes(watch, module).all()
-
-
-def health(watch: Stopwatch, module: Any) -> dict[str, Any]:
-    """The roofs that tell in a second whether a GPU does what its model does."""
-    watch.ready()
-    probes = _Probes(watch, module)
-    return probes.of([name for name in _HEALTH if name != "f16" or probes.capability >= (8, 0)])
 
 
 class _Probes:

@@ -86,8 +86,6 @@ class Worker:
                 for work in request.works:
                     self._data.pools.draw(work)
             return None
-        if request.what == "health":
-            return roofs.health(self._watch, load_probe(self._arch, *_ROOFS))
         if request.what == "pair":
             assert request.pair is not None
             return self._bench.pair(request.builds, request.works, request.pair)
