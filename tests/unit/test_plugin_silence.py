@@ -173,7 +173,7 @@ def test_green_run_is_saved_under_the_name_of_the_gpu(rig: Rig, option: str) -> 
 
 
 class _Breaks(ReplayDevice):
-    """Raises in one case in its ``start``th process, timed alone or, where it has changed, beside the baseline's binary."""
+    """Raises in one case in its ``start``th process, timed alone or, where it has changed, in its pair."""
 
     def __init__(self, code: str, changed: bool, start: int = 1) -> None:
         super().__init__(3, slowed(1.03, SLOWED[0]) if changed else None)
