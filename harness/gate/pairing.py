@@ -49,13 +49,8 @@ class Pair:
 @dataclass(frozen=True)
 class Control:
     """A pair of identical builds of a ``case`` of a ``group``, the ``samples`` and the ``finding``, None if
-<<<<<<< HEAD
-    it could not be timed, with half of the ``margin`` of the pairs that it vouches for; ``why`` it failed, in
-    one line, or empty."""
-=======
     it could not be timed, with half of the ``margin`` of the pairs that it vouches for; ``why`` it failed,
     in one line, or empty."""
->>>>>>> part-u
 
     case: Case
     group: Group

@@ -125,7 +125,7 @@ def _probes(now: Health, known: Sequence[Health]) -> Iterable[MachineFinding]:
 
 
 def _least(now: Health, probe: str, field_: str, before: Sequence[float], own: bool) -> float | None:
-    """The least that a probe must reach, by what was known of it ``before``, of this board (``own``) or of its
+    """The least that a probe must reach, by what was known of it ``before``, of this board (``own``) or its
     model; None if nothing is."""
     if before:
         return (1 - (WIDER if own else WIDER_ELSEWHERE)) * min(before)

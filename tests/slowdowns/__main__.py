@@ -23,8 +23,9 @@ from harness.devices import DeviceError, NoDevice, open_cuda, open_emulated
 from harness.oracle import verify
 from harness.study.__main__ import commit_id
 from tests.ladder import PROJECT
-from tests.slowdowns import IN_LOOPS, PLANTED, Rotten, Slowdown, firsts, gate, measured, page, small
+from tests.slowdowns import PLANTED, Rotten, Slowdown, firsts, gate, measured, page, small
 from tests.slowdowns.beside import Cost, measure
+from tests.slowdowns.loops import IN_LOOPS
 
 LEAST = 0.007  # a slowdown that the gate must find
 
