@@ -78,9 +78,9 @@ def test_a_run_of_cases_shows_lines_in_place_of_dots(rig: Rig, monkeypatch: pyte
     monkeypatch.setattr(module, "EVERY", 0.1)
     shown = ("-o", "console_output_style=classic", "--progress", "gpu")
     text = rig.run(*OURS, *shown, "--allow-no-baseline", device=Slow(), outputs=False).text
-    count = len(CASES) + 1  # and that there are no orphans
+    count = len(CASES) + 2  # and that there are no orphans, and the machine
     assert f"gpu: 0 of {count}: {CASES[0]}, " in text
-    assert re.search(rf"gpu: {count} of {count}: 1 failed, test_no_orphans, \d s\n", text)
+    assert re.search(rf"gpu: {count} of {count}: 1 failed, test_machine, \d s\n", text)
     assert "gpu: NVIDIA H200" in text
     assert re.search(r"compile: 1 of \d+: \S+, 0 s, 0 s left\n", text)
     assert "compiling" not in text

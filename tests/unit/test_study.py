@@ -363,6 +363,7 @@ def page(docs: Path) -> str:
 def test_before_and_after_the_freeze_and_each_class_are_told_apart(
     docs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(frozen, "COMMIT", "")
     text = page(docs)
     assert "The rule is not frozen" in text
     assert "## NVIDIA H200, before the freeze" in text
@@ -384,7 +385,10 @@ def test_before_and_after_the_freeze_and_each_class_are_told_apart(
     assert "after the freeze" not in page(docs).split("The freeze.")[1]
 
 
-def test_each_model_has_its_own_section_and_each_false_alarm_its_line(docs: Path) -> None:
+def test_each_model_has_its_own_section_and_each_false_alarm_its_line(
+    docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frozen, "COMMIT", "")
     file = file_of(docs / "detection", "board1")
     head, records = read(file)
     head["machine_info"]["name"] = "NVIDIA H100"

@@ -102,10 +102,13 @@ def test_a_margin_other_than_the_default_is_said_with_who_set_it(
 
 
 def test_the_same_binary_has_its_figure_beside_the_stored_one() -> None:
-    same = Evidence(replace(SEEN, cubin_sha256="a" * 64), STORED)
+    stored = replace(STORED, launch="grid 1")
+    same = Evidence(replace(SEEN, cubin_sha256="a" * 64, launch="grid 1"), stored)
     assert said(same) == f"{CASE}: 990.1 GFLOPS, baseline 1,012 (-0.99 %); the baseline's own binary"
     library = Evidence(replace(SEEN, library=True), STORED)
     assert said(library).endswith("baseline 1,012 (-0.99 %); a library call")
+    other = "another binary than the baseline's, which was not timed beside it"
+    assert said(Evidence(SEEN, stored)).endswith(f"(-0.99 %); {other}. {AGAIN}")
 
 
 @pytest.mark.parametrize(
