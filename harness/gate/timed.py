@@ -94,6 +94,7 @@ class Gate:
             try:
                 mine = self.device.binary(case)
                 if entry is None or reference is None or not _changed(case, mine, reference):
+                    self.says(case.id)
                     place = case.variant, case.problem
                     m = measured.get(place) if case.chosen_for else None
                     m = measured[place] = m or self.device.time(case, self.plan)
