@@ -161,14 +161,16 @@ def series(baseline: Baseline, root: Path, files: int = 12) -> None:
     kept = [case.id for case in cases(baseline)]
     for number in range(1, files + 1):
         when = f"2026-{number:02}-01T10:00:00+00:00"
-        about = {"machine": machine, "commit_info": {"id": f"{number:x}" * 40, "dirty": False}}
+        about: dict[str, Any] = {
+            "machine": machine,
+            "commit_info": {"id": f"{number:x}" * 40, "dirty": False},
+        }
         entries = {}
         for case in kept:
             entry = baseline.entries[case]
             factor = math.exp(random.normal(0, min(0.001, entry.noise_floor / 3)))
             factor *= 1.04 if case == SLOWER.id and number >= SINCE else 1.0
             entries[case] = replace(slowed(entry, factor), datetime=when, **about)
-        commit = about["commit_info"]
         append(root, replace(baseline, entries=entries, datetime=when, commit_info=commit), {})
 
 

@@ -96,7 +96,7 @@ class World:
         of = {case.id: self.stored(case) for case in self.cases}
         pairs = sum(changed(self.device, case, baseline) for case in self.cases)
         gate = Gate(
-            self.device,  # type: ignore[arg-type]  # no health, no drawing
+            self.device,
             baseline,
             lambda entry: of[entry.case_id],
             self.policy,
@@ -105,7 +105,7 @@ class World:
         )
         gate.run(self.cases, found.append)
         self.device.info = replace(self.device.info, board=self.board)
-        board = Board(0, self.device, baseline)  # type: ignore[arg-type]
+        board = Board(0, self.device, baseline)
         shifts = [shift_of(board, r, {}, Known(), None) for r in found if usable_shift(r)]
         return {r.case.id: r for r in found}, judge_machine(Health(self.board), [], shifts)
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from tests.unit.samples import PROJECT
 from tests.unit.synthetic import GPU, MACHINE, SLUG, baseline, case, entry, five_runs, saved
 
 TILED, NAIVE = case("tiled"), case("naive")
-NEWER = {"datetime": "2026-11-09T10:00:00+00:00", "machine": {**MACHINE, "board": "0badcafe"}}
+NEWER: dict[str, Any] = {"datetime": "2026-11-09T10:00:00+00:00", "machine": {**MACHINE, "board": "0badcafe"}}
 
 
 @pytest.fixture

@@ -159,7 +159,7 @@ def test_an_id_that_no_test_has_is_an_error(
 def test_an_id_that_names_no_test_does_not_run_all_others(
     command: Any, runs: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(static.tools, "pinned_tools", lambda: None)
+    monkeypatch.setattr("harness.compiler.tools.pinned_tools", lambda: None)
     assert command.main(["tests/test_static.py::nope"]) == 3
     assert [word for word in runs[0] if word.startswith("tests")] == ["tests/test_static.py::nope"]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import log
 from statistics import median
+from typing import Any
 
 import pytest
 
@@ -204,7 +205,7 @@ def test_a_stored_run_is_judged_again(seed: int) -> None:
         {"core": "sparse"},
     ],
 )
-def test_what_is_no_shift_is_refused(wrong: dict[str, object]) -> None:
+def test_what_is_no_shift_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"^naive-f32-0: "):
         replace(run(0)[0], **wrong)
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,7 @@ ROWS = [made("cublas", ""), made(), made("naive"), RED, CRASHED]
 
 def test_a_judged_case_becomes_a_row() -> None:
     of = case("tiled")
-    numbers = {"change": -0.02, "margin": 0.005, "gflops": 990.0, "baseline_gflops": 1000.0}
+    numbers: dict[str, Any] = {"change": -0.02, "margin": 0.005, "gflops": 990.0, "baseline_gflops": 1000.0}
     slower = Verdict(VerdictKind.REGRESSED, "SLOWER", **numbers)
     made_row = row(of, slower, 0.5, POLICY)
     assert (made_row.stage, made_row.config, made_row.dtype) == ("tiled", "tile32-pad0", "f32")

@@ -134,7 +134,7 @@ def week(root: Path, number: int, case: Case, accepting: dict[str, str] | None =
     measured = synthetic.merged(root / f"week{number}", run)
     before = current(root, measured.slug)
     pairing = Pairing(device, Rule(), 1, seed=number)
-    made = refresh(device, root, measured, before, {case.id: case}, accepting or {}, pairing)  # type: ignore[arg-type]
+    made = refresh(device, root, measured, before, {case.id: case}, accepting or {}, pairing)
     if made.entries:
         append(root, dataclasses.replace(measured, entries=made.entries), {case.id: binary})
     return bool(made.entries), made.entries[case.id].accepted if made.entries else ""

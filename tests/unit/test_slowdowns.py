@@ -18,7 +18,6 @@ from harness.study import frozen
 from harness.study.cases import KINDS
 from tests.ladder import LADDER, PROJECT
 from tests.slowdowns import (
-    IN_LOOPS,
     PLANTED,
     Rotten,
     Slowdown,
@@ -31,6 +30,7 @@ from tests.slowdowns import (
     together,
 )
 from tests.slowdowns.gate import Judged
+from tests.slowdowns.loops import IN_LOOPS
 from tests.unit.simulated import SimulatedDevice
 
 NAMED = {slowdown.name: slowdown for slowdown in PLANTED}
