@@ -92,6 +92,8 @@ class BaselineEntry:
             board=self.board,
             commit=self.commit,
             margin=self.margin,
+            l2=self.l2,
+            duty=self.duty,
             stats=self.stats,
         )
 

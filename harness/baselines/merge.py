@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import model_validator
+from pydantic import BaseModel, StrictStr, model_validator
 
 from harness.baselines.entries import Baseline, BaselineEntry, gpu_slug, noise_floor
 from harness.baselines.fields import (
@@ -26,6 +26,7 @@ from harness.baselines.fields import (
     read_json,
 )
 from harness.baselines.lines import MIN_RUNS
+from harness.verdicts.evidence import MACHINES
 from harness.verdicts.judge import MIN_SAMPLES
 from harness.verdicts.vocabulary import VerdictKind
 
@@ -48,6 +49,7 @@ class Run:
         label: the file's name.
         machine_info, commit_info, datetime: as in Baseline.
         records: pytest-benchmark's record of each case, by case id.
+        healthy: whether its machine was judged, and as it should be; a kept survey does not say.
     """
 
     label: str
@@ -55,6 +57,7 @@ class Run:
     commit_info: Mapping[str, Any]
     datetime: str
     records: Mapping[str, Mapping[str, Any]]
+    healthy: bool = False
 
 
 def load_run(path: Path) -> Run:
@@ -94,10 +97,25 @@ class _Record(Record):
         return self
 
 
+class _Machine(BaseModel):
+    """The verdict on the machine of a run."""
+
+    kind: VerdictKind
+    reason: StrictStr
+
+
+class _File(File):
+    gemm_machines: dict[str, _Machine] = {}  # noqa: RUF012
+
+
 def _run(document: dict[str, Any], label: str) -> Run:
-    checked(document, File)
+    checked(document, _File)
     if "gpus" in document or "shard" in document:
         raise ValueError("its cases were spread over several GPUs, and a baseline is of one")
+    machines = document.get(MACHINES, {}).values()
+    for machine in machines:
+        if machine["kind"] != VerdictKind.PASS:
+            raise ValueError(f"its machine was {machine['kind']} ({machine['reason']}), not as it should be")
     records: dict[str, Mapping[str, Any]] = {}
     for record in document["benchmarks"]:
         case = checked_record(record, _Record)
@@ -106,7 +124,8 @@ def _run(document: dict[str, Any], label: str) -> Run:
         records[case] = record
     if not records:
         raise ValueError("no timed case in it")
-    return Run(label, machine_of(document), commit_of(document), document["datetime"], records)
+    healthy = bool(machines)
+    return Run(label, machine_of(document), commit_of(document), document["datetime"], records, healthy)
 
 
 def of_run(run: Run) -> Baseline:
@@ -117,11 +136,14 @@ def of_run(run: Run) -> Baseline:
 def merge_runs(runs: Sequence[Run]) -> Baseline:
     """The measurement of several runs: for each case, the statistics of the run with the middle median.
 
-    Raises BaselineError for too few runs, or runs that differ in GPU, software, commit, cases or binaries.
+    Raises BaselineError for too few runs, a machine that was not judged, or runs that differ in GPU,
+    software, commit, cases or binaries.
     """
     if len(runs) < MIN_RUNS:
         raise BaselineError(f"{len(runs)} runs; a baseline needs at least {MIN_RUNS}")
-    for run in runs[1:]:
+    for run in runs:
+        if not run.healthy:
+            raise BaselineError(f"{run.label}: says nothing of its machine; run it again")
         _refuse_other(runs[0], run)
     if len({run.datetime for run in runs}) < len(runs):
         raise BaselineError("the same run was given twice; every run must be a separate one")

@@ -91,7 +91,7 @@ class Pairing:
     step: Callable[[str], None] = lambda what: None
     controls: list[Control] = field(default_factory=list)
     _sound: dict[Group, Control] = field(default_factory=dict)
-    _first: dict[str, tuple[Pair, Estimate, PairedSamples]] = field(default_factory=dict)
+    _first: list[tuple[Pair, Estimate, PairedSamples]] = field(default_factory=list)
     _waiting: list[Pair] = field(default_factory=list)
     _done: list[Timed] = field(default_factory=list)
     _process: int = 0
@@ -106,20 +106,22 @@ class Pairing:
 
     def finish(self) -> list[Timed]:
         """The results of all pairs, each of them once."""
-        found = self._concluded()
-        doubtful = [t for t in found if t.paired.doubtful]
-        if doubtful or self._waiting:
+        found: list[Timed] = []
+        while True:
+            concluded, waiting = self._concluded(), self._waiting
+            doubtful = [timed for timed in concluded if timed.paired.doubtful]
+            found += [timed for timed in concluded if not timed.paired.doubtful]
+            if not (doubtful or waiting):
+                break
             self.device.restart()
-            self._process += 1
+            self._process, self._waiting = self._process + 1, []
             self._sound.clear()
-            found = [self._again(t) if t in doubtful else t for t in found]
-            waiting, self._waiting = self._waiting, []
+            found += map(self._again, doubtful)
             for pair in waiting:
                 if why := self._control(pair).why:
                     self._done.append(Timed(pair, Paired(*CONTROL_FAILED, detail=why, base=pair.label)))
                 else:
                     self._timed(pair)
-            found += self._concluded()
         done, self._done = self._done, []
         return [*found, *done]
 
@@ -158,17 +160,17 @@ class Pairing:
                 Timed(pair, Paired(*MAYBE_SLOWER, detail=_few(samples), base=pair.label), samples)
             )
         else:
-            self._first[pair.case.id] = pair, estimate, samples
+            self._first.append((pair, estimate, samples))
 
     def _concluded(self) -> list[Timed]:
         """What the first processes of the pairs that were timed since the last call say."""
-        first, self._first = self._first, {}
-        estimates = {case: estimate for case, (_, estimate, _) in first.items()}
-        margins = {case: pair.margin for case, (pair, _, _) in first.items()}
+        first, self._first = self._first, []
+        estimates = {str(number): estimate for number, (_, estimate, _) in enumerate(first)}
+        margins = {str(number): pair.margin for number, (pair, _, _) in enumerate(first)}
         findings = conclude(estimates, margins, self.rule, max(self.cases, len(first)))
         found = []
-        for case, (pair, _, samples) in first.items():
-            paired = Paired.of(findings[case], samples.log_ratios, samples.resolution, pair.margin)
+        for finding, (pair, _, samples) in zip(findings.values(), first, strict=True):
+            paired = Paired.of(finding, samples.log_ratios, samples.resolution, pair.margin)
             found.append(Timed(pair, replace(paired, base=pair.label), samples))
         return found
 

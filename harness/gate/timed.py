@@ -209,4 +209,7 @@ def observation(case: Case, m: Measurement, mine: StoredBinary | None = None) ->
 def usable_shift(result: Result) -> bool:
     """Whether a case says something of the machine: the baseline's own binary, timed as the baseline was."""
     e = result.evidence
-    return bool(e.seen and e.reference and e.paired is None and not e.error and not unusable(e.seen))
+    if not (e.seen and e.reference) or e.paired or unusable(e.seen):
+        return False
+    alike = (e.seen.l2, e.seen.duty) == (e.reference.l2, e.reference.duty)
+    return alike and is_baselines(e.seen, e.reference)

@@ -17,6 +17,7 @@ from harness.verdicts.paired import (
     FASTER,
     LIBRARY,
     MAYBE_SLOWER,
+    NOT_PAIRED,
     NOT_SLOWER,
     SLOWER,
     Paired,
@@ -53,6 +54,10 @@ _BEYOND = {
     MAYBE_SLOWER: "which may be more than",
     NOT_SLOWER: "not more than",
     FASTER: "faster by more than",
+}
+_WITHOUT_PAIR = {
+    LIBRARY: "a library call",
+    NOT_PAIRED: "another binary than the baseline's, which was not timed beside it",
 }
 _UNUSABLE: Mapping[str, Callable[[Observation], str]] = {
     "IMPOSSIBLE_SAMPLE": lambda o: (
@@ -135,7 +140,7 @@ def _alone(v: Verdict) -> str:
         return "; this GPU has no baseline"
     if v.reason == NOT_IN_BASELINE:
         return "; not in the baseline"
-    what = "a library call" if v.reason == LIBRARY.reason else "the baseline's own binary"
+    what = _WITHOUT_PAIR.get(v.outcome, "the baseline's own binary")
     return f", baseline {gflops_text(v.baseline_gflops)} ({percent_text(v.change, 2)}); {what}"
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-COMMIT = "91f1d7de64f8dd4e8c5a181b83d059b797f5a346"  # empty: not frozen, all trials are from before
-DATE = "2026-11-23T00:30:23+00:00"  # of that commit, ISO 8601 with its time zone
+COMMIT = "80162277c994975897d4c55c6eb6f06bbf18bb99"  # of the freeze; empty: not frozen, all trials are from before
+DATE = "2026-11-23T00:47:34+00:00"  # of that commit, ISO 8601 with its time zone
 
 
 def after(head: Mapping[str, Any]) -> bool:

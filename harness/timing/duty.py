@@ -24,6 +24,7 @@ def burst(wanted: int, one: float, duty: float) -> int:
     return wanted if duty >= 1 else max(1, min(wanted, int(BURST_SECONDS / max(one, 1e-9))))
 
 
-def rest(busy: float, duty: float) -> float:
-    """Seconds to rest after ``busy`` seconds, so that the GPU is busy for a fraction ``duty`` of the time."""
-    return busy * (1 / duty - 1)
+def rest(busy: float, span: float, duty: float) -> float:
+    """Seconds to rest after a ``span`` in which kernels were ``busy`` so long, so that they are for a
+    fraction ``duty`` of the time. What lies between short launches is rest, too."""
+    return max(0.0, busy / duty - span) if duty < 1 else 0.0

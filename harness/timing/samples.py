@@ -12,6 +12,7 @@ from harness.timing.clocks import steady
 from harness.timing.schedule import VISITS, Stretch
 
 _EVENT_RESOLUTION = 0.5e-6
+_TRIMMED = 5  # one in so many, at each end
 _SAME = 1e-9  # event times are floats in milliseconds: smaller differences are rounding
 
 
@@ -31,8 +32,8 @@ class Block:
 
     @property
     def log_ratio(self) -> float:
-        """ln(median of B / median of A): positive if B is slower."""
-        return math.log(statistics.median(self.b) / statistics.median(self.a))
+        """ln(B / A), each a trimmed mean: positive if B is slower."""
+        return math.log(trimmed_mean(self.b) / trimmed_mean(self.a))
 
     @property
     def log_cycles(self) -> float:
@@ -96,6 +97,14 @@ class PairedSamples:
         """Median seconds of side ``a`` or ``b`` over all blocks. Raises ValueError without a block."""
         seconds: list[float] = [s for block in self.blocks for s in getattr(block, arm)]
         return statistics.median(seconds)
+
+
+def trimmed_mean(seconds: Sequence[float]) -> float:
+    """The mean without the smallest and the largest fifth. Of samples on a grid as coarse as the timer's, it
+    tells apart what a median rounds to one step (J. W. Tukey, "The future of data analysis", Annals of
+    Mathematical Statistics 33, 1962)."""
+    ranked, cut = sorted(seconds), len(seconds) // _TRIMMED
+    return statistics.fmean(ranked[cut : len(ranked) - cut])
 
 
 def at_full_clock(launches: str, mhz: Sequence[float]) -> set[int]:

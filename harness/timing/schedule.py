@@ -1,7 +1,9 @@
 """The order of the launches: randomised, interleaved blocks ABBA or BAAB. Pure.
 
 Within a block each order cancels a drift that is linear in time, and both orders together cancel the effect
-of going first. The order is random, so that nothing periodic in the machine can be in phase with it."""
+of going first. The order is random, so that nothing periodic in the machine can be in phase with it. Sides
+change at every launch or two: launches near each other are alike (on an H200 those of 8 µs correlate by 0.2
+over some 16 launches), and what they have in common cancels."""
 
 from __future__ import annotations
 
@@ -19,9 +21,9 @@ class Stretch:
     orders: tuple[str, ...]
 
     def launches(self, rounds: int) -> str:
-        """The side of every launch, ``rounds`` per letter: ``AABBBBAA`` for one block ABBA with two
-        rounds."""
-        return "".join(arm * rounds for order in self.orders for arm in order)
+        """The side of every launch, each block's order so many ``rounds`` over: ``ABBAABBA`` for one block
+        ABBA with two rounds."""
+        return "".join(order * rounds for order in self.orders)
 
 
 def stretch(seed: int, case_id: str, first: int, blocks: int) -> Stretch:

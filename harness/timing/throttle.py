@@ -22,11 +22,13 @@ class Batch:
         launches: number of launches.
         lost: number of launches discarded after it ran, because they were below full clock.
         span: device seconds from the first to the last.
+        busy: device seconds of the launches themselves.
     """
 
     launches: int
     lost: int
     span: float
+    busy: float
 
     @property
     def throttled(self) -> bool:
@@ -55,7 +57,7 @@ def batches(run: Run, size: int, least: int, retries: int, duty: float) -> None:
     """
     used = 0
     while now := run(size, used < retries):
-        time.sleep(rest(now.span, duty))
+        time.sleep(rest(now.busy, now.span, duty))
         if now.throttled and used < retries:
             used += 1
             size = min(size, max(least, size // 3))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from harness.verdicts.paired import LIBRARY, SAME_BINARY, Paired
+from harness.verdicts.paired import LIBRARY, NOT_PAIRED, SAME_BINARY, Paired
 from harness.verdicts.vocabulary import (
     NO_BASELINE_FILE,
     NOT_IN_BASELINE,
@@ -61,7 +61,8 @@ def judge(
         missing = Verdict(VerdictKind.NO_BASELINE, NOT_IN_BASELINE if stored else NO_BASELINE_FILE)
         return replace(missing, gflops=o.gflops)
     if paired is None:
-        verdict = Verdict(*(LIBRARY if o.library else SAME_BINARY), baseline_gflops=reference.gflops)
+        outcome = LIBRARY if o.library else SAME_BINARY if is_baselines(o, reference) else NOT_PAIRED
+        verdict = Verdict(*outcome, baseline_gflops=reference.gflops)
         change = reference.median_s / o.median - 1
     else:
         assert paired.change is not None

@@ -13,6 +13,7 @@ from harness.verdicts.vocabulary import Outcome, VerdictKind
 # Without timing.
 SAME_BINARY = Outcome(VerdictKind.PASS, "SAME_BINARY")
 LIBRARY = Outcome(VerdictKind.PASS, "LIBRARY")
+NOT_PAIRED = Outcome(VerdictKind.AMBIGUOUS, "NOT_PAIRED")
 BINARY_NOT_KEPT = Outcome(VerdictKind.NO_BASELINE, "BINARY_NOT_KEPT")
 NOT_IN_BASE = Outcome(VerdictKind.NO_BASELINE, "NOT_IN_BASE")
 REMOVED = Outcome(VerdictKind.ORPHAN, "REMOVED")

@@ -112,6 +112,7 @@ class Reference:
         board: the board that the figures were measured on; None if unknown.
         commit: what was measured.
         margin: the margin that judges, relative; None: the policy's.
+        l2, duty: how it was timed, as in Observation.
         stats: pytest-benchmark's statistics of the seconds, for the user's own checks.
     """
 
@@ -123,6 +124,8 @@ class Reference:
     board: str | None = None
     commit: str = ""
     margin: float | None = None
+    l2: str = "cold"
+    duty: float = 1.0
     stats: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,8 +23,9 @@ from harness.devices import DeviceError, NoDevice, open_cuda, open_emulated
 from harness.oracle import verify
 from harness.study.__main__ import commit_id
 from tests.ladder import PROJECT
-from tests.slowdowns import IN_LOOPS, PLANTED, Rotten, Slowdown, firsts, gate, measured, page, small
+from tests.slowdowns import PLANTED, Rotten, Slowdown, firsts, gate, measured, page, small
 from tests.slowdowns.beside import Cost, measure
+from tests.slowdowns.loops import IN_LOOPS
 
 LEAST = 0.007  # a slowdown that the gate must find
 
@@ -38,6 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_argument("--only", action="append", metavar="NAME", help="only this one; repeatable")
         command.add_argument("-k", default="", metavar="TEXT", help="only those whose name contains this")
     for command in (measuring, judging):
+        command.add_argument(
+            "--budget", type=float, default=float("inf"), metavar="S", help="end after S seconds"
+        )
         command.add_argument("--into", type=Path, default=measured.FILE, metavar="FILE")
     judging.add_argument("--json", type=Path, metavar="FILE", help="keep what the run recorded")
     commands.add_parser("page", help="write docs/slowdowns.md")
@@ -53,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.command == "check":
             return _check([s for s in chosen if s in IN_LOOPS])
         if given.command == "measure":
-            return _measure(chosen, given.into)
+            return _measure(chosen, given.into, given.budget)
         return _gate(firsts(chosen), given.into, given.json, options)
     except (DeviceError, NoDevice, Rotten, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -71,14 +76,14 @@ def _check(slowdowns: Sequence[Slowdown]) -> int:
     return int(bool(wrong))
 
 
-def _measure(slowdowns: Sequence[Slowdown], file: Path) -> int:
-    device = open_cuda(60.0)
+def _measure(slowdowns: Sequence[Slowdown], file: Path, budget: float) -> int:
+    device, end = open_cuda(60.0), time.monotonic() + budget
     try:
         with tempfile.TemporaryDirectory(prefix="gemm-slowdowns-") as folder:
             edited = {s.name: s.alone(Path(folder)) for s in slowdowns}
             device.prepare_pairs([*(s.real for s in slowdowns), *edited.values()], lambda what: None)
             with progress("measure", len(slowdowns)) as step:
-                found = measure(device, slowdowns, edited, step)
+                found = measure(device, slowdowns, edited, step, lambda: time.monotonic() > end)
     finally:
         device.close()
     missed = []

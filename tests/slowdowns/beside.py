@@ -18,7 +18,7 @@ from harness.verdicts.vocabulary import DEFAULT_MARGIN
 from tests.slowdowns.gate import Judged
 from tests.slowdowns.slowdown import Slowdown
 
-BLOCKS = 36  # for what it costs, in addition to those that the gate's rule asks for
+BLOCKS = 24  # for what it costs, in addition to those that the gate's rule asks for
 MISS = 0.01  # of the interval of what it costs
 
 
@@ -38,12 +38,17 @@ def measure(
     slowdowns: Sequence[Slowdown],
     edited: Mapping[str, Case],
     step: Callable[[str], None] = lambda what: None,
+    late: Callable[[], bool] = lambda: False,
 ) -> dict[str, Cost | str]:
-    """By name; in place of a cost why there is none, in one line. ``edited``: the cases with the edits."""
+    """By name; in place of a cost why there is none, in one line. ``edited``: the cases with the edits. Once
+    it is ``late``, no further one is begun."""
     pairing = Pairing(device, Rule(), len(slowdowns))
     costs: dict[str, tuple[Estimate, float]] = {}
     failed: dict[str, str] = {}
     for slowdown in slowdowns:
+        if late():
+            failed[slowdown.name] = "no time was left"
+            continue
         case, real = edited[slowdown.name], slowdown.real
         step(slowdown.name)
         try:
@@ -59,9 +64,9 @@ def measure(
         core = core_of(real.kernel, real.config, real.dtype, arch(device.info.capability))
         margin = DEFAULT_MARGIN if real.kernel.margin is None else real.kernel.margin
         pairing.time(Pair(case, base, margin, core, samples.median("a"), "as it is"))
-    said = {timed.pair.case.id: timed.paired for timed in pairing.finish()}
+    said = {id(timed.pair.case): timed.paired for timed in pairing.finish()}  # variants have several edits
     return failed | {
-        name: Cost(e.change, e.interval(MISS), seconds, Judged.of_pair(case, said[case]))
+        name: Cost(e.change, e.interval(MISS), seconds, Judged.of_pair(edited[name].id, said[key]))
         for name, (e, seconds) in costs.items()
-        if (case := edited[name].id) in said
+        if (key := id(edited[name])) in said
     }

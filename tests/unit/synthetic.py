@@ -158,6 +158,7 @@ def run(number: int, measured: Mapping[Case, Measurement]) -> dict[str, Any]:
         "benchmarks": [record(of, m) for of, m in measured.items()],
         "datetime": f"2026-11-02T10:0{number}:00+00:00",
         "version": "5.3.1",
+        "gemm_machines": {"0": {"kind": "PASS", "reason": "NOTHING_KNOWN"}},
     }
 
 

@@ -70,6 +70,10 @@ def all_info(**values: Any) -> Callable[[dict[str, Any]], Any]:
     return lambda d: [b["extra_info"].update(values) for b in d["benchmarks"]]
 
 
+def sick(kind: str, reason: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda d: d["gemm_machines"]["0"].update(kind=kind, reason=reason)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -91,6 +95,11 @@ def all_info(**values: Any) -> Callable[[dict[str, Any]], Any]:
         (all_info(verdict="CRASHED", verdict_reason="HANG"), "CRASHED (HANG)"),
         (all_info(verdict="AMBIGUOUS", verdict_reason="TOO_FEW_SAMPLES"), "AMBIGUOUS"),
         (all_info(gflops=1.0), "gflops is 1"),
+        (sick("DRIFTED", "POWER_LIMIT"), "run_3.json: its machine was DRIFTED (POWER_LIMIT)"),
+        (sick("AMBIGUOUS", "OTHER_PROCESSES"), "its machine was AMBIGUOUS (OTHER_PROCESSES)"),
+        (lambda d: d.pop("gemm_machines"), "run_3.json: says nothing of its machine; run it again"),
+        (lambda d: d.update(gemm_machines={}), "run_3.json: says nothing of its machine; run it again"),
+        (lambda d: d.update(gemm_machines={"0": {"kind": "FINE"}}), "gemm_machines"),
         (lambda d: d["benchmarks"][0]["stats"].update(rounds=4), "4 rounds, at least 5"),
         (lambda d: d["benchmarks"][0]["stats"].update(median=float("nan")), "median is nan"),
         (lambda d: d["benchmarks"].pop(), f"run_3.json does not contain {NAIVE.id}"),

@@ -14,7 +14,6 @@ import pytest
 import harness
 from harness.commands import baseline, check, cli, gpu, init, measuring, static
 from harness.commands.common import PLUGIN, SHOWN
-from harness.gate.together import Together
 from tests.ladder import PROJECT
 from tests.unit.test_init import harness as harness_in
 
@@ -215,12 +214,13 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             made.append(command[3:])
             return subprocess.CompletedProcess(command, int(len(made) == fail_at))
 
-        def merge(files: Any, root: Path, yes: bool) -> int:
-            made.append([*map(str, files), str(root), str(yes)])
+        def store(files: Any, root: Path, *given: Any) -> int:
+            *_, accepting, index = given
+            made.append([*map(str, files), str(root), str(index), *map(str, accepting.items())])
             return 0
 
         monkeypatch.setattr(subprocess, "run", run)
-        monkeypatch.setattr(baseline, "_merge", merge)
+        monkeypatch.setattr(baseline, "store", store)
         return baseline.main(options), made
 
     return measure
@@ -237,7 +237,16 @@ def test_baseline_is_a_check_five_runs_and_a_merge(measured: Any) -> None:
     written = [arg.split("=")[1] for run in timed for arg in run if arg.startswith("--benchmark-json=")]
     assert len(written) == len(set(written)) == 5
     assert all("--baseline-run" in run for run in timed)
-    assert merged == [*written, "baselines", "True"]
+    assert merged == [*written, "baselines", "None"]
+
+
+def test_baseline_hands_on_what_may_be_slower(measured: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    code, made = measured("-k", "naive", "--accept-slower", "naive-f32-1", "it is right now")
+    assert code == 0
+    assert made[-1][-1] == "('naive-f32-1', 'it is right now')"
+    assert not any("--accept-slower" in run for run in made[:-1])
+    assert measured("--accept-slower", "naive-f32-1", " ")[0] == 1
+    assert "--accept-slower naive-f32-1: needs a reason" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("step", [1, 2, 4])
@@ -249,52 +258,39 @@ def test_baseline_stops_at_the_first_red_run(step: int, measured: Any) -> None:
 
 
 @pytest.fixture
-def four_gpus(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """Which GPUs were asked about at once."""
-    asked: list[list[int]] = []
-
-    def together(project: Any, numbers: list[int], options: Any) -> Together:
-        asked.append(numbers)
-        return Together(True, "controls agree")
-
+def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "count_gpus", lambda: 4)
-    monkeypatch.setattr(measuring, "_together", together)
-    return asked
 
 
-def test_each_of_several_gpus_gets_a_baseline_of_its_own(
-    measured: Any, four_gpus: list[list[int]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_of_several_gpus_gets_a_baseline_of_its_own(measured: Any, four_gpus: None) -> None:
     code, made = measured("--gpus", "0,2", "-k", "naive")
     assert code == 0
-    assert four_gpus == [[0, 2]]
     *runs, first, second = made
     for number, merged in (("0", first), ("2", second)):
         mine = [run for run in runs if run[run.index("--gpus") + 1] == f"{number},"]
         assert [("--verify-timed" in run) for run in mine] == [True, *[False] * 5]
         written = [arg.split("=")[1] for run in mine for arg in run if arg.startswith("--benchmark-json=")]
-        assert merged == [*written, "baselines", "True"]
+        assert merged == [*written, "baselines", number]
         assert all(f"gpu{number}/run_" in path for path in written)
     assert not any("0,2" in run for run in runs)
-    assert "2 GPUs, timed at once: controls agree" in capsys.readouterr().out
 
 
 def test_a_gpu_whose_run_fails_gets_no_baseline_and_the_others_do(
-    measured: Any, four_gpus: list[list[int]], capsys: pytest.CaptureFixture[str]
+    measured: Any, four_gpus: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, made = measured("--gpus=all", fail_at=6)  # the second run to be timed, of any GPU
     assert code == 1
-    assert sum(run[-1] == "True" for run in made) == 3
+    assert sum(run[-2] == "baselines" for run in made) == 3
     assert len([run for run in made if "--verify-timed" in run]) == 4
     assert "failed; the end of .benchmarks/baseline/gpu" in capsys.readouterr().err
 
 
-def test_one_gpu_by_its_number(measured: Any, four_gpus: list[list[int]]) -> None:
+def test_one_gpu_by_its_number(measured: Any, four_gpus: None) -> None:
     code, made = measured("--gpus", "3,")
     assert code == 0
     assert all(run[run.index("--gpus") + 1] == "3," for run in made[:-1])
     assert len(made) == 7
-    assert not four_gpus
+    assert made[-1][-1] == "3"
     assert measured("--gpus", "9")[0] == 1
 
 

@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 
+from harness.baselines import BaselineEntry
 from harness.devices.cuda.pairing import time_pair
-from harness.reports.wording import message
+from harness.model import Case
 from harness.timing.duty import burst, device_seconds, rest
 from harness.timing.plan import PairPlan, queued
-from harness.verdicts.evidence import Evidence, again, recorded
-from harness.verdicts.judge import judge
-from harness.verdicts.vocabulary import Policy
-from tests.unit import synthetic
+from tests.unit.scenarios import World, cases_of, red
 from tests.unit.simulated import SimulatedDevice
 
 
@@ -33,24 +31,31 @@ def test_bursts_take_half_the_rounds() -> None:
 
 @pytest.mark.parametrize("duty", [0.1, 0.25, 1.0])
 def test_a_rest_makes_the_busy_share(duty: float) -> None:
-    busy = 0.02
-    assert busy / (busy + rest(busy, duty)) == pytest.approx(duty)
+    assert 0.02 / (0.02 + rest(0.02, 0.02, duty)) == pytest.approx(duty)
+
+
+def test_what_lies_between_short_launches_is_rest_too() -> None:
+    assert rest(0.01, 0.03, 0.25) == pytest.approx(0.01)
+    assert rest(0.005, 0.03, 0.25) == 0.0
 
 
 def test_blocks_of_a_pair_come_in_bursts_with_rests_between(monkeypatch: pytest.MonkeyPatch) -> None:
     rests: list[float] = []
     monkeypatch.setattr(time, "sleep", rests.append)
     spans: list[float] = []
+    busy: list[float] = []
 
     class Watched(SimulatedDevice):
         def sequence(self, work: Any, l2: str) -> Any:
             run = super().sequence(work, l2)
             spans.append(run.span)
+            busy.append(sum(run.seconds))
             return run
 
     arms = {"A": ("A", 2e-3), "B": ("B", 2e-3)}
     time_pair(Watched(), arms, PairPlan(("ABBA", "BAAB") * 4, duty=0.25))
-    assert rests == pytest.approx([3 * span for span in spans[1:]])  # the first only tells the duration
+    # The first only tells the duration.
+    assert rests == pytest.approx([4 * of - span for of, span in zip(busy[1:], spans[1:], strict=True)])
     assert max(spans[1:]) <= 0.02
     assert len(spans) == 1 + 4  # two blocks of 8 ms each
     rests.clear()
@@ -58,29 +63,22 @@ def test_blocks_of_a_pair_come_in_bursts_with_rests_between(monkeypatch: pytest.
     assert not any(rests)
 
 
-def test_another_duty_cycle_than_the_baseline_s_is_not_compared() -> None:
-    case = synthetic.case("wmma")
-    stored = synthetic.reference(case)
-    slow = synthetic.observed(case, 0.02, duty=0.25)
-    verdict = judge(slow, stored, Policy())
-    assert (verdict.kind, verdict.reason) == ("AMBIGUOUS", "OTHER_DUTY_CYCLE")
-    assert f'nox -s baseline -- -k "[{case.id}]"' in message(verdict, Evidence(slow, stored))
-    alike = dataclasses.replace(stored, duty=0.25)
-    assert judge(slow, alike, Policy()).reason == "SLOWER"
+class Rested(World):
+    """The baseline was measured at another duty cycle."""
+
+    def entry(self, case: Case) -> BaselineEntry:
+        made = super().entry(case)
+        return dataclasses.replace(made, info={**made.info, "duty": 0.25})
 
 
-def test_two_kernels_that_were_chosen_are_compared_whatever_their_duty_cycles() -> None:
-    """Seen: `select` chose a kernel of CUDA cores where it had chosen one of tensor cores."""
-    case = synthetic.case("tiled")
-    stored = dataclasses.replace(synthetic.reference(case), duty=0.25, choice="tf32x3-tile64")
-    for seconds, verdict in ((0.02, "REGRESSED SLOWER"), (0.01, "PASS WITHIN_THRESHOLD")):
-        now = dataclasses.replace(synthetic.observed(case, seconds), choice="tiled-tile16")
-        assert str(judge(now, stored, Policy()).outcome) == verdict
-        evidence = recorded(Evidence(now, stored), Policy())
-        replayed, _ = again({"case": case.id, "variant": case.variant, "evidence": evidence}, now.seconds)
-        assert str(replayed.outcome) == verdict
-    same = dataclasses.replace(now, choice=stored.choice)
-    assert judge(same, stored, Policy()).reason == "OTHER_DUTY_CYCLE"
+@pytest.mark.parametrize(("world", "failed"), [(World, True), (Rested, False)])
+def test_another_duty_cycle_than_the_baseline_s_says_nothing_of_the_machine(
+    world: type[World], failed: bool
+) -> None:
+    cases = cases_of(["wmma"], (512, 1024, 2048, 4096))
+    found, machine = world(cases, machine=lambda kernel: 0.04).run()
+    assert red(found) == []
+    assert machine.failed is failed
 
 
 def test_a_library_call_of_many_launches_is_queued_less_often() -> None:

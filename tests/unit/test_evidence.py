@@ -7,6 +7,7 @@ import gzip
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from harness.devices import DeviceError
 from harness.gate.replay import replay
 from harness.model import Case
 from harness.timing.measurement import Measurement
-from harness.verdicts.evidence import UNUSABLE
+from harness.verdicts.evidence import MACHINES, UNUSABLE
 from tests.unit.recorded_run import FOLDER
 from tests.unit.replay import ReplayDevice
 from tests.unit.rig import CASES, OURS, Rig, named
@@ -54,15 +55,22 @@ def test_recorded_run_is_judged_as_it_was(file: Path, tmp_path: Path) -> None:
     assert sum(c.red for c in found) == sum(info["verdict"] not in ("PASS", "IMPROVED") for info in told)
 
 
-def test_whole_run_of_an_h200_is_recorded() -> None:
-    document = unpacked(FOLDER / "gpu_full_5fc7664.json.gz")
+@pytest.mark.parametrize(
+    ("file", "verdicts"),
+    [
+        ("gpu_full_5fc7664", {"SAME_BINARY": 260, "LIBRARY": 48}),
+        ("planted_pairs_038e8a7", {"SAME_BINARY": 35, "SLOWER": 33, "MAYBE_SLOWER": 1, "NOT_SLOWER": 1}),
+        ("smoke_planted_a25dabc", {"SAME_BINARY": 37, "LIBRARY": 12, "SLOWER": 3}),
+    ],
+)
+def test_runs_of_h200s_are_recorded(file: str, verdicts: dict[str, int]) -> None:
+    document = unpacked(FOLDER / f"{file}.json.gz")
     assert document["machine_info"]["name"] == "NVIDIA H200"
-    assert len(document["benchmarks"]) == 308
-    assert {r["extra_info"]["verdict"] for r in document["benchmarks"]} == {"PASS", "IMPROVED", "AMBIGUOUS"}
+    assert Counter(r["extra_info"]["verdict_reason"] for r in document["benchmarks"]) == verdicts
 
 
 def _verdict(record: Document) -> None:
-    record["extra_info"]["verdict"] = "REGRESSED"
+    record["extra_info"]["verdict"] = "PASS"
 
 
 def _reason(record: Document) -> None:
@@ -70,36 +78,81 @@ def _reason(record: Document) -> None:
 
 
 def _colour(record: Document) -> None:
-    record["extra_info"]["red"] = True
+    record["extra_info"]["red"] = False
 
 
 def _samples(record: Document) -> None:
-    record["stats"]["data"] = [1.1 * s for s in record["stats"]["data"]]
+    record["stats"]["data"] = record["stats"]["data"][:3]
 
 
-def _baseline(record: Document) -> None:
-    record["extra_info"]["evidence"]["baseline"]["info"]["median_s"] *= 1.1
+def _blocks(record: Document) -> None:
+    paired = record["extra_info"]["evidence"]["paired"]
+    paired["log_ratios"] = [x - paired["log_ratios"][0] for x in paired["log_ratios"]]
 
 
-def _policy(record: Document) -> None:
-    record["extra_info"]["evidence"]["policy"]["min_change"] = 1e-9
-    record["extra_info"]["evidence"]["policy"]["noise_factor"] = 0.0
+def _margin(record: Document) -> None:
+    record["extra_info"]["evidence"]["paired"]["margin"] = 0.1
+
+
+def _second_process(record: Document) -> None:
+    record["extra_info"]["evidence"]["paired"]["second"] = [0.0] * 12
+
+
+def _pair(record: Document) -> None:
+    record["extra_info"]["evidence"]["paired"] = None
 
 
 @pytest.mark.parametrize(
-    "alter", [_verdict, _reason, _colour, _samples, _baseline, _policy], ids=lambda alter: alter.__name__
+    "alter",
+    [_verdict, _reason, _colour, _samples, _blocks, _margin, _second_process, _pair],
+    ids=lambda alter: alter.__name__,
 )
 def test_altered_record_is_seen(
     alter: Callable[[Document], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    document = unpacked(FOLDER / "gpu_full_5fc7664.json.gz")
-    record = next(r for r in document["benchmarks"] if r["extra_info"]["verdict"] == "PASS")
+    document = unpacked(FOLDER / "planted_pairs_038e8a7.json.gz")
+    record = next(r for r in document["benchmarks"] if r["extra_info"]["verdict"] == "REGRESSED")
     alter(record)
     assert main([str(written(tmp_path, document))]) == 1
     line, last = capsys.readouterr().out.splitlines()
     assert line.startswith(f"{record['extra_info']['case']}: ")
     assert "but the run recorded " in line
     assert last.endswith(", 1 differ from the recorded verdict")
+
+
+@pytest.mark.parametrize("part", ["cubin_sha256", "launch"])
+def test_another_binary_does_not_pass_as_the_baselines(part: str, tmp_path: Path) -> None:
+    document = unpacked(FOLDER / "planted_pairs_038e8a7.json.gz")
+    record = next(r for r in document["benchmarks"] if r["extra_info"]["verdict_reason"] == "SAME_BINARY")
+    record["extra_info"]["evidence"]["measured"][part] = "0" * 64
+    (found,) = [c for c in replay(written(tmp_path, document)) if c.now != c.said]
+    assert found.now == "AMBIGUOUS NOT_PAIRED, red"
+
+
+def _slower(machine: Document) -> None:
+    machine["shifts"] = [{**shift, "log_ratio": 0.05} for shift in machine["shifts"]]
+
+
+def _power_limit(machine: Document) -> None:
+    machine["health"]["settings"]["power_limit_w"] = 300.0
+
+
+def _visitor(machine: Document) -> None:
+    machine["health"]["others"] = ["pid 7 (train, 9 MiB)"]
+
+
+def _kind(machine: Document) -> None:
+    machine["kind"] = "DRIFTED"
+
+
+@pytest.mark.parametrize("alter", [_slower, _power_limit, _visitor, _kind], ids=lambda alter: alter.__name__)
+def test_altered_record_of_the_machine_is_seen(
+    rig: Rig, alter: Callable[[Document], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = rig.run(*OURS).json
+    alter(document[MACHINES]["0"])
+    assert main([str(written(rig.root, document))]) == 1
+    assert capsys.readouterr().out.startswith("machine of GPU 0: ")
 
 
 def test_kernel_that_is_no_more_is_judged_all_the_same(tmp_path: Path) -> None:
@@ -149,7 +202,7 @@ def test_case_without_samples_is_told_and_judged_again(
     assert main([str(file)]) == 0
     assert (
         capsys.readouterr().out
-        == f"{len(CASES)} cases judged again (4 failed), 0 differ from the recorded verdict\n"
+        == f"{len(CASES) + 1} cases judged again (4 failed), 0 differ from the recorded verdict\n"
     )
     for verdict in ("PASS", "AMBIGUOUS"):
         document = outcome.json
@@ -164,7 +217,10 @@ def test_run_in_which_all_crashed_has_its_json(rig: Rig) -> None:
     assert outcome.timed == {}
     (info,) = outcome.json[UNUSABLE]
     assert info["evidence"]["error"] == ["HANG", f"{CRASHED}: no answer in 60 s"]
-    assert [case.now for case in replay(rig.root / "out.json")] == ["CRASHED HANG, red"]
+    assert [case.now for case in replay(rig.root / "out.json")] == [
+        "CRASHED HANG, red",
+        "PASS AS_ITS_MODEL, green",
+    ]
 
 
 def test_pytest_benchmark_compares_such_runs(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -186,24 +242,25 @@ def test_pytest_benchmark_compares_such_runs(rig: Rig, tmp_path_factory: pytest.
 # What is no such run
 
 
+def _run(**parts: Any) -> str:
+    return json.dumps({"benchmarks": [], "gemm_unusable": [], "gemm_machines": {}, **parts})
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("no json", "not valid JSON: truncated or damaged"),
         ("[]", "contains no JSON object"),
         ("{}", "benchmarks is missing"),
-        ('{"benchmarks": []}', "contains no judged case"),
-        ('{"benchmarks": [{"stats": {"data": []}}]}', "extra_info is missing"),
-        ('{"benchmarks": [{"extra_info": {}, "stats": {"data": [1]}}]}', "case is missing"),
-        (
-            '{"benchmarks": [{"extra_info": {"case": "a-1x1x1"}, "stats": {"data": [1]}}]}',
-            "a-1x1x1: variant is missing",
-        ),
-        (
-            '{"benchmarks": [], "gemm_unusable": [{"case": "a", "evidence": {}, "seconds": []}]}',
-            "a: variant is missing",
-        ),
-        ('{"benchmarks": [], "gemm_unusable": 3}', "gemm_unusable is 3: input should be a valid list"),
+        ('{"benchmarks": [], "gemm_unusable": []}', "gemm_machines is missing"),
+        (_run(), "contains no judged case"),
+        (_run(benchmarks=[{"stats": {"data": []}}]), "extra_info is missing"),
+        (_run(benchmarks=[{"extra_info": {}, "stats": {"data": [1]}}]), "case is missing"),
+        (_run(benchmarks=[{"extra_info": {"case": "a-1x1x1"}, "stats": {"data": [1]}}]), "a-1x1x1: evidence"),
+        (_run(gemm_unusable=[{"case": "a", "evidence": {}, "seconds": []}]), "a: evidence.policy is missing"),
+        (_run(gemm_unusable=3), "gemm_unusable is 3: input should be a valid list"),
+        (_run(gemm_machines={"0": {"kind": "PASS"}}), "gemm_machines.0.reason is missing"),
+        (_run(gemm_machines={"0": {"kind": "PASS", "reason": "FINE"}}), "machine of GPU 0"),
     ],
 )
 def test_file_that_cannot_be_judged_again_is_no_pass(
@@ -224,7 +281,7 @@ def test_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "none.json: cannot be read (No such file or directory)" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("part", ["policy", "launch", "stored", "baseline", "measured"])
+@pytest.mark.parametrize("part", ["policy", "stored", "baseline", "measured", "paired"])
 def test_evidence_that_lacks_a_part_or_is_not_what_it_was(
     part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

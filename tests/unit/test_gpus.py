@@ -14,16 +14,12 @@ from typing import Any
 
 import pytest
 
-from harness.commands import gpus, measuring, plugin_gpus
+from harness.commands import gpus, plugin_gpus
 from harness.commands.gpus import chosen
 from harness.devices import DeviceError
-from harness.gate.boards import Board
 from harness.gate.checkers import Checker, Setup
-from harness.gate.together import verified
 from harness.model import Case
 from harness.timing.measurement import Measurement
-from harness.timing.plan import Plan
-from tests.ladder import PROJECT
 from tests.unit.replay import ReplayDevice, VerifiedDevice, slowed
 from tests.unit.rig import KERNELS_FILE, LIBRARY, RECORDED, SLOW, SUITE_FILE, Outcome, Rig, named
 from tests.unit.samples import select
@@ -59,7 +55,7 @@ def test_cases_are_spread_and_each_is_judged_once(rig: Rig, count: int) -> None:
     devices = several(count)
     outcome = rig.run(*KERNELS, device=devices)
     assert outcome.status == 0, outcome.text
-    assert outcome.passed == named(*EVERY) | {"test_no_orphans"}
+    assert outcome.passed == named(*EVERY) | {"test_no_orphans", "test_machine"}
     by = judged_by(outcome)
     assert set(by) == set(EVERY)
     assert len(set(by.values())) > 1
@@ -72,30 +68,30 @@ def test_cases_are_spread_and_each_is_judged_once(rig: Rig, count: int) -> None:
             p.get("name"): p.get("value") for p in outcome.junit[f"test_performance[{case}]"].iter("property")
         }
         assert properties["gpu"] == f"{gpu}, board 0000000{gpu}"
-    assert f"{count} GPUs, timed at once: " in outcome.text
     assert {f"gpu {n}: " in outcome.text for n in range(count)} == {True}
     assert outcome.json["gpus"].keys() == {str(n) for n in range(count)}
-    assert outcome.json["together"]["sound"]
-    assert {c["gpu"] for c in outcome.json["together"]["controls"]} == set(range(count))
+    machines = outcome.json["gemm_machines"]
+    assert sum(sum(machine["checked"]) for machine in machines.values()) == len(EVERY)
+    assert {machine["kind"] for machine in machines.values()} == {"PASS"}
 
 
 def test_one_gpu_says_nothing_of_several(rig: Rig) -> None:
     outcome = rig.run(*KERNELS, device=[on_board(ReplayDevice(3), "0a0a0a0a")])
     assert outcome.status == 0
-    assert "timed at once" not in outcome.text
     assert "gpus" not in outcome.json
     assert all(bench["extra_info"]["board"] == "0a0a0a0a" for bench in outcome.timed.values())
 
 
-def test_a_slower_kernel_is_confirmed_on_the_gpu_that_suspected_it(rig: Rig) -> None:
+def test_a_changed_case_is_paired_on_one_gpu_in_both_processes(rig: Rig) -> None:
     devices = several(2, slowed(1.03, SLOW))
     outcome = rig.run(*KERNELS, device=devices)
     assert outcome.failures.keys() == named(*RECORDED[SLOW])
     by = judged_by(outcome)
-    controls = [c["case"] for c in outcome.json["together"]["controls"]]
-    for case in set(RECORDED[SLOW]) - set(controls):
-        assert devices[by[case]].attempts[case] >= 2
-        assert case not in devices[1 - by[case]].attempts
+    for case in RECORDED[SLOW]:
+        assert case not in devices[by[case]].attempts
+        assert outcome.timed[case]["extra_info"]["evidence"]["paired"]["second"]
+        assert case not in {name for name, _ in devices[1 - by[case]].asked}
+    assert all("in a second process" in message for message in outcome.failures.values())
 
 
 def test_each_board_is_judged_by_its_own_baseline(rig: Rig) -> None:
@@ -117,7 +113,11 @@ def test_each_board_is_judged_by_its_own_baseline(rig: Rig) -> None:
     outcome = rig.run(*KERNELS, device=devices)
     assert outcome.status == 0, outcome.text
     assert set(judged_by(outcome).values()) == {0, 1}
-    assert "another board" not in outcome.text
+    for machine in outcome.json["gemm_machines"].values():
+        assert machine["reason"] == "AS_STORED"
+        assert machine["checked"][1] == 0
+    devices = [on_board(Slow(3, slower), "00000000"), on_board(Slow(3), "00000001")]  # the other way about
+    assert "GPU 0, board 00000000: MACHINE: DRIFTED" in rig.run(*KERNELS, device=devices).text
 
 
 def test_two_models_have_a_baseline_each_and_cases_go_where_there_is_one(rig: Rig) -> None:
@@ -133,17 +133,17 @@ def test_two_models_have_a_baseline_each_and_cases_go_where_there_is_one(rig: Ri
     assert set(by) == set(EVERY)
     assert {by[case] for case in EVERY[len(EVERY) // 2 :]} == {0}
     assert 1 in by.values()
-    assert "baselines/nvidia-h100/" in outcome.text
+    assert f"baseline: nvidia-h100, {len(half)} cases" in outcome.text
 
 
 def _dies(devices: list[Any], number: int, forever: bool, code: str) -> threading.Event:
-    """A case that is no control fails on GPU ``number``, and if ``forever`` no process starts on it again."""
+    """The second case fails on GPU ``number``, and if ``forever`` no process starts on it again."""
     dead, device = threading.Event(), devices[number]
     timing, facts, counted = device.time, device.facts, [0]
 
     def timed(case: Case, plan: Any) -> Measurement:
         counted[0] += 1
-        if counted[0] == 8 or (forever and dead.is_set()):
+        if counted[0] == 2 or (forever and dead.is_set()):
             dead.set()
             raise DeviceError(code, f"{case.variant}: {code}")
         m: Measurement = timing(case, plan)
@@ -182,97 +182,24 @@ def test_a_worker_that_dies_on_one_gpu_costs_one_case(rig: Rig, code: str, forev
     (failure,) = outcome.failures.values()
     assert failure.startswith("Failed: CRASHED: ")
     assert f": {code}" in failure
-    assert outcome.passed == named(*EVERY) - set(outcome.failures) | {"test_no_orphans"}
+    assert outcome.passed == named(*EVERY) - set(outcome.failures) | {"test_no_orphans", "test_machine"}
 
 
-def test_a_gpu_taken_by_another_process_fails_its_cases_alone(rig: Rig) -> None:
+def test_a_gpu_taken_by_another_process_is_named_and_no_case_is_blamed(rig: Rig) -> None:
     devices = several(2)
-    devices[1]._busy = []
-    timing, counted = devices[1].time, [0]
 
-    def timed(case: Case, plan: Any) -> Measurement:
-        counted[0] += 1
-        if counted[0] == 6:
-            devices[1]._busy.append("pid 4711 (train, 512 MiB)")
-        m: Measurement = timing(case, plan)
-        slower = 1.2 if counted[0] > 5 else 1.0
-        return dataclasses.replace(m, seconds=tuple(slower * s for s in m.seconds))
+    def taken(case: Case, m: Measurement, attempt: int) -> Measurement:
+        devices[1].others.append("pid 4711 (train, 512 MiB)")
+        return m
 
-    devices[1].time = timed
+    devices[1]._change = taken
     outcome = rig.run(*KERNELS, device=devices)
     assert outcome.status == 1
-    by = judged_by(outcome)
-    red = {name.partition("[")[2].rstrip("]") for name in outcome.failures}
-    assert red
-    assert {by[case] for case in red} == {1}
-    assert all("pid 4711" in failure for failure in outcome.failures.values())
-    assert len(red) + len(outcome.passed) == len(EVERY) + 1
-
-
-def test_controls_are_made_ready_on_all_gpus_at_once_while_the_rest_comes_to_its_end(rig: Rig) -> None:
-    """None is timed alone before: the GPU would not be quiet."""
-    devices, plans, both = several(2), list[Any](), threading.Barrier(2, timeout=10)
-    quiet: list[int] = []
-
-    def noted(time: Callable[..., Measurement]) -> Callable[..., Measurement]:
-        first = [True]
-
-        def timed(case: Case, plan: Any) -> Measurement:
-            if first[0]:
-                first[0] = False
-                both.wait()  # fails unless the other GPU's is made ready meanwhile
-            plans.append(plan.max_rounds)
-            return time(case, plan)
-
-        return timed
-
-    boards = [Board(number, device) for number, device in enumerate(devices)]
-    cases = {case.id: case for case in select("smoke").timed if case.id in EVERY}
-    for board in boards:
-        board.timed, board.gpu.time = cases, noted(board.gpu.time)  # type: ignore[method-assign]
-    found = verified(boards, list(cases), Plan(), lambda: quiet.append(len([p for p in plans if p > 1])))
-    assert found.sound, found.why
-    assert quiet == [0]
-    assert plans[:4] == [1, 1, 1, 1]
-    assert len(plans) == 4 + 2 * 4
-    assert 1 not in plans[4:]
-
-
-def test_gpus_that_disturb_each_other_are_timed_one_at_a_time(rig: Rig) -> None:
-    devices, timing, overlap = several(2), list[int](), list[int]()
-    lock = threading.Lock()
-    pause = threading.Event()
-
-    def disturbed(number: int, time: Callable[..., Measurement]) -> Callable[..., Measurement]:
-        def timed(case: Case, plan: Any) -> Measurement:
-            with lock:
-                timing.append(number)
-                others = len(set(timing)) > 1
-            pause.wait(0.3 if len(overlap) < 16 else 0.01)  # long for the controls, so that they do overlap
-            with lock:
-                others |= len(set(timing)) > 1
-                timing.remove(number)
-                overlap.append(others)
-            m = time(case, plan)
-            return dataclasses.replace(m, seconds=tuple(s * (1.01 if others else 1) for s in m.seconds))
-
-        return timed
-
-    for number, device in enumerate(devices):
-        device.time = disturbed(number, device.time)
-    outcome = rig.run(*KERNELS, device=devices)
-    assert outcome.status == 0, outcome.text
-    assert any(overlap)  # the controls
-    assert not any(overlap[-len(EVERY) :])
-    assert "2 GPUs, timed one at a time: " in outcome.text
-    assert "while the other GPUs are timed" in outcome.text
-    assert not outcome.json["together"]["sound"]
-
-
-def test_few_cases_are_not_worth_the_controls(rig: Rig) -> None:
-    outcome = rig.run("--kernel", SLOW, device=several(2))
-    assert outcome.status == 0
-    assert "timed one at a time: there are few cases" in outcome.text
+    assert outcome.failures.keys() == {"test_machine"}
+    message = outcome.failures["test_machine"]
+    assert "GPU 1, board 00000001: MACHINE: AMBIGUOUS OTHER_PROCESSES" in message
+    assert "pid 4711" in message
+    assert "GPU 0" not in message
 
 
 def test_selection_stop_at_first_and_last_failed(rig: Rig) -> None:
@@ -285,7 +212,7 @@ def test_selection_stop_at_first_and_last_failed(rig: Rig) -> None:
     assert outcome.status == 0
     assert outcome.passed & named(*EVERY) <= named(*RECORDED[SLOW])
     outcome = rig.run(*KERNELS, "-k", SLOW, device=several(2))
-    assert outcome.passed == named(*RECORDED[SLOW])
+    assert outcome.passed == named(*RECORDED[SLOW]) | {"test_machine"}
 
 
 def test_ctrl_c_ends_it(rig: Rig) -> None:
@@ -503,7 +430,7 @@ def _all_of(rig: Rig, monkeypatch: pytest.MonkeyPatch, *more: str, busy: tuple[s
     monkeypatch.setattr(gpus, "Setup", partial(Setup, opens="tests.unit.test_checkers:open_numbered"))
     devices = several(2)
     for number, device in enumerate(devices):
-        device.index, device.time_limit, device._busy = number, 60.0, list(busy)
+        device.index, device.time_limit, device.others = number, 60.0, list(busy)
     rig.run(KERNELS_FILE, "-m", "gpu and not gpu", *more, device=devices)
     return started
 
@@ -652,7 +579,7 @@ def test_gpus_without_a_gpu_and_with_xdist_are_refused(rig: Rig) -> None:
 
 def test_a_busy_gpu_of_several_is_named(rig: Rig, tmp_path: Path) -> None:
     devices = several(2)
-    devices[1]._busy = ["pid 4711 (train, 512 MiB)"]
+    devices[1].others = ["pid 4711 (train, 512 MiB)"]
     outcome = rig.run(*KERNELS, device=devices)
     assert outcome.status == 4
     assert "GPU 1, board 00000001, is in use by pid 4711" in outcome.errors[0]
@@ -688,9 +615,8 @@ def host(monkeypatch: pytest.MonkeyPatch) -> list[Opened]:
         opened.append(device)
         return device
 
-    for module in (gpus, measuring):
-        monkeypatch.setattr(module, "open_cuda", open_one)
-        monkeypatch.setattr(module, "count_gpus", lambda: 3)
+    monkeypatch.setattr(gpus, "open_cuda", open_one)
+    monkeypatch.setattr(gpus, "count_gpus", lambda: 3)
     return opened
 
 
@@ -711,12 +637,3 @@ def test_the_gpus_that_were_asked_for_are_opened_and_closed(host: list[Opened]) 
     assert [device.index for device in gpus.open_gpus(configured(None))] == [None]
     with pytest.raises(pytest.UsageError, match="no GPU 7"):
         gpus.open_gpus(configured("0,7"))
-
-
-def test_a_baseline_of_several_makes_sure_that_they_may_be_timed_at_once(host: list[Opened]) -> None:
-    found = measuring._together(PROJECT, [0, 1], ["--suite", "smoke", "-k", "not select", "-q"])
-    assert found.sound, found.why
-    assert {control.board.number for control in found.controls} == {0, 1}
-    assert all(device.closed for device in host)
-    assert not measuring._together(PROJECT, [1], []).sound
-    assert "no_such" in measuring._together(PROJECT, [0, 1], ["--kernel", "no_such"]).why

@@ -83,6 +83,8 @@ def test_a_pair_alone_judges_another_binary(
             ("AMBIGUOUS", "BASE_UNUSABLE"),
         ),
         (Evidence(None, REFERENCE, error=("ILLEGAL_ADDRESS", "at 0")), ("CRASHED", "ILLEGAL_ADDRESS")),
+        (Evidence(NEW, REFERENCE), ("AMBIGUOUS", "NOT_PAIRED")),
+        (Evidence(dataclasses.replace(SEEN, launch_id="e" * 16), REFERENCE), ("AMBIGUOUS", "NOT_PAIRED")),
         (Evidence(dataclasses.replace(SEEN, seconds=()), None), ("AMBIGUOUS", "TOO_FEW_SAMPLES")),
         (Evidence(dataclasses.replace(SEEN, seconds=(0.0,) * 9), None), ("AMBIGUOUS", "IMPOSSIBLE_SAMPLE")),
     ],

@@ -2,103 +2,98 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from harness.baselines.export import write_export
 from tests.unit.replay import ReplayDevice
 from tests.unit.rig import OURS, Rig
 
-
-def _malformed(file: Path) -> None:
-    file.write_text("{'not': JSON}")
-
-
-def _truncated(file: Path) -> None:
-    file.write_text(file.read_text()[:-300])
-
-
-def _empty(file: Path) -> None:
-    file.write_text("")
-
-
-def _binary(file: Path) -> None:
-    file.write_bytes(b"\xff\xfe\x00GEMM")
-
-
-def _other_json(file: Path) -> None:
-    file.write_text("[1, 2, 3]")
-
-
-def _foreign(file: Path) -> None:
-    document = json.loads(file.read_text())
-    del document["gemm_baseline"]
-    file.write_text(json.dumps(document))
+Damage = Callable[[Path], object]
 
 
 def _edited(file: Path) -> None:
-    document = json.loads(file.read_text())
-    document["benchmarks"][0]["extra_info"]["median_s"] *= 2
-    file.write_text(json.dumps(document))
+    """The first figure is a tenth of what it was."""
+    text = file.read_text()
+    file.write_text(re.sub(r'(us\\?":\[)', r"\g<1>0.", text, count=1))
+    assert file.read_text() != text
 
 
-DAMAGES = pytest.mark.parametrize(
-    "damage",
-    [_malformed, _truncated, _empty, _binary, _other_json, _foreign, _edited],
-    ids=lambda damage: damage.__name__.strip("_"),
-)
+def _directory(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
 
 
-@DAMAGES
-@pytest.mark.parametrize("how", ["current", "number", "path"])
-def test_damaged_baseline_is_refused(rig: Rig, damage: Callable[[Path], None], how: str) -> None:
-    (file,) = rig.baselines.iterdir()
-    damage(file)
-    option = {
-        "current": (),
-        "number": ("--benchmark-compare=0001",),
-        "path": (f"--benchmark-compare={file}",),
-    }
-    device = ReplayDevice()
-    outcome = rig.run(*OURS, *option[how], device=device, outputs=False)
-    assert outcome.status == 4
+def _conflict(file: Path) -> None:
+    file.write_text(f"<<<<<<< ours\n{file.read_text()}>>>>>>> theirs\n")
+
+
+DAMAGES: dict[str, Damage] = {
+    "malformed": lambda file: file.write_text("{'not': JSON}"),
+    "truncated": lambda file: file.write_text(file.read_text()[:-300]),
+    "binary": lambda file: file.write_bytes(b"\xff\xfe\x00GEMM"),
+    "other json": lambda file: file.write_text("[1, 2, 3]"),
+    "edited": _edited,
+    "conflict": _conflict,
+    "directory": _directory,
+}
+
+
+def refused(rig: Rig, *options: str, gpu: str | None = None) -> str:
+    """The one line in which a run is refused, before anything is timed."""
+    device = ReplayDevice(gpu=gpu)
+    outcome = rig.run(*OURS, *options, device=device, outputs=False)
+    assert (outcome.status, device.attempts) == (4, {})
     (error,) = outcome.errors
-    assert str(file) in error
-    assert "nox -s baseline" in error
-    assert device.attempts == {}
+    return error
 
 
-@DAMAGES
-def test_damaged_baseline_does_not_keep_one_from_measuring_again(
-    rig: Rig, damage: Callable[[Path], None]
-) -> None:
-    damage(next(rig.baselines.iterdir()))
-    assert rig.run(*OURS, "--baseline-run").status == 0
+@pytest.mark.parametrize("option", [(), ("--benchmark-compare=0001",), ("--baseline-run",)], ids=str)
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_damaged_figures_are_refused(rig: Rig, damage: Damage, option: tuple[str, ...]) -> None:
+    """Nothing could be stored beside them, either."""
+    file = rig.baselines / "figures.jsonl"
+    damage(file)
+    assert str(file) in refused(rig, *option)
     assert rig.run("--collect-only", outputs=False).status == 0
 
 
+def _no_figures(file: Path) -> None:
+    document = json.loads(file.read_text())
+    document["gemm_baseline"]["lines"] = []
+    file.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES.values(), _no_figures])
+def test_a_damaged_export_is_refused(rig: Rig, damage: Damage) -> None:
+    file = write_export(rig.stored, rig.root / "export.json")
+    damage(file)
+    assert "export.json" in refused(rig, f"--benchmark-compare={file}")
+
+
+def test_figures_without_a_line_are_no_baseline(rig: Rig) -> None:
+    (rig.baselines / "figures.jsonl").write_text("")
+    assert rig.run(*OURS, outputs=False).status == 1
+    assert "has nothing" in refused(rig, "--benchmark-compare=0001")
+
+
 def test_baseline_of_another_gpu_is_refused(rig: Rig) -> None:
-    (file,) = rig.baselines.iterdir()
-    device: Any = ReplayDevice(gpu="NVIDIA H300")
-    outcome = rig.run(*OURS, f"--benchmark-compare={file}", device=device, outputs=False)
-    assert outcome.status == 4
-    (error,) = outcome.errors
-    assert "the baseline of NVIDIA H200, but this GPU is NVIDIA H300" in error
-    assert device.attempts == {}
-
-
-def test_baseline_of_another_gpu_under_this_one_s_name_is_refused(rig: Rig) -> None:
+    file = write_export(rig.stored, rig.root / "export.json")
+    said = "has figures of NVIDIA H200, but this GPU's folder is nvidia-h300"
+    assert said in refused(rig, f"--benchmark-compare={file}", gpu="NVIDIA H300")
     rig.baselines.rename(rig.baselines.with_name("nvidia-h300"))
-    outcome = rig.run(*OURS, device=ReplayDevice(gpu="NVIDIA H300"), outputs=False)
-    assert outcome.status == 4
-    assert "the baseline of NVIDIA H200, but this GPU is NVIDIA H300" in outcome.errors[0]
+    assert "has figures of NVIDIA H200" in refused(rig, gpu="NVIDIA H300")
 
 
-def test_baseline_that_cannot_be_read_is_refused(rig: Rig) -> None:
-    (file,) = rig.baselines.iterdir()
-    file.unlink()
-    file.mkdir()
-    assert str(file) in rig.run(*OURS, outputs=False).errors[0]
+@pytest.mark.parametrize("option", [(), ("--baseline-run",)], ids=str)
+def test_mig_makes_another_gpu_of_it(rig: Rig, option: tuple[str, ...]) -> None:
+    device = ReplayDevice()
+    device.info = dataclasses.replace(device.info, mig=True)
+    outcome = rig.run(*OURS, *option, device=device, outputs=False)
+    assert (outcome.status, device.attempts) == (4, {})
+    assert "measured with MIG off, but MIG is on, and a part of a GPU is another GPU" in outcome.errors[0]

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from harness import baselines
+from harness.commands import evidence as evidence_command
 from harness.devices import DeviceError
 from harness.model import Case
 from harness.timing.measurement import Measurement
+from harness.timing.samples import PairedSamples
 from tests.unit.replay import ReplayDevice, slowed
 from tests.unit.rig import CASES, KERNELS_FILE, LIBRARY, OTHER, OURS, RECORDED, REPOSITORY, SLOW, Rig, named
 from tests.unit.samples import find_case
@@ -88,23 +90,26 @@ def test_workers_of_xdist_time_nothing_and_are_red(rig: Rig) -> None:
 # --benchmark-compare-fail
 
 
+def _check_of(field: str, percent: int) -> str:
+    return f"--benchmark-compare-fail={field}:{percent}%"
+
+
 @pytest.mark.parametrize("compare", [(), ("--benchmark-compare",)], ids=["alone", "with --benchmark-compare"])
-def test_compare_fail_is_a_failure_of_each_case(rig: Rig, compare: tuple[str, ...]) -> None:
-    options = (*compare, "--benchmark-compare-fail=median:5%", "--max-slowdown=50%")
-    outcome = rig.run(*OURS, *options, device=ReplayDevice(3, slowed(1.08, SLOW)))
+@pytest.mark.parametrize("edited", [True, False])
+def test_compare_fail_is_a_failure_of_each_case(rig: Rig, compare: tuple[str, ...], edited: bool) -> None:
+    options = (*compare, _check_of("median", 1), "--margin=2%", "--allow-drift")
+    outcome = rig.run(*OURS, *options, device=ReplayDevice(3, slowed(1.016, SLOW, edited)))
     assert outcome.status == 1
     assert outcome.failures.keys() == named(*SLOWED)
-    assert all("more than 5 % slower" in message for message in outcome.failures.values())
+    assert all("more than 1 % slower" in message for message in outcome.failures.values())
     assert "PerformanceRegression" not in outcome.text
     assert "INTERNALERROR" not in outcome.text
     assert "Traceback" not in outcome.text
-    assert rig.run(*OURS, *options, device=ReplayDevice(3, slowed(1.03, SLOW))).status == 0
+    assert rig.run(*OURS, *options, device=ReplayDevice(3, slowed(1.005, SLOW, edited))).status == 0
 
 
-def test_compare_fail_does_not_loosen_the_threshold(rig: Rig) -> None:
-    outcome = rig.run(
-        *OURS, "--benchmark-compare-fail=median:50%", device=ReplayDevice(3, slowed(1.08, SLOW))
-    )
+def test_compare_fail_does_not_widen_the_margin(rig: Rig) -> None:
+    outcome = rig.run(*OURS, _check_of("median", 50), device=ReplayDevice(3, slowed(1.016, SLOW)))
     assert outcome.failures.keys() == named(*SLOWED)
 
 
@@ -114,11 +119,10 @@ def test_compare_fail_looks_at_the_field_it_names(rig: Rig) -> None:
             return m
         return dataclasses.replace(m, seconds=(*m.seconds[1:], 2 * max(m.seconds)))
 
-    check = "--benchmark-compare-fail=max:50%"
     assert rig.run(*OURS, device=ReplayDevice(2, outlier)).status == 0
-    outcome = rig.run(*OURS, check, device=ReplayDevice(2, outlier))
+    outcome = rig.run(*OURS, _check_of("max", 50), device=ReplayDevice(2, outlier))
     assert outcome.failures.keys() == named(SLOWED[0])
-    assert "; max " in outcome.failures[named(SLOWED[0]).pop()]
+    assert ": max " in outcome.failures[named(SLOWED[0]).pop()]
 
 
 def test_compare_fail_in_seconds(rig: Rig) -> None:
@@ -126,11 +130,8 @@ def test_compare_fail_in_seconds(rig: Rig) -> None:
     longest = max(medians, key=medians.__getitem__)
     limit = 0.05 * medians[longest]
     assert all(0.08 * medians[case] < limit for case in SLOWED if case != longest)
-    outcome = rig.run(
-        *OURS,
-        *(f"--benchmark-compare-fail=median:{limit:.9f}", "--max-slowdown=50%"),
-        device=ReplayDevice(3, slowed(1.08, SLOW)),
-    )
+    options = f"--benchmark-compare-fail=median:{limit:.9f}", "--allow-drift"
+    outcome = rig.run(*OURS, *options, device=ReplayDevice(3, slowed(1.08, SLOW, edited=False)))
     assert outcome.failures.keys() == named(longest)
 
 
@@ -172,41 +173,57 @@ def test_green_run_is_saved_under_the_name_of_the_gpu(rig: Rig, option: str) -> 
 
 
 class _Breaks(ReplayDevice):
-    """Raises in one case."""
+    """Raises in one case in its ``start``th process, timed alone or, where it has changed, in its pair."""
 
-    def __init__(self, code: str, attempt: int = 1) -> None:
-        super().__init__(3, slowed(1.03, SLOWED[0]))
-        self.code, self.at = code, attempt
+    def __init__(self, code: str, changed: bool, start: int = 1) -> None:
+        super().__init__(3, slowed(1.03, SLOWED[0]) if changed else None)
+        self.code, self.start = code, start
 
     def time(self, case: Case, plan: Any) -> Measurement:
-        measurement = super().time(case, plan)
-        if case.id == SLOWED[0] and self.attempts[case.id] == self.at:
+        self._break(case)
+        return super().time(case, plan)
+
+    def pair(self, base: Any, case: Any, plan: Any) -> PairedSamples:
+        if isinstance(case, Case):
+            self._break(case)
+        return super().pair(base, case, plan)
+
+    def _break(self, case: Case) -> None:
+        if case.id == SLOWED[0] and self.restarts == self.start:
             raise DeviceError(self.code, f"{case.id}: that is what the device said")
-        return measurement
 
 
-@pytest.mark.parametrize("mode", [(), ("--baseline-run",)], ids=["judged", "baseline run"])
 @pytest.mark.parametrize(
-    ("code", "shown"), [("WRONG", ["WRONG", "OUTPUT"]), ("HANG", ["CRASHED", "HANG"])], ids=["wrong", "hang"]
+    ("mode", "changed"), [((), False), ((), True), (("--baseline-run",), False)], ids=str
+)
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("WRONG", ["WRONG", "OUTPUT"]),
+        ("HANG", ["CRASHED", "HANG"]),
+        ("WORKER_DIED", ["CRASHED", "WORKER_DIED"]),
+        ("ILLEGAL_ADDRESS", ["CRASHED", "ILLEGAL_ADDRESS"]),
+    ],
 )
 def test_case_that_broke_is_red_without_samples(
-    rig: Rig, code: str, shown: list[str], mode: tuple[str, ...]
+    rig: Rig, code: str, shown: list[str], mode: tuple[str, ...], changed: bool
 ) -> None:
-    outcome = rig.run(*OURS, *mode, device=_Breaks(code))
+    outcome = rig.run(*OURS, *mode, device=_Breaks(code, changed))
     assert outcome.status == 1
     assert outcome.failures.keys() == named(SLOWED[0])
     (message,) = outcome.failures.values()
-    assert message == f"Failed: {shown[0]}: {SLOWED[0]}: that is what the device said"
-    assert outcome.passed == named(*CASES) - named(SLOWED[0]) | {"test_no_orphans"}
+    assert message.startswith(f"Failed: {shown[0]}: {SLOWED[0]}: ")
+    assert "that is what the device said" in message
+    assert outcome.passed == named(*CASES) - named(SLOWED[0]) | {"test_no_orphans", "test_machine"}
     assert outcome.timed.keys() == set(CASES) - {SLOWED[0]}
     assert outcome.row(SLOWED[0])[-2:] == shown
+    assert evidence_command.main([str(rig.root / "out.json")]) == 0
 
 
-def test_case_that_breaks_on_the_second_look_is_red_without_samples(rig: Rig) -> None:
-    outcome = rig.run(*OURS, device=_Breaks("ILLEGAL_ADDRESS", attempt=2))
+def test_case_that_breaks_in_the_second_process_stays_red(rig: Rig) -> None:
+    outcome = rig.run(*OURS, device=_Breaks("ILLEGAL_ADDRESS", changed=True, start=2))
     assert outcome.failures.keys() == named(SLOWED[0])
-    assert "CRASHED" in outcome.failures[named(SLOWED[0]).pop()]
-    assert outcome.timed.keys() == set(CASES) - {SLOWED[0]}
+    assert outcome.row(SLOWED[0])[-2:] == ["REGRESSED", "SLOWER"]
 
 
 def test_device_that_dies_at_the_end_loses_no_samples(rig: Rig) -> None:
@@ -251,7 +268,8 @@ def test_json_names_the_gpu_and_never_the_host(rig: Rig, recorded_baseline: Path
     assert _leaks(json.dumps(outcome.json), rig) == []
     assert outcome.json["machine_info"]["name"] == "NVIDIA H200"
     assert "cpu" not in outcome.json["machine_info"]
-    assert _leaks(recorded_baseline.read_text(), rig) == []
+    figures = recorded_baseline / "nvidia-h200" / "figures.jsonl"
+    assert _leaks(figures.read_text(), rig) == []
 
 
 def test_commit_of_a_tree_without_git(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +288,7 @@ def test_samples_are_the_device_s_own(rig: Rig) -> None:
 
 
 def test_baseline_is_what_the_runs_measured(recorded_baseline: Path) -> None:
-    stored = baselines.current(recorded_baseline.parents[1], recorded_baseline.parent.name)
+    stored = baselines.current(recorded_baseline, "nvidia-h200")
     assert stored is not None
     assert set(stored.case_ids) == {case for ids in RECORDED.values() for case in ids}
     assert {len(entry.medians) for entry in stored.entries.values()} == {5}

@@ -12,6 +12,7 @@ import pytest
 
 from harness.baselines import BaselineError, load_run
 from harness.commands.shards import main
+from harness.gate.replay import replay
 from harness.gate.shards import Shard
 from harness.reports.page.sources import Source
 from harness.reports.page.sources import read as read_source
@@ -68,10 +69,11 @@ def test_parts_add_up_to_the_whole(
     assert main([str(folder), "--model", "nvidia-h200", "--output", str(folder.parent / "all")]) == 0
     out = capsys.readouterr().out
     assert "nvidia-h200: 3 of 3 shards on 3 boards (00000001, 00000002, 00000003): " in out
-    assert (
-        f"{len(EVERY) + 1} tests, {len(EVERY) + 1} passed; {len(EVERY)} cases timed, {len(EVERY)} PASS" in out
-    )
+    tests = len(EVERY) + 1 + 3  # for the orphans, and for each part's machine
+    assert f"{tests} tests, {tests} passed; {len(EVERY)} cases timed, {len(EVERY)} PASS" in out
     merged = folder.parent / "all" / "nvidia-h200.json"
+    assert {"1.0", "2.0", "3.0"} == json.loads(merged.read_text())["gemm_machines"].keys()
+    assert all(c.now == c.said for c in replay(merged))
     source = read_source(merged)
     assert isinstance(source, Source)
     assert len(source.cases) == len(EVERY)
@@ -164,6 +166,20 @@ def test_what_failed_in_a_part_is_named(
     assert summary.read_text().startswith("```text\nnvidia-h200: 2 of 2 shards")
 
 
+def test_each_part_has_a_machine_of_its_own(
+    rig: Rig, parts: Callable[..., list[Path]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = parts(2)
+    device = on_board("00000002", slowed(1.2, edited=False))
+    outcome = rig.run(*KERNELS, "--shard=2/2", device=device)
+    assert outcome.failures.keys() == {"test_machine[2/2]"}
+    (rig.root / "out.json").rename(files[1])
+    assert main([str(files[0].parent)]) == 1
+    out = capsys.readouterr().out
+    assert "  failed: tests/test_performance.py::test_machine[2/2]\n" in out
+    assert "test_machine[1/2]" not in out
+
+
 def test_a_run_that_is_stopped_leaves_tests_that_were_not_run(
     rig: Rig, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -180,11 +196,11 @@ def test_a_part_without_a_timed_case_is_a_part(rig: Rig, capsys: pytest.CaptureF
     files = []
     for number in (1, 2):
         outcome = rig.run(f"--shard={number}/2", "-k", f"[{case}]", device=on_board(f"0000000{number}"))
-        assert outcome.passed <= named(case)
+        assert outcome.passed in ({f"test_machine[{number}/2]"}, named(case) | {f"test_machine[{number}/2]"})
         files.append((rig.root / "out.json").rename(rig.root / f"part{number}.json"))
     assert main([*map(str, files)]) == 0
     assert (
-        "2 of 2 shards on 2 boards (00000001, 00000002): 1 tests, 1 passed; 1 cases timed"
+        "2 of 2 shards on 2 boards (00000001, 00000002): 3 tests, 3 passed; 1 cases timed"
         in capsys.readouterr().out
     )
 

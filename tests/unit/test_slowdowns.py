@@ -224,6 +224,7 @@ def test_status_of_measure(
 
 
 def test_the_page_tells_classes_costs_and_the_freeze(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(frozen, "COMMIT", "")
     info = cast("Any", SimpleNamespace(name="GPU", board="b0", capability=(9, 0)))
     file = tmp_path / "measured.json"
 

@@ -57,7 +57,7 @@ def time_pair(watch: Watch, arms: Mapping[str, Any], plan: PairPlan) -> PairedSa
             reasons |= look.reasons
         kept = at_full_clock(Stretch((*orders, *now)).launches(rounds), [*mhz, *ran.mhz])
         lost = sum(i not in kept for i in range(len(mhz), len(mhz) + len(launches)))
-        batch = Batch(len(launches), lost, ran.span)
+        batch = Batch(len(launches), lost, ran.span, sum(ran.seconds))
         if batch.throttled and again:
             repeated += len(launches)
             todo.extend(now)

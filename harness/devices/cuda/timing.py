@@ -266,7 +266,8 @@ class Stopwatch:
             now = self.batch(kernel, reference, rounds, plan.l2)
             seen.add(now)
             clean = seen.at_full_clock()
-            batch = Batch(rounds, lost + len(seen.kernel) - len(clean.kernel), now.span)
+            busy = sum(now.kernel) + sum(now.reference)
+            batch = Batch(rounds, lost + len(seen.kernel) - len(clean.kernel), now.span, busy)
             throttled |= batch.throttled
             return batch
 
