@@ -26,7 +26,7 @@ from harness.baselines import (
 from harness.baselines.export import write_export
 from harness.baselines.moves import lost, moves
 from harness.commands.common import about, project_of
-from harness.commands.measuring import measure
+from harness.commands.measuring import accept_slower, measure
 from harness.commands.storing import store
 from harness.compiler.static.files import shown
 from harness.gate.creep import reasons
@@ -47,14 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     commands.add_parser("measure", help="measure and write the baseline; the default")
     merging = commands.add_parser("merge", help="make a baseline of several runs; shows old and new first")
     merging.add_argument("runs", nargs="+", type=Path, metavar="RUN.json", help="written by --benchmark-json")
-    merging.add_argument(
-        "--accept-slower",
-        nargs=2,
-        action="append",
-        default=[],
-        metavar=("CASE", "REASON"),
-        help="store a case though it is slower than its best binary; the reason is stored and shown",
-    )
+    accept_slower(merging.add_argument)
     merging.add_argument("--yes", action="store_true", help="write without asking")
     pruning = commands.add_parser("prune", help="remove cases that the suite no longer has")
     pruning.add_argument(

@@ -5,13 +5,20 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from harness.model.kernel import LARGEST_MARGIN
 from harness.project.loader import Project, ProjectError, find, load
+
+
+class Adds(Protocol):
+    """argparse's add_argument or pytest's addoption."""
+
+    def __call__(self, *names: str, **settings: Any) -> Any: ...
+
 
 KERNELS, PERFORMANCE, STATIC = "test_kernels.py", "test_performance.py", "test_static.py"
 # What a command shows of pytest's own: no versions, and in place of dots how far it is. And a name.
@@ -41,8 +48,11 @@ def about(doc: str | None, paragraphs: int | None = None) -> str:
     return said[:1].upper() + said[1:]
 
 
-def for_pytest(name: str, doc: str, arguments: Sequence[str]) -> tuple[Project, list[str]]:
-    """The project of a command that runs pytest, and the options to pass on. Raises ProjectError."""
+def for_pytest(
+    name: str, doc: str, arguments: Sequence[str], own: Callable[[Adds], None] = lambda add: None
+) -> tuple[Project, list[str]]:
+    """The project of a command that runs pytest, and the options to pass on; ``own`` adds the command's own,
+    which are passed on, too, to the help. Raises ProjectError."""
     parser = argparse.ArgumentParser(
         prog=name,
         description=about(doc),
@@ -54,6 +64,7 @@ def for_pytest(name: str, doc: str, arguments: Sequence[str]) -> tuple[Project, 
         from harness.commands.options import add_options
 
         parser.add_argument("-k", metavar="EXPRESSION", help='only matching cases: "tiled and not 4096"')
+        own(parser.add_argument)
         add_options(parser.add_argument)
     else:
         parser.add_argument("--project", type=Path, metavar="PATH")

@@ -33,7 +33,9 @@ def complete(commands: Collection[str]) -> None:
     # The command takes the place of the program: its own parser knows the rest.
     os.environ["_ARGCOMPLETE"] = str(words.index(begun[0]) + 1)
     argparse.ArgumentParser.parse_known_args = _instead  # type: ignore[method-assign,assignment]
-    import_module(f"harness.commands.{begun[0]}").main(["--help"])
+    after = words[words.index(begun[0]) + 1 :]
+    measures = begun[0] == "baseline" and after[:1] and after[0].startswith("-")  # its default
+    import_module(f"harness.commands.{begun[0]}").main(["measure"] * bool(measures) + ["--help"])
 
 
 def _instead(parser: argparse.ArgumentParser, *_: Any, **__: Any) -> Any:
@@ -60,6 +62,7 @@ NAMES: dict[str, Callable[[Project], Sequence[str]]] = {
     "suite": lambda project: list(project.suites),
     "cases": lambda project: _cases(project),
     "case": lambda project: _cases(project),
+    "accept_slower": lambda project: _cases(project),
 }
 
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.commands.common import KERNELS, PERFORMANCE, SHOWN, files_of_tests, for_pytest
+from harness.commands.common import KERNELS, PERFORMANCE, SHOWN, Adds, files_of_tests, for_pytest
 from harness.commands.gpus import chosen
 from harness.commands.progress import Steps, progress, quiet
 from harness.devices import NoDevice, count_gpus
@@ -42,14 +42,25 @@ class _Part:
         return [os.path.relpath(self.folder / f"run_{number}.json") for number in range(1, RUNS + 1)]
 
 
+def accept_slower(add: Adds) -> None:
+    add(
+        "--accept-slower",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("CASE", "REASON"),
+        help="store a case though it is slower than its best binary; the reason is stored and shown",
+    )
+
+
 def measure(arguments: Sequence[str], store: Store) -> int:
     """Returns the exit status: of the first run that failed, else of ``store``."""
     try:
         about = "Measures this GPU's baseline in five runs and writes it, if every case is correct."
-        project, options = for_pytest("gemm-regression baseline", about, arguments)
+        project, options = for_pytest("gemm-regression baseline", about, arguments, accept_slower)
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         parser.add_argument("--gpus")
-        parser.add_argument("--accept-slower", nargs=2, action="append", default=[])
+        accept_slower(parser.add_argument)
         given, options = parser.parse_known_args(options)
         accepting = reasons(map(tuple, given.accept_slower))
         numbers = chosen(given.gpus, count_gpus()) if given.gpus is not None else []

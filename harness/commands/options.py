@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
+from harness.commands.common import Adds
 from harness.compiler.static import ARCHES
 from harness.project import selection
 
 
-class Adds(Protocol):
-    def __call__(self, *names: str, **settings: Any) -> Any: ...
-
-
 def add_options(add: Adds) -> None:
-    """``add``: argparse's add_argument or pytest's addoption."""
     add(
         "--device",
         choices=("auto", "cuda", "emulated"),

@@ -18,6 +18,7 @@ from harness.verdicts.vocabulary import VerdictKind
 BEGIN, END = "<!-- ladder:begin -->", "<!-- ladder:end -->"
 NO_BASELINE = "No baseline yet: run nox -s baseline on a GPU."
 SHOWN = Problem(4096, 4096, 4096)
+_MEASURED_ON = "measured on (board@commit)"
 _Best = tuple[Kernel, str, str, BaselineEntry]
 
 
@@ -129,13 +130,13 @@ def _provenance(baseline: Baseline, best: Sequence[BaselineEntry]) -> str:
 def _source(entry: BaselineEntry) -> str:
     """Board and commit of a figure."""
     changed = " with changes" if entry.dirty else ""
-    return f"{entry.board or 'unknown'}, {entry.commit[:8]}{changed}"
+    return f"{entry.board or 'unknown'}@{entry.commit[:8]}{changed}"
 
 
 def _ladder(best: Sequence[_Best]) -> str:
     heads = (
         *("stage", "idea", "dtype", "best config", "GFLOPS", "% of cuBLAS", "noise floor"),
-        "board, commit",
+        _MEASURED_ON,
     )
     lines = [
         (kernel.name, kernel.idea, dtype, label, *_figures(kernel, e), noise_text(e.noise_floor), _source(e))
@@ -153,16 +154,13 @@ def _side_by_side(
     for kernel, dtype in ((k, str(d)) for k in kernels for d in k.dtypes):
         found = [of_gpu.get((kernel.name, dtype)) for of_gpu in of_gpus]
         if any(found):
-            cells = [
-                (each[0], *_figures(kernel, each[1]), _source(each[1])) if each else ("–",) * 4
-                for each in found
-            ]
-            lines.append((kernel.name, kernel.idea, dtype, *(cell for gpu in cells for cell in gpu)))
+            cells = [(each[0], *_figures(kernel, each[1])) if each else ("–",) * 3 for each in found]
+            sources = ", ".join(_source(each[1]) if each else "–" for each in found)
+            lines.append((kernel.name, kernel.idea, dtype, *(cell for gpu in cells for cell in gpu), sources))
     names = [b.name.removeprefix("NVIDIA ") for b in baselines]
-    heads = [
-        head for name in names for head in (f"{name}: best config", "GFLOPS", "% of cuBLAS", "board, commit")
-    ]
-    return table_text(("stage", "idea", "dtype", *heads), "lll" + "lrrl" * len(names), lines)
+    heads = [head for name in names for head in (f"{name}: best config", "GFLOPS", "% of cuBLAS")]
+    heads = ["stage", "idea", "dtype", *heads, _MEASURED_ON]
+    return table_text(heads, "lll" + "lrr" * len(names) + "l", lines)
 
 
 def _best(baseline: Baseline, kernels: Sequence[Kernel]) -> Iterator[_Best]:

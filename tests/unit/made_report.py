@@ -161,10 +161,8 @@ def series(baseline: Baseline, root: Path, files: int = 12) -> None:
     kept = [case.id for case in cases(baseline)]
     for number in range(1, files + 1):
         when = f"2026-{number:02}-01T10:00:00+00:00"
-        about: dict[str, Any] = {
-            "machine": machine,
-            "commit_info": {"id": f"{number:x}" * 40, "dirty": False},
-        }
+        commit = {"id": f"{number:x}" * 40, "dirty": False}
+        about: dict[str, Any] = {"machine": machine, "commit_info": commit}
         entries = {}
         for case in kept:
             entry = baseline.entries[case]

@@ -1,4 +1,4 @@
-"""What may be wrong with a machine, in whole runs: told in one test of its own, and not blamed on code."""
+"""What may be wrong with a machine, through whole runs: told in one test of its own, not blamed on code."""
 
 from __future__ import annotations
 

@@ -66,6 +66,14 @@ def test_help_shows_the_options_of_its_own(command: str, capsys: pytest.CaptureF
     assert "--project PATH" in said
 
 
+def test_help_of_measuring_has_what_it_takes_besides(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["baseline", "measure", "--help"])
+    said = capsys.readouterr().out
+    assert "--accept-slower CASE REASON" in said
+    assert "--list-cases" in said
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"gemm-regression {harness.__version__}\n"

@@ -36,6 +36,11 @@ def completed(line: str, folder: Path) -> list[str]:
         ("gemm-regression profile naive-f32-block16", ["naive-f32-block16x16-1024x1024x1024"]),
         ("gemm-regression baseline pr", ["prune"]),
         ("gemm-regression compare --mar", ["--margin", "--markdown"]),
+        ("gemm-regression baseline --acc", ["--accept-slower"]),
+        (
+            "gemm-regression baseline --accept-slower naive-f32-block16",
+            ["naive-f32-block16x16-1024x1024x1024"],
+        ),
         ("gemm-regression bis", ["bisect"]),
         ("gemm-regression bisect naive-f32-block16", ["naive-f32-block16x16-1024x1024x1024"]),
     ],

@@ -222,8 +222,8 @@ def test_the_readme_shows_the_best_config_of_each_stage(project: Path) -> None:
     assert text.endswith(f"\n{END}\n\nafter\n")
     assert "old" not in text.split(END)[0].splitlines()
     rows = [[c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
-    heads = ["stage", "idea", "dtype", "best config", "GFLOPS", "% of cuBLAS", "noise floor", "board, commit"]
-    assert rows[0] == heads
+    heads = ["stage", "idea", "dtype", "best config", "GFLOPS", "% of cuBLAS", "noise floor"]
+    assert rows[0] == [*heads, "measured on (board@commit)"]
     assert [r[0] for r in rows[2:]] == ["naive", "tiled", "cublas"]
     ideas = {k.name: k.idea for k in LADDER}
     # 2·4096³ FLOP in 16.0032 ms; cuBLAS in the same run takes half the time; 0.04 % between the five medians.
@@ -235,7 +235,7 @@ def test_the_readme_shows_the_best_config_of_each_stage(project: Path) -> None:
         "8,588",
         "50.0",
         "0.04 %",
-        "unknown, 01234567",
+        "unknown@01234567",
     ]
     assert rows[4][5] == "100.0"
     for part in (
@@ -258,8 +258,8 @@ def test_every_row_names_its_own_board_and_commit(project: Path) -> None:
     assert readme(project) == 0
     text = (project / "README.md").read_text()
     rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("|")}
-    assert rows["naive"].endswith("| 0badcafe, feedface |")
-    assert rows["tiled"].endswith("| unknown, 01234567 |")
+    assert rows["naive"].endswith("| 0badcafe@feedface |")
+    assert rows["tiled"].endswith("| unknown@01234567 |")
     assert "2026-11-02 to 2026-11-09; driver 999.2, CUDA 13.0, nvcc 13.0.88 or driver 999.1" in text
     assert "0badcafe" not in text.split("| stage")[0]
 
@@ -278,15 +278,18 @@ def test_two_gpus_are_one_table_side_by_side(project: Path) -> None:
         [c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"
     )
     assert heads[3:] == [
-        *("Test 2: best config", "GFLOPS", "% of cuBLAS", "board, commit"),
-        *("Test GPU 1000: best config", "GFLOPS", "% of cuBLAS", "board, commit"),
+        *("Test 2: best config", "GFLOPS", "% of cuBLAS"),
+        *("Test GPU 1000: best config", "GFLOPS", "% of cuBLAS"),
+        "measured on (board@commit)",
     ]
     (entry,) = entries
     shared = [row for row in rows if row[0] == entry.partition("-")[0]]
-    assert [row[3:7] for row in rows if row not in shared] == [["–"] * 4] * (len(rows) - 1)
+    assert [row[3:6] for row in rows if row not in shared] == [["–"] * 3] * (len(rows) - 1)
+    assert {row[9] for row in rows if row not in shared} == {"–, unknown@01234567"}
     (both,) = shared
     assert both[4] != "–"
-    assert both[8] != "–"
+    assert both[7] != "–"
+    assert both[9] == "unknown@01234567, unknown@01234567"
     assert readme(project, "--check") == 0
 
 
