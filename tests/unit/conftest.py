@@ -9,7 +9,6 @@ import pytest
 
 from harness.baselines import append, load_run, merge_runs
 from tests.unit.replay import ReplayDevice
-from tests.unit.repo import Repo, source
 from tests.unit.rig import RECORDED, Rig
 from tests.unit.samples import select
 
@@ -43,11 +42,3 @@ def rig(empty_rig: Rig, recorded_baseline: Path) -> Rig:
     """A checkout with the baseline of the recorded GPU."""
     shutil.copytree(recorded_baseline, empty_rig.root / "baselines")
     return empty_rig
-
-
-@pytest.fixture
-def repo(tmp_path: Path) -> Repo:
-    """Its one commit is the baseline's; the working tree has changed the kernel."""
-    made = Repo(tmp_path / "repo")
-    made.write(source("C[0] = beta;"))
-    return made

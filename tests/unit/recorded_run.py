@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness.verdicts.evidence import UNUSABLE
+from harness.verdicts.evidence import MACHINES, UNUSABLE
 
 FOLDER = Path(__file__).with_name("recorded")
 _INFO = ("case", "variant", "verdict", "verdict_reason", "red", "evidence")
@@ -29,7 +29,8 @@ def small(run: dict[str, Any]) -> dict[str, Any]:
             }
             for record in run["benchmarks"]
         ],
-        UNUSABLE: run.get(UNUSABLE, []),
+        UNUSABLE: run[UNUSABLE],
+        MACHINES: run[MACHINES],
     }
 
 

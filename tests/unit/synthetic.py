@@ -10,10 +10,8 @@ from typing import Any
 from pytest_benchmark.stats import Stats
 
 from harness.baselines import Baseline, BaselineEntry, load_run, merge_runs
-from harness.gate.timed import observation
 from harness.model import Case, Kernel, Problem, Resources
 from harness.timing.measurement import Measurement
-from harness.verdicts.vocabulary import Observation, Reference
 from tests.unit.samples import KERNELS as LADDER
 
 GPU = "Test GPU 1000"
@@ -69,11 +67,6 @@ def measurement(median: float = 0.01, rounds: int = 9, cubin: str | None = NEW, 
     return Measurement(**(fields | more))
 
 
-def observed(of: Case, median: float = 0.01, **more: Any) -> Observation:
-    """What the judge sees of such a measurement."""
-    return observation(of, measurement(median, **more))
-
-
 def stats(seconds: Sequence[float]) -> dict[str, Any]:
     made = Stats()  # type: ignore[no-untyped-call]
     made.data = list(seconds)
@@ -111,10 +104,6 @@ def baseline(*entries: BaselineEntry, slug: str = SLUG) -> Baseline:
     one = entries[0]
     every = {each.case_id: each for each in entries}
     return Baseline(slug, one.machine, one.commit_info, one.datetime, every)
-
-
-def reference(of: Case, median: float = 0.01, noise: float = 0.0, cubin: str | None = OLD) -> Reference:
-    return entry(of, median, noise, cubin).reference
 
 
 def record(of: Case, m: Measurement) -> dict[str, Any]:
