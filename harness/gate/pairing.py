@@ -20,6 +20,7 @@ from harness.timing.plan import PairPlan
 from harness.timing.samples import PairedSamples, total
 from harness.timing.schedule import stretch
 from harness.verdicts.paired import CONTROL_FAILED, MAYBE_SLOWER, Paired, failed_beside
+from harness.verdicts.vocabulary import VerdictKind
 
 Base = Case | StoredBinary
 Group = tuple[str, int]  # what one control vouches for: kind of core, and size
@@ -69,6 +70,9 @@ class Timed:
     samples: PairedSamples = NO_SAMPLES
 
 
+_NOT_YET = Paired(VerdictKind.AMBIGUOUS, "NOT_YET")  # timed, for its control has failed
+
+
 @dataclass
 class Pairing:
     """Pairs of a run on one device.
@@ -92,14 +96,16 @@ class Pairing:
     controls: list[Control] = field(default_factory=list)
     _sound: dict[Group, Control] = field(default_factory=dict)
     _first: list[tuple[Pair, Estimate, PairedSamples]] = field(default_factory=list)
-    _waiting: list[Pair] = field(default_factory=list)
+    _waiting: list[Timed] = field(default_factory=list)
+    _refused: list[Pair] = field(default_factory=list)
     _done: list[Timed] = field(default_factory=list)
     _process: int = 0
 
     def time(self, pair: Pair) -> None:
         """Times a pair now; or, where its control has failed, in the next process."""
         if self._control(pair).why:
-            self._waiting.append(pair)
+            self._refused.append(pair)
+            self._waiting.append(Timed(pair, _NOT_YET))
             self.device.ahead()
         else:
             self._timed(pair)
@@ -108,22 +114,32 @@ class Pairing:
         """The results of all pairs, each of them once."""
         found: list[Timed] = []
         while True:
-            concluded, waiting = self._concluded(), self._waiting
-            doubtful = [timed for timed in concluded if timed.paired.doubtful]
-            found += [timed for timed in concluded if not timed.paired.doubtful]
-            if not (doubtful or waiting):
+            for timed in self._concluded():
+                (self._waiting if timed.paired.doubtful else found).append(timed)
+            if not self._waiting:
                 break
             self.device.restart()
-            self._process, self._waiting = self._process + 1, []
+            self._process += 1
             self._sound.clear()
-            found += map(self._again, doubtful)
-            for pair in waiting:
-                if why := self._control(pair).why:
-                    self._done.append(Timed(pair, Paired(*CONTROL_FAILED, detail=why, base=pair.label)))
-                else:
-                    self._timed(pair)
+            waiting, self._waiting = self._waiting, []
+            for timed in waiting:
+                found += self._in_new_process(timed)
         done, self._done = self._done, []
         return [*found, *done]
+
+    def _in_new_process(self, timed: Timed) -> list[Timed]:
+        """A pair that waits for one: timed at last, or once more; none if that is not its result yet."""
+        pair = timed.pair
+        if why := self._control(pair).why:
+            if pair in self._refused:
+                return [Timed(pair, Paired(*CONTROL_FAILED, detail=why, base=pair.label), timed.samples)]
+            self._refused.append(pair)
+            self._waiting.append(timed)
+        elif timed.paired is _NOT_YET:
+            self._timed(pair)
+        else:
+            return [self._again(timed)]
+        return []
 
     # One pair
 
@@ -178,8 +194,6 @@ class Pairing:
         """A pair in the second process. What cannot be timed there stays as it is."""
         pair = timed.pair
         self.step(f"{pair.case.id} in a second process")
-        if self._control(pair).why:
-            return timed
         try:
             _, samples = self._look(pair, pair.new or pair.case, self._settled(pair.margin))
         except DeviceError:

@@ -145,6 +145,31 @@ def test_a_control_that_fails_twice_costs_only_the_cases_like_it() -> None:
     assert said[case("wmma", 4096).id].reason == "NOT_SLOWER"  # of another size
 
 
+class Restless(SimulatedDevice):
+    """The new side is slower; in these processes two copies of one binary differ, too."""
+
+    unfit: tuple[int, ...] = ()
+
+    def pair(self, base: Any, case: Any, plan: Any) -> Any:
+        control = not isinstance(case, Case)
+        self.bias = 0.02 if control and self.restarts in self.unfit else 0.0
+        return super().pair(base, case, plan)
+
+
+@pytest.mark.parametrize(
+    ("unfit", "reason", "processes"),
+    [((2,), "SLOWER", 3), ((2, 3), "CONTROL_FAILED", 3), ((1, 3), "CONTROL_FAILED", 3), ((), "SLOWER", 2)],
+)
+def test_a_second_process_counts_only_if_its_control_is_sound(
+    unfit: tuple[int, ...], reason: str, processes: int
+) -> None:
+    device = Restless(slower(0.03))
+    device.unfit = unfit
+    _, found = timed(device, pair())
+    assert reasons(found) == [reason]
+    assert device.restarts == processes
+
+
 @pytest.mark.parametrize(
     ("code", "reason"),
     [("WORKER_DIED", "WORKER_DIED"), ("WRONG", "OUTPUT"), ("BASE_LAUNCH_FAILED", "BASE_UNUSABLE")],

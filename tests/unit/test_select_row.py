@@ -10,18 +10,20 @@ from typing import Any
 
 import pytest
 
-from harness.baselines import BaselineEntry, append, load_run, merge_runs
+from harness.baselines import append, load_run, merge_runs
 from harness.commands.select import main as command
 from harness.counters.chosen import chosen as counted
 from harness.devices import DeviceError
 from harness.devices.cuda.protocol import Build
-from harness.gate.against import Against, Wanted
-from harness.gate.timed import Result, observation, run_all
+from harness.devices.stored import StoredBinary
+from harness.gate.pairing import Pairing
+from harness.gate.timed import Gate, Result, observation
 from harness.model import F32, Case, Config, Problem, find_dtype
 from harness.model.legality import GpuLimits
 from harness.project.loader import ProjectError, load
 from harness.project.selection import Choice, select
 from harness.reports import row
+from harness.timing.looks import Rule
 from harness.timing.measurement import Measurement
 from harness.timing.plan import Plan
 from harness.tuning.accuracy import Summary, outcomes
@@ -32,6 +34,8 @@ from harness.verdicts.vocabulary import Policy, Verdict, VerdictKind
 from tests.ladder import H200, LADDER, PROJECT
 from tests.unit.replay import ReplayDevice, VerifiedDevice
 from tests.unit.rig import KERNELS_FILE, Outcome, Rig
+from tests.unit.scenarios import World
+from tests.unit.simulated import SimulatedDevice
 from tests.unit.synthetic import CUBE, SLUG, case, five_runs, measurement, merged
 from tests.unit.test_select import EVEN, FIGURES, LARGE, SMALL, figure, selector
 
@@ -94,48 +98,49 @@ def test_a_choice_has_the_id_of_the_row_and_the_launch_of_the_kernel() -> None:
     assert (shown.stage, shown.config) == ("select", "tiled-tile32-pad0")
 
 
-class Clocked:
+class Clocked(SimulatedDevice):
     """A device that says which cases it timed."""
 
-    def __init__(self, fails: str = "") -> None:
-        self.timed, self._fails = list[str](), fails
+    fails = ""
 
     def time(self, case: Case, plan: Plan) -> Measurement:
-        self.timed.append(case.id)
-        if case.id == self._fails:
+        self.asked.append((case.id, ()))
+        if case.id == self.fails:
             raise DeviceError("HANG", case.id)
-        return measurement(0.01 * len(self.timed))
-
-    def restart(self) -> None: ...
-
-    def ahead(self) -> None: ...
+        return measurement(0.01 * len(self.asked))
 
 
 @pytest.mark.parametrize("fails", ["", case("tiled").id])
 def test_a_choice_that_was_timed_under_its_own_name_is_not_timed_again(fails: str) -> None:
     """Unless it could not be; another problem or config is another measurement."""
     other = Problem(64, 64, 64)
-    device, results = Clocked(fails), dict[str, Result]()
+    device, results = Clocked(), dict[str, Result]()
+    device.fails = fails
     larger = replace(resolved(), problem=other)
     given = [case("tiled"), resolved(), replace(larger, chosen_for=replace(ROW, problem=other))]
-    policy = Policy(allow_no_baseline=True)
-    run_all(device, given, lambda r: results.update({r.case.id: r}), None, policy, Plan())
+    policy, pairing = Policy(allow_no_baseline=True), Pairing(device, Rule(), 1)
+    gate = Gate(device, None, pytest.fail, policy, Plan(), pairing)  # type: ignore[arg-type]
+    gate.run(given, lambda r: results.update({r.case.id: r}))
     own = [] if not fails else [ROW.id]
-    assert device.timed == [case("tiled").id, *own, f"select-f32-{other.id}"]
+    assert [name for name, _ in device.asked] == [case("tiled").id, *own, f"select-f32-{other.id}"]
     row_, stage = results[ROW.id], results[case("tiled").id]
     assert (row_.measurement is stage.measurement) is not bool(fails)
-    assert row_.evidence.first
-    assert row_.evidence.first.case_id == ROW.id
+    assert row_.evidence.seen
+    assert row_.evidence.seen.case_id == ROW.id
     assert results[f"select-f32-{other.id}"].measurement is not row_.measurement
 
 
-def test_who_else_used_the_gpu_then_counts_for_both() -> None:
-    others, results = iter([["pid 7"], []]), list[Result]()
-    run_all(
-        *(Clocked(), [case("tiled"), resolved()], results.append, None, Policy(), Plan()),
-        busy=lambda: next(others),
-    )
-    assert [r.verdict.reason for r in results] == ["SHARED_GPU"] * 2
+class ChosenBefore(World):
+    """Another config was chosen when the baseline was measured."""
+
+    def stored(self, case: Case) -> StoredBinary:
+        return super().stored(resolved(1))
+
+
+@pytest.mark.parametrize(("slower", "reason"), [(0.0, "NOT_SLOWER"), (0.02, "SLOWER")])
+def test_another_choice_is_timed_beside_the_old_one(slower: float, reason: str) -> None:
+    found, _ = ChosenBefore([resolved()], lambda case: slower).run()
+    assert {case: result.verdict.reason for case, result in found.items()} == {ROW.id: reason}
 
 
 def test_without_a_choice_nothing_runs() -> None:
@@ -201,15 +206,6 @@ def test_a_baseline_that_cannot_be_trusted_is_told(rig: Rig) -> None:
     outcome = measured(rig)
     assert outcome.status == 4
     assert len(outcome.errors) == 1
-
-
-def test_another_choice_is_not_paired_with_the_old_one() -> None:
-    entry = BaselineEntry(
-        *("", CUBE.id, {}, {"chosen": "tiled-tile16-pad0"}, {}, {"id": "0" * 40, "dirty": False}, "")
-    )
-    against = Against(None, H200, "cold", PROJECT)  # type: ignore[arg-type]
-    paired = against.pair([Wanted(resolved(), entry, 0.005)], 0.0)[resolved().id]
-    assert paired.detail == "tiled-tile32-pad0 was chosen, and tiled-tile16-pad0 when it was measured"
 
 
 def test_the_table_in_the_readme_shows_what_was_chosen(tmp_path: Path) -> None:
