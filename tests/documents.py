@@ -196,6 +196,12 @@ DOCUMENTS = (
         _counted,
     ),
     Document(
+        "docs/slowdowns.md",
+        "tests.slowdowns page",
+        "no: it is made of stored runs",
+        "",
+    ),
+    Document(
         "docs/detection.md",
         "harness.study report",
         "no: it is made of stored samples",

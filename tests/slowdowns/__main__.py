@@ -45,13 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         command.add_argument("--into", type=Path, default=measured.FILE, metavar="FILE")
     judging.add_argument("--json", type=Path, metavar="FILE", help="keep what the run recorded")
-    commands.add_parser("page", help="write docs/slowdowns.md")
+    writing = commands.add_parser("page", help="write docs/slowdowns.md")
+    writing.add_argument("--check", action="store_true", help="write nothing; exit status 1 if it is stale")
     given, options = parser.parse_known_args(arguments)
     try:
         if given.command == "page":
-            text = page.text(PLANTED, measured.read())
-            (PROJECT.root / "docs" / "slowdowns.md").write_text(text, encoding="utf-8")
-            return 0
+            return _page(PROJECT.root / "docs" / "slowdowns.md", given.check)
         chosen = [s for s in PLANTED if (not given.only or s.name in given.only) and given.k in s.name]
         if not chosen:
             raise ValueError("no planted slowdown has such a name; tests/slowdowns lists them")
@@ -63,6 +62,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (DeviceError, NoDevice, Rotten, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+
+
+def _page(path: Path, check: bool) -> int:
+    text = page.text(PLANTED, measured.read())
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
+        return 0
+    if check:
+        print(f"error: {path.name} is not that of the recorded runs", file=sys.stderr)
+        return 1
+    path.write_text(text, encoding="utf-8")
+    return 0
 
 
 def _check(slowdowns: Sequence[Slowdown]) -> int:

@@ -151,6 +151,7 @@ def test_a_pull_request_is_checked_once_and_tested_on_each_python() -> None:
     jobs = load(ROOT / ".github" / "workflows" / "ci.yml")["jobs"]
     runs = [step["run"] for job in jobs.values() for step in job["steps"] if ".ci/run" in step.get("run", "")]
     assert sorted(run.split(" -- ")[0] for run in runs) == [
+        ".ci/run -s baseline",
         ".ci/run -s check",
         ".ci/run -s docs",
         ".ci/run -s lint typing tests browser",
