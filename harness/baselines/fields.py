@@ -27,7 +27,17 @@ from harness.files import fault, no_key_twice
 _MACHINE = (
     *("name", "memory_mib", "capability", "driver", "cuda_driver", "nvcc", "power_limit_w", "ecc", "mig"),
     *("max_sm_clock_mhz", "max_memory_clock_mhz", "applications_sm_clock_mhz", "board", "vbios"),
-    *("python", "pycuda", "numpy", "pytest", "pytest_benchmark", "nvmath_python", "cublas", "roofs"),
+    *(
+        "python",
+        "pycuda",
+        "numpy",
+        "pytest",
+        "pytest_benchmark",
+        "nvmath_python",
+        "cublas",
+        "roofs",
+        "timing",
+    ),
 )
 _COMMIT = ("id", "dirty", "time")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from harness.compiler.errors import ToolchainError
 from harness.compiler.tools import find_nvcc
 from harness.devices import DeviceError, Gpu
+from harness.timing.plan import TIMING
 
 if TYPE_CHECKING:
     from harness.devices.cuda.environment import GpuInfo
@@ -37,8 +38,8 @@ def software_versions() -> dict[str, str]:
 
 
 def machine_info(gpu: GpuInfo) -> dict[str, Any]:
-    """The GPU, its settings and the versions of the software."""
-    return {**gpu.as_dict(), **software_versions()}
+    """The GPU, its settings, the versions of the software, and how it is timed."""
+    return {**gpu.as_dict(), **software_versions(), "timing": TIMING}
 
 
 def machine_of(gpu: Gpu) -> dict[str, Any]:

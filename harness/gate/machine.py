@@ -12,6 +12,7 @@ from harness.counters.traffic import Known
 from harness.gate.boards import Board
 from harness.gate.timed import Result, usable_shift
 from harness.timing.bounds import Level, Roofs, bound, roofs_of, shares
+from harness.timing.plan import TIMING
 from harness.verdicts.health import Health
 from harness.verdicts.machine import MachineVerdict, Shift, judge_machine
 
@@ -61,9 +62,14 @@ def shift_of(
         seconds=entry.median_s,
         log_ratio=math.log(seen.median / entry.median_s),
         noise=entry.noise_floor,
-        own=entry.board is not None and entry.board == board.gpu.info.board,
+        own=_is_own(entry, board.gpu.info.board),
         changed=_changed(entry, machine),
     )
+
+
+def _is_own(entry: BaselineEntry, board: str | None) -> bool:
+    """Whether this board measured it, timed as it is now."""
+    return board is not None and entry.board == board and entry.machine.get("timing") == TIMING
 
 
 def _changed(entry: BaselineEntry, machine: Mapping[str, object]) -> tuple[str, ...]:

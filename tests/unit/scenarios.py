@@ -15,7 +15,7 @@ from harness.gate.pairing import Pairing
 from harness.gate.timed import Gate, Result, changed, id_of, usable_shift
 from harness.model import Case, Problem
 from harness.timing.looks import Rule
-from harness.timing.plan import Plan
+from harness.timing.plan import TIMING, Plan
 from harness.verdicts.health import Health
 from harness.verdicts.machine import MachineVerdict, judge_machine
 from harness.verdicts.vocabulary import Policy
@@ -39,14 +39,15 @@ def is_new(side: Any) -> bool:
 class World:
     """``slower(case)``: by how much the new build of a case is slower than the stored one;
     ``machine(kernel)``: by how much all that runs of it takes longer than when the baseline was measured;
-    ``edited(case)``: whether its binary has changed; ``board``: that of the run; the baseline is that of OWN.
-    """
+    ``edited(case)``: whether its binary has changed; ``board``: that of the run; the baseline is that of OWN,
+    measured by ``timing``."""
 
     cases: list[Case]
     slower: Callable[[Case], float] = lambda case: 0.0
     machine: Callable[[str], float] = lambda kernel: 0.0
     edited: Callable[[Case], bool] = lambda case: False
     board: str = OWN
+    timing: int = TIMING
     margins: Mapping[str, float] = field(default_factory=dict)
     device: SimulatedDevice = field(default_factory=SimulatedDevice)
     policy: Policy = field(default_factory=Policy)
@@ -82,7 +83,7 @@ class World:
         margin = self.margins.get(case.kernel.name)
         stats = synthetic.stats(medians)
         commit = {"id": "1a2b3c4d5e6f", "dirty": False}
-        machine, launch = {"board": OWN}, id_of(binary)
+        machine, launch = {"board": OWN, "timing": self.timing}, id_of(binary)
         return BaselineEntry(case.id, case.problem.id, stats, info, machine, commit, WHEN, launch, margin)
 
     @property

@@ -67,6 +67,13 @@ def test_another_board_on_which_memory_is_3_percent_slower_is_no_fault() -> None
     assert not machine.failed
 
 
+def test_figures_that_were_timed_in_another_way_are_not_the_boards_own() -> None:
+    world = World(ALL, machine=lambda kernel: 0.02)
+    assert world.run()[1].failed
+    world.timing = 1
+    assert not world.run()[1].failed
+
+
 def test_code_is_found_slower_on_a_slower_machine_all_the_same() -> None:
     world = World(
         ALL,
