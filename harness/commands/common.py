@@ -8,17 +8,11 @@ import signal
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from harness.model.kernel import LARGEST_MARGIN
 from harness.project.loader import Project, ProjectError, find, load
-
-
-class Adds(Protocol):
-    """argparse's add_argument or pytest's addoption."""
-
-    def __call__(self, *names: str, **settings: Any) -> Any: ...
-
+from harness.project.selection import Adds
 
 KERNELS, PERFORMANCE, STATIC = "test_kernels.py", "test_performance.py", "test_static.py"
 # What a command shows of pytest's own: no versions, and in place of dots how far it is. And a name.

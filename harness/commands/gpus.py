@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from harness.baselines import Baseline, BaselineError, current, export
+from harness.baselines import Baseline, BaselineError, current, export, history
 from harness.commands.common import KERNELS
 from harness.commands.session import Session
 from harness.devices import Gpu, NoDevice, count_gpus, open_cuda
@@ -214,6 +214,7 @@ def choose_baselines(config: pytest.Config, session: Session) -> None:
                 board.baseline = current(root, board.slug, info.board)
             if board.baseline:
                 board.baseline.require_mig(info.mig)
+            board.measured = history(root, board.slug)
         except BaselineError as error:  # nothing could be stored beside it, either
             raise pytest.UsageError(str(error)) from None
         if wanted and board.baseline is None:

@@ -14,12 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.commands.common import KERNELS, PERFORMANCE, SHOWN, Adds, files_of_tests, for_pytest
+from harness.commands.common import KERNELS, PERFORMANCE, SHOWN, files_of_tests, for_pytest
 from harness.commands.gpus import chosen
 from harness.commands.progress import Steps, progress, quiet
 from harness.devices import NoDevice, count_gpus
 from harness.gate.creep import reasons
 from harness.project.loader import Project
+from harness.project.selection import Adds
 
 RUNS = 5  # New processes, since rounds of one process are not independent.
 _SHOWN_LINES = 15  # of the output of a run that failed

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from harness.commands.common import Adds
 from harness.compiler.static import ARCHES
 from harness.project import selection
+from harness.project.selection import Adds
 
 
 def add_options(add: Adds) -> None:

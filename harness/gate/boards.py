@@ -27,6 +27,7 @@ class Board:
         number: which of the visible GPUs, from 0.
         gpu: the device.
         baseline: what its cases are compared with; None without one.
+        measured: all that was stored of its model when the run began, oldest first.
         root: the folder of the baselines, which keeps their binaries.
         pairing: of the run so far; None before the first pair.
         health: what it could do before anything was timed, as `Gpu.health`; empty where that failed.
@@ -37,6 +38,7 @@ class Board:
     number: int
     gpu: Gpu
     baseline: Baseline | None = None
+    measured: Sequence[Baseline] = ()
     root: Path = Path()
     pairing: Pairing | None = None
     health: Mapping[str, Any] = field(default_factory=dict)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-from harness.baselines import Baseline, BaselineEntry
+from harness.baselines import BaselineEntry
 from harness.compiler.core import core_of
 from harness.compiler.tools import arch
 from harness.counters.traffic import Known
@@ -27,15 +27,13 @@ _BOUNDS = {Level.DRAM: "dram", Level.L2: "l2"}
 def judge_board(
     board: Board,
     results: Iterable[Result],
-    measured: Sequence[Baseline],
     known: Known,
 ) -> MachineVerdict:
-    """The verdict on the machine of one GPU by the cases that it timed. ``measured``: all that was stored of
-    its model, oldest first; ``known``: how much its cases move."""
+    """The verdict on the machine of one GPU by the cases that it timed; ``known``: how much they move."""
     machine = board.machine()
     probes = {name: value for name, value in board.health.items() if isinstance(value, Mapping)}
     now = Health.of({**machine, **board.health, "roofs": probes}, board.visitors)
-    before = [Health.of(one.machine_info) for one in measured]
+    before = [Health.of(one.machine_info) for one in board.measured]
     roofs = roofs_of({**machine, "roofs": probes or None})
     shifts = [shift_of(board, result, machine, known, roofs) for result in results if usable_shift(result)]
     return judge_machine(now, before, shifts)

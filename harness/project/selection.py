@@ -21,7 +21,9 @@ from harness.project.suites import SPARSE, SPARSE_BATCHED, SPARSE_DEEP, Suite, f
 Variant = tuple[Kernel, Config, DType]
 
 
-class _Adds(Protocol):
+class Adds(Protocol):
+    """argparse's add_argument or pytest's addoption."""
+
     def __call__(self, *names: str, **settings: Any) -> Any: ...
 
 
@@ -42,7 +44,7 @@ class Choice:
         return cls(given.suite, given.kernel, given.config, given.shape, getattr(given, "k", ""))
 
 
-def add_options(add: _Adds, suite: str = "full") -> None:
+def add_options(add: Adds, suite: str = "full") -> None:
     """Adds the options for selection, except ``-k``, which is pytest's own, and for the project. ``add``:
     add_argument or addoption."""
     add("--project", type=Path, metavar="PATH", help="the project's folder; default: the nearest one above")

@@ -7,10 +7,13 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.baselines.export import write_export
+from harness.model import Case
+from harness.timing.measurement import Measurement
 from tests.unit.replay import ReplayDevice
 from tests.unit.rig import OURS, Rig
 
@@ -61,6 +64,19 @@ def test_damaged_figures_are_refused(rig: Rig, damage: Damage, option: tuple[str
     damage(file)
     assert str(file) in refused(rig, *option)
     assert rig.run("--collect-only", outputs=False).status == 0
+
+
+def test_what_is_stored_while_a_run_is_on_does_not_matter_to_it(rig: Rig) -> None:
+    """Such as by `git pull`, or by another GPU's refresh."""
+
+    class Pulled(ReplayDevice):
+        def time(self, case: Case, plan: Any) -> Measurement:
+            (rig.baselines / "figures.jsonl").write_text("<<<<<<< ours")
+            return super().time(case, plan)
+
+    outcome = rig.run(*OURS, device=Pulled(3))
+    assert outcome.status == 0, outcome.text
+    assert outcome.json["gemm_machines"]["0"]["reason"] == "AS_STORED"
 
 
 def _no_figures(file: Path) -> None:
