@@ -42,17 +42,21 @@ class Watch(Protocol):
 def time_pair(watch: Watch, arms: Mapping[str, Arm], plan: PairPlan) -> PairedSamples:
     """The blocks of the plan; blocks with a throttled clock are repeated.
 
-    Within a block no two launches run the same copy of a binary. So each finds the instruction caches cold, as
-    it finds L2. From warm ones copies of `stream_k` differ by 13 % at 512³ on an H200, by where they lie, and
-    from cold ones by 1 %; a block has the mean of that. Returns fewer blocks if retries did not help.
+    Where a block has more than one round, no two of its launches run the same copy of a binary. So each finds
+    the instruction caches cold, as it finds L2. From warm ones copies of `stream_k` differ by 13 % at 512³ on
+    an H200, by where they lie, and from cold ones by 1 %; a block has the mean of that. Returns fewer blocks if
+    retries did not help.
     """
     watch.ready()
     began = time.monotonic()
     rounds, block = _rounds(watch, arms, plan)
-    launches_of_side = VISITS // 2 * rounds
-    alone = watch.sequence([arms["B"]] * launches_of_side, plan.l2)
-    for arm in arms.values():
-        arm.copies(launches_of_side)
+    warm: tuple[float, ...] = ()
+    if rounds > 1:
+        launches_of_side = VISITS // 2 * rounds
+        alone = watch.sequence([arms["B"]] * launches_of_side, plan.l2)
+        warm = tuple(alone.seconds[i] for i in steady(alone.mhz))
+        for arm in arms.values():
+            arm.copies(launches_of_side)
     size = burst(max(1, LAUNCHES // (VISITS * rounds)), block, plan.duty)
     todo, reasons, repeated = list(plan.orders), 0, 0
     orders: list[str] = []
@@ -83,7 +87,6 @@ def time_pair(watch: Watch, arms: Mapping[str, Arm], plan: PairPlan) -> PairedSa
 
     batches(run, size, 1, plan.retries, plan.duty)
     blocks, lost = into_blocks(orders, rounds, seconds, mhz)
-    warm = tuple(alone.seconds[i] for i in steady(alone.mhz))
     return PairedSamples(blocks, lost + repeated, time.monotonic() - began, reasons, warm=warm)
 
 
