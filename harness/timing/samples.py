@@ -54,7 +54,7 @@ class PairedSamples:
         discarded: number of launches discarded because of a throttled clock.
         gpu_seconds: seconds the GPU was occupied.
         reasons: NVML's clock-event bits, or-ed.
-        warm: device seconds of launches of B alone, one after another, as a case is timed that has not changed.
+        warm: device seconds of launches of B alone, one after another, as an unchanged case is timed.
         spun: SM cycles per launch, of A and of B, that a planted slowdown took; None without one.
         seconds_of: wall seconds by what they were spent on: prepare, check, time, after.
     """

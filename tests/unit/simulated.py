@@ -61,8 +61,8 @@ class Arm:
 class SimulatedDevice:
     """``seconds(side)`` is the duration of a build, a case's or a stored one; ``cubin(case)`` its binary;
     ``bias`` slows whatever is arm B, as an unfit machine does; ``spread`` is the noise of a launch, ``tick``
-    that of an event pair in seconds, ``process`` that of a whole process, ``place`` that of a copy of a binary; ``mhz(arm)`` the clock of a
-    launch; ``fail(base, case)`` may raise."""
+    that of an event pair in seconds, ``process`` that of a whole process, ``place`` that of a copy of a
+    binary; ``mhz(arm)`` the clock of a launch; ``fail(base, case)`` may raise."""
 
     seconds: Callable[[Any], float] = lambda side: 1e-3
     cubin: Callable[[Case], bytes] = lambda case: case.variant.encode()
