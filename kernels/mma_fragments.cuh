@@ -15,13 +15,13 @@ __device__ __forceinline__ FragmentOffsets fragment_offsets(const WarpCoord& coo
 #pragma unroll
     for (int i = 0; i < STEPS; ++i)
         offsets.a[i] = halves ? smem_a_offset(coord.warp_row + lane % 16, i * 2 + lane / 16)
-                             : smem_a_offset(coord.warp_row + lane / 16 * 8 + lane % 8, i * 2 + lane / 8 % 2);
+                              : smem_a_offset(coord.warp_row + lane / 16 * 8 + lane % 8, i * 2 + lane / 8 % 2);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const unsigned chunk = coord.warp_col / VECTOR + i * 2;
         offsets.b[i] = halves           ? smem_b_offset(lane % 16, chunk + lane / 16)
-                      : B_COLUMNS == 4 ? smem_b_offset(lane % 4, coord.warp_col / VECTOR + lane / 4)
-                                       : smem_b_offset(lane % 4, chunk + i * 2 + lane / 8) + lane / 4 % 2 * 8;
+                       : B_COLUMNS == 4 ? smem_b_offset(lane % 4, coord.warp_col / VECTOR + lane / 4)
+                                        : smem_b_offset(lane % 4, chunk + i * 2 + lane / 8) + lane / 4 % 2 * 8;
     }
     if (B_COLUMNS == 4)
 #pragma unroll
@@ -36,13 +36,13 @@ __device__ __forceinline__ void load_fragments_v4(Fragments& f, unsigned a, unsi
 #pragma unroll
     for (int m = 0; m < MMA_TILES_N; m += 2)  // eight rows, four k in each; another four; and eight rows more
         LOAD_X4_IF(pred, "ldmatrix.sync.aligned.m8n8.x4.shared.b16", f.b[m][0], f.b[m][1], f.b[m + 1][0],
-                f.b[m + 1][1], a + m * 8 * A_CHUNKS * 16);
+                   f.b[m + 1][1], a + m * 8 * A_CHUNKS * 16);
 #pragma unroll
     for (int n = 0; n < MMA_TILES_M; n += 2)
 #pragma unroll
-        for (int k = 0; k < 2; ++k)  // columns 4i … 4i + 3, for rows i and i + 8 of two quads
+        for (int k = 0; k < 2; ++k)  // columns 4i … 4i + 3, for rows i and i + 8, of two mma
             LOAD_X4_IF(pred, "ld.shared.v4.b32", f.a[n][k * 2], f.a[n][k * 2 + 1], f.a[n + 1][k * 2],
-                    f.a[n + 1][k * 2 + 1], b + (k * 4 * B_CHUNKS + n * 4) * 16);
+                       f.a[n + 1][k * 2 + 1], b + (k * 4 * B_CHUNKS + n * 4) * 16);
 }
 
 // 16 rows of A. Of FP32 a matrix of ldmatrix is eight rows of four k, so two of them make one operand b.

@@ -44,10 +44,10 @@ __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&regs)[4], unsigned 
 }
 
 // A load of four words that is predicated: a branch would keep ptxas from mixing the loads with mma.
-#define LOAD_X4_IF(pred, instruction, to0, to1, to2, to3, smem)                                            \
-    asm volatile("{ .reg .pred p; setp.ne.s32 p, %5, 0; @p " instruction " {%0, %1, %2, %3}, [%4]; }"      \
-                 : "=r"(to0), "=r"(to1), "=r"(to2), "=r"(to3)                                              \
-                 : "r"(smem), "r"((int)(pred))                                                             \
+#define LOAD_X4_IF(pred, instruction, to0, to1, to2, to3, smem)                                       \
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %5, 0; @p " instruction " {%0, %1, %2, %3}, [%4]; }" \
+                 : "=r"(to0), "=r"(to1), "=r"(to2), "=r"(to3)                                         \
+                 : "r"(smem), "r"((int)(pred))                                                        \
                  : "memory")
 
 // accum (16 × 8) += a (16 × MMA_K) · b (MMA_K × 8): m16n8k16 in FP16 and BF16, m16n8k8 in TF32.

@@ -10,7 +10,7 @@
 template <int CHUNKS, int XOR_STEP>
 __device__ __forceinline__ unsigned swizzle_offset(unsigned row, unsigned chunk)
 {
-    const unsigned rows = CHUNKS < 8 ? 8 / CHUNKS : 1;  // that fill the banks once
+    const unsigned rows = CHUNKS < 8 ? 8 / CHUNKS : 1;  // that together fill all banks
     const unsigned mask = CHUNKS < 8 ? CHUNKS - 1 : 7;
     return (row * CHUNKS + (chunk ^ (row / rows * XOR_STEP & mask))) * 16;
 }

@@ -53,8 +53,8 @@ static_assert(TILE_K % 16 == 0, "TILE_K: a multiple of 16, of FP16 and BF16 of 3
 static_assert(128 % WARP_TILE_N == 0, "WARP_TILE_N: 32, 64 or 128");
 static_assert(TILE_K % (2 * MMA_K) == 0, "TILE_K: an even number of steps, for two sets of registers");
 static_assert(THREADS <= 1024, "warp tile: a block has at most 1024 threads");
-static_assert(THREADS % A_CHUNKS == 0 && TILE_M % A_ROW_STEP == 0, "TILE_M, TILE_K: the same number of chunks a thread");
-static_assert(THREADS % B_CHUNKS == 0 && TILE_K % B_ROW_STEP == 0, "TILE_K, TILE_N: the same number of chunks a thread");
+static_assert(THREADS % A_CHUNKS == 0 && TILE_M % A_ROW_STEP == 0, "TILE_M, TILE_K: as many chunks for each thread");
+static_assert(THREADS % B_CHUNKS == 0 && TILE_K % B_ROW_STEP == 0, "TILE_K, TILE_N: as many chunks for each thread");
 static_assert(B_COLUMNS == 2 || (B_COLUMNS == 4 && sizeof(Element) == 4), "B_COLUMNS: 2, of FP32 2 or 4");
 // The swizzle repeats from one row that a thread copies to its next.
 static_assert(A_ROW_STEP % 8 == 0, "TILE_K: at most half as many as threads");
@@ -87,7 +87,7 @@ __device__ __forceinline__ WarpCoord warp_coord()
 
 // Whether no tile of this block crosses an edge, and all rows are 16-byte aligned: copies then need no guard.
 __device__ __forceinline__ bool is_full_tile(int M, int N, int K, const Element* A, int lda, const Element* B, int ldb,
-                                            const WarpCoord& coord)
+                                             const WarpCoord& coord)
 {
     return rows_aligned(A, lda) && rows_aligned(B, ldb) && coord.block_row + TILE_M <= M &&
            coord.block_col + TILE_N <= N && K % TILE_K == 0;

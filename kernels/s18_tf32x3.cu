@@ -68,7 +68,7 @@ gemm_tf32x3(int M, int N, int K, float alpha, const float* __restrict__ A, int l
             unsigned small_a[4];
 #pragma unroll
             for (int i = 0; i < 4; ++i) split_tf32(f.a[m][i], small_a[i]);
-            // A sum waits for its last product, so each product of all of them in turn.
+            // mma of one accumulator wait for each other: so the first of all accumulators, then the second, the third.
 #pragma unroll
             for (int n = 0; n < MMA_TILES_N; ++n) mma_m16n8(part[m][n], small_a, f.b[n]);
 #pragma unroll

@@ -24,7 +24,7 @@
 #define PANEL 64   // columns of B in a row of a box
 #define THREADS (GROUPS * 128 + 128)     // the consumer warpgroups, and one for the producer warp
 #define M_BLOCKS (TILE_M / 64 / GROUPS)  // of 64 rows, of each group
-#define STAGING_COLUMNS 32               // that a warp stages in the epilogue at once
+#define STAGING_COLUMNS 32               // of C, that a warp stages in shared memory at once
 #define STAGING_STRIDE (STAGING_COLUMNS + 8)  // spreads the rows of a fragment over the banks
 #define ROWS_PER_STORE (128 / STAGING_COLUMNS)
 
@@ -44,11 +44,11 @@ static_assert(M_BLOCKS * TILE_N <= 256, "tile: at most 128 sums per thread");
 #else
 #define TYPES "bf16.bf16"
 #endif
-#define WGMMA(n, names, first, second, third, ...)                                                                 \
+#define WGMMA(n, names, first, second, third, ...)                                                                   \
     asm volatile("{ .reg .pred p; setp.ne.s32 p, " third ", 0; wgmma.mma_async.sync.aligned.m64n" n "k16.f32." TYPES \
-                 " {" names "}, " first ", " second ", p, 1, 1, 0, 1; }"                                            \
-                 : __VA_ARGS__                                                                                     \
-                 : "l"(a), "l"(b), "r"((int)scale_d)                                                                  \
+                 " {" names "}, " first ", " second ", p, 1, 1, 0, 1; }"                                             \
+                 : __VA_ARGS__                                                                                       \
+                 : "l"(a), "l"(b), "r"((int)scale_d)                                                                 \
                  : "memory")
 
 using Accumulators = float[TILE_N / 2];

@@ -36,8 +36,8 @@ static_assert(TILE_N == 64 || TILE_N == 128, "TILE_N: 64 or 128");
 #define WGMMA(n, names, first, second, third, ...)                                                  \
     asm volatile("{ .reg .pred p; setp.ne.s32 p, " third ", 0; wgmma.mma_async.sync.aligned.m64n" n \
                  "k8.f32.tf32.tf32 {" names "}, {" first "}, " second ", p, 1, 1; }"                \
-                 : __VA_ARGS__                                                                     \
-                 : "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]), "l"(a), "r"((int)scale_d)              \
+                 : __VA_ARGS__                                                                      \
+                 : "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]), "l"(a), "r"((int)scale_d)            \
                  : "memory")
 
 using Accumulators = float[TILE_M / 2];

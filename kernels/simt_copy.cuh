@@ -49,7 +49,7 @@ struct AsyncTileCopy {
         } else {
             const float*& column = b[j % B_COLUMNS];
             cp_async_4_if(pred, to + b_to + j * THREADS, ADVANCE_B ? column : column + j / B_COLUMNS * b_step);
-            // One instruction, and none that the compiler could gather into offsets that are kept in registers.
+            // In PTX, so that the compiler does not keep all offsets in registers instead.
             if (ADVANCE_B) asm volatile("mad.wide.s32 %0, %1, 4, %0;" : "+l"(column) : "r"((int)b_step));
         }
         if (ADVANCE_B || i + 1 < COPIES) return;

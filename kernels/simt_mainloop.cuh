@@ -18,13 +18,13 @@ __device__ __forceinline__ void mainloop(float (&sum)[THREAD_TILE_M][THREAD_TILE
         As = tiles + coord.slice * STEPS * A_STRIDE + coord.row;
         Bs = tiles + TILE_K * A_STRIDE + coord.slice * STEPS * TILE_N + coord.col;
     };
-    if (EARLY) find_fragments();  // here or below: where ptxas makes the faster loop of it (measured)
+    if (EARLY) find_fragments();  // here or below, wherever ptxas makes the faster loop (measured)
     const int residue = K - (K - 1) / TILE_K * TILE_K;  // in the first tile of all
     const int count = last - first;
     const bool partial = first == 0 && residue < TILE_K;
     if (partial) copy_residue_tile(tiles, thread, coord, A, lda, B, ldb, M, N, residue);
     AsyncTileCopy<VECTORS, EARLY && !VECTORS> copies(thread, coord, A, lda, B, ldb, M, N,
-                                              partial ? residue : first == 0 ? 0 : residue + (first - 1) * TILE_K);
+                                                     partial ? residue : first == 0 ? 0 : residue + (first - 1) * TILE_K);
     constexpr int AHEAD = EARLY ? STAGES - 1 : STAGES;  // tiles on their way before the loop
 #pragma unroll
     for (int stage = 0; stage < AHEAD; ++stage) {
@@ -37,7 +37,7 @@ __device__ __forceinline__ void mainloop(float (&sum)[THREAD_TILE_M][THREAD_TILE
     if (!EARLY) find_fragments();
     int read = 0, free = (STAGES - 1) * STAGE_FLOATS;  // the tile to multiply, and one that all have read
     float a[2][THREAD_TILE_M], b[2][THREAD_TILE_N];
-    // One sum, grouped in the way in which ptxas chooses the faster registers for each loop (measured).
+    // The same sum of three, grouped so that ptxas assigns the faster registers in each loop (measured).
     auto at_read = [&](int row, int column) { return EARLY ? read + (row + column) : read + row + column; };
     auto load_a = [&](int k, int m) {
         *reinterpret_cast<float4*>(&a[k % 2][m]) =

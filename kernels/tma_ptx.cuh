@@ -27,10 +27,10 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(unsigned bar, int byte
 }
 
 // Whether the phase of this parity is complete: test_wait answers at once, try_wait may wait a little first.
-#define MBARRIER_WAIT(form, done, bar, parity)                                                                      \
-    asm volatile("{ .reg .pred p; mbarrier." form ".parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"    \
-                 : "=r"(done)                                                                                       \
-                 : "r"(bar), "r"(parity)                                                                            \
+#define MBARRIER_WAIT(form, done, bar, parity)                                                                   \
+    asm volatile("{ .reg .pred p; mbarrier." form ".parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" \
+                 : "=r"(done)                                                                                    \
+                 : "r"(bar), "r"(parity)                                                                         \
                  : "memory")
 __device__ __forceinline__ bool mbarrier_test_wait_parity(unsigned bar, unsigned parity)
 {

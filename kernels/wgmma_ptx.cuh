@@ -33,8 +33,8 @@ __device__ __forceinline__ SmemDesc make_smem_desc(unsigned smem, unsigned leadi
 #define FIRST_TEN "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9"
 #define ACCUM_NAMES_32 FIRST_TEN TEN(1) TEN(2) ", %30, %31"
 #define ACCUM_NAMES_64 FIRST_TEN TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) ", %60, %61, %62, %63"
-#define ACCUM_NAMES_128                                                                                   \
-    FIRST_TEN TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11)              \
+#define ACCUM_NAMES_128                                                                      \
+    FIRST_TEN TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11) \
         ", %120, %121, %122, %123, %124, %125, %126, %127"
 #define ACCUM_4(i) "+f"(accum[i]), "+f"(accum[i + 1]), "+f"(accum[i + 2]), "+f"(accum[i + 3])
 #define ACCUM_16(i) ACCUM_4(i), ACCUM_4(i + 4), ACCUM_4(i + 8), ACCUM_4(i + 12)
