@@ -55,7 +55,10 @@ MUTANTS = (
     _Few(
         name="released_while_multiplied",
         kind=_GROUP,
-        edits=(("if (k > 0) release_stage(prev_stage);", "release_stage(pipe.stage);"), ("        release_stage(prev_stage);\n", "")),
+        edits=(
+            ("if (k > 0) release_stage(prev_stage);", "release_stage(pipe.stage);"),
+            ("        release_stage(prev_stage);\n", ""),
+        ),
         about="a stage is filled again while products read it",
         by_luck=EARLY,
     ),
@@ -121,7 +124,9 @@ MUTANTS = (
     _Few(
         name="released_by_all_but_one",
         kind="arrivals of an mbarrier",
-        edits=(("if (threadIdx.x % 128 == 0) mbarrier_arrive", "if (threadIdx.x % 128 != 0) mbarrier_arrive"),),
+        edits=(
+            ("if (threadIdx.x % 128 == 0) mbarrier_arrive", "if (threadIdx.x % 128 != 0) mbarrier_arrive"),
+        ),
         about="127 arrivals for one complete an odd number of phases",
         by_luck=EARLY,
     ),
@@ -152,7 +157,9 @@ MUTANTS = (
     _Tf32(
         name="columns_of_b_one_after_another",
         kind=_REGISTERS,
-        edits=(("tile.column + column, whole);", "tile.column + warp * 16 + threadIdx.x % 32 / 4 * 2, whole);"),),
+        edits=(
+            ("tile.column + column, whole);", "tile.column + warp * 16 + threadIdx.x % 32 / 4 * 2, whole);"),
+        ),
         about="the sums are stored in the order in which they were multiplied",
     ),
     _Tf32(

@@ -307,8 +307,8 @@ EDGES = (
         "wrong lane of an accumulator",
         (
             (
-                "const float received = __shfl_xor_sync(0xffffffff, upper ? sum[i] : sum[i + kept], kept / 2);",
-                "const float received = __shfl_xor_sync(0xffffffff, upper ? sum[i + kept] : sum[i], kept / 2);",
+                "received = __shfl_xor_sync(0xffffffff, upper ? sum[i] : sum[i + kept], kept / 2);",
+                "received = __shfl_xor_sync(0xffffffff, upper ? sum[i + kept] : sum[i], kept / 2);",
             ),
         ),
         "a lane is given the half that it does not keep",

@@ -119,7 +119,9 @@ _WGMMA = (
         "bf16",
         _W128,
         _2048,
-        _swap("sums in shared memory closer together", _STRIDE, "#define STAGING_STRIDE (STAGING_COLUMNS + 4)"),
+        _swap(
+            "sums in shared memory closer together", _STRIDE, "#define STAGING_STRIDE (STAGING_COLUMNS + 4)"
+        ),
     ),
     _wgmma("stages_64", "f16", _W64, _1024, _set("STAGES", 8, 5)),
     _wgmma("edge", "f16", _W, _2048, _edge("wgmma")),

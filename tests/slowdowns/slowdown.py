@@ -22,8 +22,8 @@ class Rotten(Exception):
 
 @dataclass(frozen=True)
 class Slowdown:
-    """``edits``: (old, new) texts, each old one exactly once in the kernel's file and its own headers, of which
-    the planted kernel has a copy. ``about`` says in one line what was done. ``config`` and ``dtype``
+    """``edits``: (old, new) texts, each old one exactly once in the kernel's file and its own headers, of
+    which the planted kernel has a copy. ``about`` says in one line what was done. ``config`` and ``dtype``
     are labels, ``problem`` the one it is timed on."""
 
     name: str
