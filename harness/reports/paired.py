@@ -91,7 +91,10 @@ def _explained(comparison: Comparison, side: Side) -> Iterator[str]:
             yield f"{row.case.id}: {row.outcome}: {p.detail}"
         if p.second:
             yield f"{row.case.id}: {len(p.second)} blocks of a second process, which decides"
-        if p.margin not in (None, comparison.margin):
+        if p.needed and p.margin:
+            needed, asked = 100 * p.needed, 100 * p.margin
+            yield f"{row.case.id}: slower from {needed:.3g} % on: its own noise is too much for {asked:g} %"
+        elif p.margin not in (None, comparison.margin):
             yield f"{row.case.id}: slower from {100 * p.margin:g} % on, as its kernel declares"
     for row in comparison.rows:
         if row.paired.base not in ("", side.label):

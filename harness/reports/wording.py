@@ -120,8 +120,10 @@ def paired_text(p: Paired, set_by: str = "") -> str:
     low, high = (percent_text(end, 2) for end in p.interval)
     change = f"{percent_text(p.change, 2)} ({low.removesuffix(' %')} … {high})"
     second = " in a second process" if p.second else ""
-    margin = f"the margin of {100 * p.margin:.3g} %"
-    if set_by and p.margin != DEFAULT_MARGIN:
+    margin = f"the margin of {100 * (p.needed or p.margin):.3g} %"
+    if p.needed:
+        margin += f" (its own noise is too much for {100 * p.margin:.3g} %)"
+    elif set_by and p.margin != DEFAULT_MARGIN:
         margin += f" ({set_by})"
     return f"its time changes by {change} beside {base}{second}, {_BEYOND[p.outcome]} {margin}"
 

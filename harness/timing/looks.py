@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from harness.model.kernel import LARGEST_MARGIN
 from harness.timing.interval import MIN_BLOCKS, Estimate, PairedKind
 
 
@@ -53,6 +54,7 @@ class Finding:
         interval: of that change; it misses the true value with probability ``miss``.
         miss: the case's share of the error probability.
         blocks: the number of blocks.
+        margin: by which it was concluded: the asked one, or what its own noise needs, if that is more.
     """
 
     kind: PairedKind
@@ -60,10 +62,22 @@ class Finding:
     interval: tuple[float, float]
     miss: float
     blocks: int
+    margin: float
 
     @classmethod
     def of(cls, e: Estimate, margin: float, miss: float) -> Finding:
-        return cls(e.conclude(margin, miss), e.change, e.interval(miss), miss, e.blocks)
+        return cls(e.conclude(margin, miss), e.change, e.interval(miss), miss, e.blocks, margin)
+
+    @classmethod
+    def at_last(cls, e: Estimate, margin: float, miss: float) -> Finding:
+        """Of all blocks that there will be. Where they are too noisy for the margin, the least one that their
+        noise allows may tell, up to LARGEST_MARGIN."""
+        found = cls.of(e, margin, miss)
+        if found.kind is PairedKind.AMBIGUOUS:
+            own = min(LARGEST_MARGIN, e.least_margin(miss))
+            if own > margin and e.conclude(own, miss) is not found.kind:
+                return cls.of(e, own, miss)
+        return found
 
 
 # The log-ratios of the blocks that a look (0, 1, 2 …) adds, and the resolution so far; None to give up.
@@ -103,4 +117,4 @@ def conclude(
             for other in left[rank + 1 :]:
                 found[other] = Finding.of(estimates[other], margins[other], share)
             break
-    return found
+    return {case: Finding.at_last(e, margins[case], found[case].miss) for case, e in estimates.items()}

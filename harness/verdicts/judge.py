@@ -66,7 +66,9 @@ def judge(
         change = reference.median_s / o.median - 1
     else:
         assert paired.change is not None
-        verdict = Verdict(*paired.outcome, margin=paired.margin, baseline_gflops=reference.gflops)
+        verdict = Verdict(
+            *paired.outcome, margin=paired.needed or paired.margin, baseline_gflops=reference.gflops
+        )
         change = 1 / (1 + paired.change) - 1
     verdict = replace(verdict, change=change, gflops=o.gflops)
     for check in policy.compare_fail:

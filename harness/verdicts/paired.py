@@ -61,6 +61,7 @@ class Paired:
         change: relative change of the time, positive if the new one is slower.
         interval: the confidence interval of that change.
         margin: the slowdown that counts, relative.
+        needed: the margin by which it was judged, where its own noise needed a larger one.
         log_ratios, resolution, miss: the blocks, the timer's resolution and the case's share of the error
             probability, from which the verdict follows.
         second, second_resolution: the blocks of a second process, which then decides.
@@ -78,6 +79,7 @@ class Paired:
     miss: float | None = None
     second: tuple[float, ...] = ()
     second_resolution: float = 0.0
+    needed: float | None = None
 
     @classmethod
     def of(cls, f: Finding, log_ratios: Sequence[float], resolution: float, margin: float) -> Paired:
@@ -89,6 +91,7 @@ class Paired:
             log_ratios=tuple(log_ratios),
             resolution=resolution,
             miss=f.miss,
+            needed=_needed(f, margin),
         )
 
     @property
@@ -112,6 +115,11 @@ class Paired:
             blocks, resolution = self.second, self.second_resolution
         if len(blocks) < MIN_BLOCKS or self.miss is None or self.margin is None:
             return self
-        f = Finding.of(Estimate.of(blocks, resolution), self.margin, self.miss)
+        f = Finding.at_last(Estimate.of(blocks, resolution), self.margin, self.miss)
         kind, reason = _CONCLUDED[f.kind]
-        return replace(self, kind=kind, reason=reason, change=f.change, interval=f.interval)
+        needed = _needed(f, self.margin)
+        return replace(self, kind=kind, reason=reason, change=f.change, interval=f.interval, needed=needed)
+
+
+def _needed(f: Finding, asked: float) -> float | None:
+    return f.margin if f.margin > asked else None
