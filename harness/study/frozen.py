@@ -11,8 +11,8 @@ from datetime import datetime
 from typing import Any
 
 # Of the freeze; empty: not frozen, all trials are from before.
-COMMIT = "dabb763815d6b1ff65107f115ace0bd4d02727c9"
-DATE = "2026-11-23T06:17:41+00:00"  # of that commit, ISO 8601 with its time zone
+COMMIT = "538a00b829cb01656a50acb49b7a7905add45e50"
+DATE = "2026-11-23T06:51:02+00:00"  # of that commit, ISO 8601 with its time zone
 
 
 def after(head: Mapping[str, Any]) -> bool:
