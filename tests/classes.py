@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.baselines import Baseline, BaselineEntry, current
-from harness.baselines.store import figures_path
-from harness.files import write_whole
-from harness.model import Kernel, Problem
-from harness.project.suites import TIMED_GIBIBYTE
+from gemm_regression.baselines import Baseline, BaselineEntry, current
+from gemm_regression.baselines.store import figures_path
+from gemm_regression.files import write_whole
+from gemm_regression.model import Kernel, Problem
+from gemm_regression.project.suites import TIMED_GIBIBYTE
 from tests.ladder import LADDER, PROJECT, splits_fp32
 
 FILE = Path(__file__).parents[1] / "docs" / "classes.md"

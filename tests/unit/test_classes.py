@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.baselines import Baseline, BaselineEntry
-from harness.model import Problem
-from harness.project.selection import Choice, select
+from gemm_regression.baselines import Baseline, BaselineEntry
+from gemm_regression.model import Problem
+from gemm_regression.project.selection import Choice, select
 from tests import classes
 from tests.ladder import LADDER, PROJECT
 

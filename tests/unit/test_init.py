@@ -11,21 +11,23 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.commands import init
-from harness.compiler.errors import ToolchainError
-from harness.compiler.tools import pinned_tools
-from harness.project.loader import load
+from gemm_regression.cli import init
+from gemm_regression.compiler.errors import ToolchainError
+from gemm_regression.compiler.tools import pinned_tools
+from gemm_regression.project.loader import load
 from tests.ladder import PROJECT
 
 
-def harness(folder: Path, *arguments: str, module: str = "harness") -> subprocess.CompletedProcess[str]:
+def harness(
+    folder: Path, *arguments: str, module: str = "gemm_regression"
+) -> subprocess.CompletedProcess[str]:
     """The checkout's harness, in that folder, as where it is installed; not as in CI, which compiles for all
     architectures."""
     environment = {k: v for k, v in os.environ.items() if k != "CI" and not k.startswith("PYTEST_")}
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],
         cwd=folder,
-        env=environment | {"PYTHONPATH": str(PROJECT.root), "COLUMNS": "160"},
+        env=environment | {"PYTHONPATH": str(PROJECT.root / "harness"), "COLUMNS": "160"},
         capture_output=True,
         text=True,
     )
@@ -132,16 +134,25 @@ def test_pytest_without_a_table_is_as_if_nothing_were_installed(tmp_path: Path) 
         "import sys\n"
         "def pytest_addoption(parser):\n    parser.addoption('--device', default='mine')\n"
         "def pytest_sessionfinish(session):\n"
-        "    print('loaded:', *sorted(m for m in sys.modules if m.startswith('harness')))\n"
+        "    names = ('gemm_regression', 'ptxsan')\n"
+        "    print('loaded:', *sorted(m for m in sys.modules if m.partition('.')[0] in names))\n"
     )
     (tmp_path / "test_it.py").write_text(
         "def test_it(request):\n    assert request.config.option.device == 'mine'\n"
     )
-    options = ("-p", "harness.commands.entry", "-q", "-p", "no:benchmark", "-p", "no:hypothesispytest")
+    options = (
+        "-p",
+        "gemm_regression.pytest_plugin.entry",
+        "-q",
+        "-p",
+        "no:benchmark",
+        "-p",
+        "no:hypothesispytest",
+    )
     done = harness(tmp_path, *options, module="pytest")
     assert done.returncode == 0, done.stdout
-    loaded = "harness harness.commands harness.commands.entry harness.project harness.project.table\n"
-    assert f"loaded: {loaded}" in done.stdout
+    loaded = ("", ".project", ".project.table", ".pytest_plugin", ".pytest_plugin.entry")
+    assert f"loaded: {' '.join(f'gemm_regression{name}' for name in loaded)}\n" in done.stdout
     assert "gpu:" not in done.stdout
 
 
@@ -150,6 +161,6 @@ def test_a_broken_declaration_ends_pytest_in_one_line(begun: Path) -> None:
     done = harness(begun, "check")
     assert done.returncode == 2
     assert done.stderr == "error: kernels/__init__.py:1: SyntaxError: '(' was never closed\n"
-    done = harness(begun, "-p", "harness.commands.entry", module="pytest")
+    done = harness(begun, "-p", "gemm_regression.pytest_plugin.entry", module="pytest")
     assert done.returncode == 4
     assert "ERROR: kernels/__init__.py:1: SyntaxError: '(' was never closed" in done.stderr

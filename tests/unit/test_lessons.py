@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.baselines import append
-from harness.commands.report import main
-from harness.reports.page import learn, lessons, render, sources
-from harness.reports.page.lessons import Lesson, said_by
-from harness.reports.page.sources import Content
+from gemm_regression.baselines import append
+from gemm_regression.cli.report import main
+from gemm_regression.report.page import render, sources
+from gemm_regression.report.page.sources import Content
+from lab.lessons import lessons
+from lab.lessons import page as learn
+from lab.lessons.lessons import Lesson, said_by
 from tests.ladder import LADDER, PROJECT
 from tests.unit import made_report
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from harness.devices.stored import StoredBinary
-from harness.gate.compare import Row
-from harness.gate.pairing import Pair
-from harness.gate.pairs import Side, pairs_of, removed
-from harness.model import F32, Case, Config
-from harness.project.commit import CommitError, checked_out, find, working_tree
-from harness.project.loader import Project, load
-from harness.project.selection import Choice
-from harness.verdicts.paired import BASE_UNUSABLE, COMPILE_ERROR, NOT_IN_BASE, REMOVED, SAME_BINARY
-from harness.verdicts.vocabulary import Outcome
+from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.judge.paired import BASE_UNUSABLE, COMPILE_ERROR, NOT_IN_BASE, REMOVED, SAME_BINARY
+from gemm_regression.judge.vocabulary import Outcome
+from gemm_regression.model import F32, Case, Config
+from gemm_regression.project.commit import CommitError, checked_out, find, working_tree
+from gemm_regression.project.loader import Project, load
+from gemm_regression.project.selection import Choice
+from gemm_regression.run.compare import Row
+from gemm_regression.run.pairing import Pair
+from gemm_regression.run.pairs import Side, pairs_of, removed
 from tests.ladder import LADDER
 from tests.unit.repo import PARAMETERS, PROBLEM, Repo, declarations, source
 
@@ -164,7 +164,7 @@ def test_commit_without_kernels(repo: Repo) -> None:
 @pytest.mark.parametrize(
     ("declared", "why"),
     [
-        ("from harness.model import Krenel", "ImportError: cannot import name 'Krenel'"),
+        ("from gemm_regression.model import Krenel", "ImportError: cannot import name 'Krenel'"),
         (declarations().replace("idea", "purpose"), "TypeError: .* argument 'purpose'"),
         ("KERNELS = 3", "it must define KERNELS"),
         ("KERNELS = ()", "it must define KERNELS"),
@@ -300,7 +300,7 @@ def test_case_that_the_commit_does_not_have_is_new(
 
 
 def test_a_problem_that_the_base_refuses_is_new(repo: Repo) -> None:
-    takes = "from harness.model import Takes\n" + declarations().replace(
+    takes = "from gemm_regression.model import Takes\n" + declarations().replace(
         "shape=shape,", "shape=shape, takes=Takes({'m': 128}),"
     )
     repo.commit(declared=takes)

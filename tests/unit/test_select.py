@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.baselines import BaselineError, append
-from harness.commands import cli
-from harness.model import (
+from gemm_regression.baselines import BaselineError, append
+from gemm_regression.cli import main as cli
+from gemm_regression.model import (
     F16,
     F32,
     GEMM_BATCHED,
@@ -28,14 +28,14 @@ from harness.model import (
     TensorMap,
     find_problem,
 )
-from harness.model.legality import GpuLimits
-from harness.project.loader import load
-from harness.tuning import stored, survey
-from harness.tuning.figures import Known, SelectError, known
-from harness.tuning.header import header
-from harness.tuning.rules import FIELDS, Variant, refusals, rules
-from harness.tuning.select import Selector, select
-from harness.tuning.table import BITS, Figure, block_of, log2_fixed, place_of
+from gemm_regression.model.legality import GpuLimits
+from gemm_regression.project.loader import load
+from gemm_regression.tune import stored, survey
+from gemm_regression.tune.figures import Known, SelectError, known
+from gemm_regression.tune.header import header
+from gemm_regression.tune.rules import FIELDS, Variant, refusals, rules
+from gemm_regression.tune.select import Selector, select
+from gemm_regression.tune.table import BITS, Figure, block_of, log2_fixed, place_of
 from tests.ladder import PROJECT
 from tests.unit.samples import find_kernel
 from tests.unit.synthetic import SLUG, case, five_runs, merged
@@ -343,7 +343,7 @@ def test_files_of_another_gpu_are_told(tmp_path: Path) -> None:
 
 
 def known_machine(root: Path) -> dict[str, str]:
-    from harness.baselines import stored as baselines
+    from gemm_regression.baselines import stored as baselines
 
     return dict(baselines(root / "baselines")[0].machine_info)
 

@@ -1,0 +1,1 @@
+"""Numbers to the bit: rounding, conversions, fused multiply-adds, modifiers."""
