@@ -322,6 +322,6 @@ def test_a_page_that_is_not_is_told(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert command([*words, "--check"]) == 1
 
 
-def test_on_a_gpu_without_a_baseline_the_notes_choose() -> None:
+def test_on_a_gpu_without_a_baseline_something_is_chosen() -> None:
     known = Known("new-gpu", GpuLimits.of(H200))
     assert Selector(LADDER, known).resolved(ROW).choice

@@ -3,8 +3,8 @@
 ``report [FILE ...]`` writes one HTML file, and with ``--markdown`` its essentials for a job summary, from the
 stored baselines and the given files: the JSON of a run (``--benchmark-json``) or of a comparison (``compare
 --json``), the XML of tests (``--junitxml``), a baseline. ``report readme`` updates the ladder table in the
-README from the stored baselines, ``report pictures`` the pictures of ladder and roofline, ``report learn``
-the page that walks the ladder; these change nothing with ``--check``.
+README from the stored baselines, ``report pictures`` the pictures of ladder and roofline; they change
+nothing with ``--check``.
 
 Exit status: 0 written or up to date, 1 out of date, or a file that cannot be trusted, 2 a wrong command line.
 """
@@ -22,9 +22,8 @@ from gemm_regression.files import write_whole
 from gemm_regression.project.loader import Project, ProjectError
 from gemm_regression.report.markdown import update_readme
 from gemm_regression.report.page import charts, pictures, sources
-from lab.lessons import page as learn
 
-_COMMANDS = ("html", "readme", "pictures", "learn")
+_COMMANDS = ("html", "readme", "pictures")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(words)
     try:
         project = project_of(given)
-        commands = {"html": _html, "readme": _readme, "pictures": _drawn, "learn": _drawn}
+        commands = {"html": _html, "readme": _readme, "pictures": _drawn}
         return commands[given.command](given, project)
     except (BaselineError, ProjectError, charts.NoDrawingError) as error:
         return _fail(str(error))
@@ -58,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     html.add_argument("--output", type=Path, default=Path("results/report.html"), help="default: %(default)s")
     html.add_argument("--markdown", type=Path, metavar="FILE", help="append the essentials to this file")
-    for name, path in (("readme", "README.md"), ("pictures", "docs"), ("learn", "docs")):
+    for name, path in (("readme", "README.md"), ("pictures", "docs")):
         command = commands.add_parser(name, parents=[shared])
         command.add_argument("--check", action="store_true", help="change nothing; exit status 1 if stale")
         command.add_argument(f"--{'readme' if name == 'readme' else 'folder'}", type=Path, default=Path(path))
@@ -105,9 +104,7 @@ def _readme(given: argparse.Namespace, project: Project) -> int:
 def _drawn(given: argparse.Namespace, project: Project) -> int:
     content = sources.gather(given.root or project.baselines)
     try:
-        stale = (pictures if given.command == "pictures" else learn).update(
-            given.folder, content, project.kernels, given.check
-        )
+        stale = pictures.update(given.folder, content, project.kernels, given.check)
     except OSError as error:
         return _fail(f"{error.filename or given.folder}: {error.strerror}")
     if stale and given.check:

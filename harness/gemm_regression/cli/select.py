@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("shapes", nargs="*", metavar="MxNxK", help="such as 4096x64x4096, or 8x8x8-batch1000")
     parser.add_argument(
-        "--gpu", metavar="NAME", help="its folder of baselines, such as nvidia-h200; or sm_80: by the notes"
+        "--gpu", metavar="NAME", help="its folder of baselines, such as nvidia-h200; or sm_80: unmeasured"
     )
     parser.add_argument("--dtype", default="f32", metavar="NAME", help="default: f32")
     parser.add_argument("--why", action="store_true", help="explain the choice")
@@ -90,8 +90,8 @@ def _only(project: Project) -> str:
     there = gpus(project)
     if len(there) != 1:
         raise SelectError(
-            f"name a GPU with --gpu; measured are {', '.join(there) or 'none'}, and sm_80 or sm_90 asks for "
-            "the notes' advice"
+            f"name a GPU with --gpu; measured are {', '.join(there) or 'none'}, and sm_80 or sm_90 stands "
+            "for a GPU without measurements"
         )
     return there[0]
 

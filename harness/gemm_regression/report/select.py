@@ -22,7 +22,7 @@ def selected_text(s: Selected) -> str:
 
 def _basis(s: Selected) -> str:
     if s.found is None:
-        return "by the notes; nothing was measured"
+        return "the first declared that takes it; nothing was measured"
     if s.measured:
         return f"{gflops_text(s.gflops)} GFLOPS, the fastest measured at this size"
     return f"{gflops_text(s.gflops)} GFLOPS expected, by {s.found.rows[0].problem.id} and others"
@@ -43,9 +43,8 @@ def why_text(s: Selected) -> list[str]:
 def _why(s: Selected) -> Iterator[str]:
     yield f"options for nvcc: {' '.join(f'-D {name}={value}' for name, value in s.config.items())}"
     if s.found is None:
-        nearest = "" if s.rule.startswith(f"{s.variant.name} ") else "; this is the nearest that takes it"
-        yield f"the notes recommend {s.rule}{nearest}"
-        yield "`nox -s baseline` on such a GPU replaces the notes by figures"
+        yield "it is the first declared config that is legal there and takes the problem"
+        yield "`nox -s baseline` on such a GPU lets figures decide"
         return
     if s.measured:
         sources = ", ".join(dict.fromkeys(figure.source for figure in s.figures))

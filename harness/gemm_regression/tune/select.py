@@ -20,7 +20,6 @@ from gemm_regression.tune import rules
 from gemm_regression.tune.figures import Known, SelectError, known
 from gemm_regression.tune.rules import Variant
 from gemm_regression.tune.table import SMS, Figure, Found, Key, Table, choose, key_of, tables
-from lab.advice import notes
 
 __all__ = ["SelectError", "Selected", "Selector", "select"]
 
@@ -32,8 +31,8 @@ class Selected:
     Attributes:
         problem, dtype, gpu: what was asked for.
         variant: kernel, config and dtype.
-        found: the measured shapes and speeds behind it; None if there were none, and `notes` decided.
-        rule: the line of the notes that decided; empty if figures did.
+        found: the measured shapes and speeds behind it; None if there were none, and the
+            first declared was taken.
         figures: those of the same dtype on the same problem, the fastest first.
         library_gflops: of the library on the same problem; None if it was not measured.
         sms: of the GPU, as assumed where unknown.
@@ -44,7 +43,6 @@ class Selected:
     gpu: str
     variant: Variant
     found: Found | None = None
-    rule: str = ""
     figures: tuple[Figure, ...] = ()
     library_gflops: float | None = None
     sms: int = SMS
@@ -122,12 +120,12 @@ class Selector:
 
     def select(self, problem: Problem, dtype: DType = F32) -> Selected:
         """The variant for a problem: by figures, where there are any of its dtype, layout, and kind (a batch
-        or a single matrix), else by the notes. Raises SelectError if no kernel takes it."""
+        or a single matrix), else the first that is declared and legal. Raises SelectError if no
+        kernel takes it."""
         table = self.tables.get(key_of(problem, dtype.name))
         found = choose(table, problem, lambda v: not rules.refusals(v, problem)) if table else None
         if found is None:
-            variant, rule = notes.choose(self.variants(problem, dtype), problem, self.known.limits)
-            return Selected(problem, dtype, self.known.gpu, variant, rule=rule)
+            return Selected(problem, dtype, self.known.gpu, self.variants(problem, dtype)[0])
         size = _size(problem)
         here = self._at.get((dtype.name, *size), [])
         best = {f.variant: f for f in reversed(here)}.values()  # of two figures the first counts

@@ -58,7 +58,7 @@ def page(found: Sequence[Lesson]) -> str:
     gpus = list(dict.fromkeys(seen.gpu for lesson in found for seen in lesson.seen))
     parts = [
         "# The ladder, step by step",
-        "Written by `nox -s report -- learn` from the sources of the kernels and from what is stored; do not "
+        "Written by `nox -s lab -- learn` from the sources of the kernels and from what is stored; do not "
         "edit. Each picture shows how much of the measured time the work of a stage needs at five levels, "
         "each at the rate that was measured as its roof: the red bar is what bounds it, the grey ones are "
         "those of the next stage. Where no bar is long, the time goes into waiting. How that is computed: "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -20,7 +19,6 @@ from gemm_regression.report.page.records import Record
 from gemm_regression.report.page.said import Said
 from gemm_regression.report.page.sources import Compared, Content, Source
 from gemm_regression.report.page.spaces import Space
-from lab.lessons.lessons import Lesson, Seen, lessons
 
 BUDGET = 5_000_000  # bytes
 
@@ -152,7 +150,6 @@ def _values(content: Content, kernels: Sequence[Kernel], said: Sequence[Said]) -
             for source in content.sources
             if (found := roofs.measured(source.machine))
         },
-        "lessons": [_illustrated(lesson) for lesson in lessons(content, kernels)],
         "bundle": charts.bundle(),
         "version": __version__,
         "datasets": data,
@@ -160,19 +157,6 @@ def _values(content: Content, kernels: Sequence[Kernel], said: Sequence[Said]) -
         "gpus": _distinct([{"gpu": source.gpu} for source in content.sources], "gpu"),
         "to_json": _embedded,
     }
-
-
-def _illustrated(lesson: Lesson) -> tuple[Lesson, list[tuple[Seen, str]]]:
-    """A lesson with its pictures as SVG, empty where a bound is not known."""
-    made = []
-    for seen in lesson.seen:
-        drawn = ""
-        if "levels" in seen.here:
-            drawn = charts.svg(seen.picture() | {"background": "transparent"})
-            # An id stands for one element of the whole page.
-            drawn = re.sub(r'(id="|url\(#)', rf"\1{lesson.kernel.name}-{seen.slug}-", drawn)
-        made.append((seen, drawn))
-    return lesson, made
 
 
 def _side_by_side(sources: Sequence[Source]) -> dict[str, str]:

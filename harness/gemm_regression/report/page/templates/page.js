@@ -271,7 +271,7 @@ async function start() {
     const root = document.documentElement.style;
     root.colorScheme = (root.colorScheme || (dark ? "dark" : "light")) === "dark" ? "light" : "dark";
   };
-  addEventListener("beforeprint", () => document.querySelectorAll("details.verdict, details.lesson").forEach((one) => { one.open = true; }));
+  addEventListener("beforeprint", () => document.querySelectorAll("details.verdict").forEach((one) => { one.open = true; }));
   for (const name of Object.keys(page.specs)) {
     if (page.datasets[name]?.length === 0 || !at(`chart-${name}`)) continue;
     for (const [, id] of controls(name)) onInput(at(id), () => redraw(name));
