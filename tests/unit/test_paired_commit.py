@@ -184,6 +184,16 @@ def test_declarations_for_another_harness(repo: Repo, declared: str, why: str) -
     assert set(sys.modules) == modules
 
 
+def test_a_commit_from_before_the_package_was_renamed(repo: Repo) -> None:
+    text = declarations()
+    assert "from gemm_regression.model import" in text
+    repo.commit(declared=text.replace("from gemm_regression", "from harness"))
+    modules = set(sys.modules)
+    with checked_out("HEAD", repo.project) as commit:
+        assert [kernel.name for kernel in commit.kernels] == ["one"]
+    assert set(sys.modules) == modules
+
+
 def test_declarations_run_in_a_namespace_of_their_own(repo: Repo) -> None:
     (repo.root / "kernels" / "sizes.py").write_text("SIZE = 64\n")
     repo.commit(declared=declarations(tail="from .sizes import SIZE\nassert SIZE == 64\n"))

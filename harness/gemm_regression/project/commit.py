@@ -11,9 +11,11 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from gemm_regression.model import Case, Config, Kernel
@@ -167,10 +169,36 @@ def touched(project: Project, files: Iterable[Path], top: Path) -> list[str]:
     return list(dict.fromkeys(p.as_posix() for p in (home / FILE, home / declared.parent, *inside)))
 
 
+@contextlib.contextmanager
+def _former_names() -> Iterator[None]:
+    """Meanwhile what declarations import has the name, too, that it had before the package was renamed: older
+    commits can be compared with. A package of the project of that name comes first."""
+    own = find_spec("harness")
+    if own is not None and own.origin is not None:
+        yield
+        return
+    before = {
+        name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == "harness"
+    }
+    former = {
+        f"harness{name.removeprefix('gemm_regression')}": module
+        for name, module in sys.modules.items()
+        if name.startswith(("gemm_regression.model", "gemm_regression.project")) or name == "gemm_regression"
+    }
+    sys.modules.update(former)
+    try:
+        yield
+    finally:
+        for name in former:
+            sys.modules.pop(name, None)
+        sys.modules.update(before)
+
+
 def _declared_in(root: Path, project: Project, commit: Commit) -> Commit:
     """With what another copy of the project declares, each kernel with the sources of its own."""
     try:
-        kernels, suites, _ = load_kernels(root, (read(root) or project.table).kernels)
+        with _former_names():
+            kernels, suites, _ = load_kernels(root, (read(root) or project.table).kernels)
     except ProjectError as error:
         raise CommitError(
             f"the kernels of {commit.label} are declared for another version of the harness ({error}); "
