@@ -95,12 +95,13 @@ def suite(session: nox.Session, python: str, command: str) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Python style and import contracts; schemas and security of the workflows. Needs no network."""
-    install(session, "lint")
+    """Python style, import contracts, lines of code; schemas and security of the workflows. No network."""
+    python = install(session, "lint")
     workflows = [str(path) for path in sorted(Path(".github/workflows").glob("*.yml"))]
     session.run("ruff", "check")
     session.run("ruff", "format", "--check", "--diff")
     session.run("lint-imports", "--no-cache", "--no-logo", env={"PYTHONPATH": "harness"})
+    session.run(python, "-m", "lab", "lines", external=True, env={"PYTHONPATH": "harness"})
     session.run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *workflows)
     session.run("check-jsonschema", "--builtin-schema", "vendor.dependabot", ".github/dependabot.yml")
     session.run("zizmor", "--offline", "--no-progress", "--persona", "pedantic", ".github")

@@ -1,4 +1,4 @@
-"""``python -m lab benchmark``: the speed of the emulated device on one core.
+"""``nox -s lab -- benchmark``: the speed of the emulated device on one core.
 
 A lane-instruction is one PTX instruction executed by one thread. All checks are enabled.
 """

@@ -1,4 +1,4 @@
-"""``python -m lab advice``: how far the course notes' recommendations are behind the best, from stored
+"""``nox -s lab -- advice``: how far the course notes' recommendations are behind the best, from stored
 figures; ``--measure`` verifies and times their configs on this GPU first, in one run, and stores them.
 
 Exit status: 0; 1 for a file that cannot be trusted, or, with ``--check``, a page that is out of date;
@@ -30,7 +30,7 @@ from lab.advice.policies import Policy, Target
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m lab advice", description=about(__doc__))
+    parser = argparse.ArgumentParser(prog="nox -s lab -- advice", description=about(__doc__))
     parser.add_argument("--project", type=Path, metavar="PATH", help="the project's folder")
     parser.add_argument(
         "--measure", action="store_true", help="verify and time the configs on this GPU first"
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     elif not given.check:
         write_whole(given.markdown, text)
     elif not given.markdown.is_file() or given.markdown.read_text(encoding="utf-8") != text:
-        again = f"`python -m lab advice --markdown {given.markdown}` updates it"
+        again = f"`nox -s lab -- advice --markdown {given.markdown}` updates it"
         print(f"error: {given.markdown} is out of date; {again}", file=sys.stderr)
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""``python -m lab claims``: what the course notes say, judged by what is stored, as docs/claims.md.
+"""``nox -s lab -- claims``: what the course notes say, judged by what is stored, as docs/claims.md.
 
 Exit status: 0; 1 for a page that is out of date (``--check``) or stored figures that cannot be trusted; 2 for
 a wrong command line.
@@ -20,7 +20,7 @@ from lab.claims.page import page
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m lab claims", description=about(__doc__))
+    parser = argparse.ArgumentParser(prog="nox -s lab -- claims", description=about(__doc__))
     parser.add_argument("--project", type=Path, metavar="PATH", help="the project's folder")
     parser.add_argument(
         "--markdown", type=Path, metavar="FILE", help="default: docs/claims.md of the project"
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         if not given.check:
             write_whole(file, text)
         elif not file.is_file() or file.read_text(encoding="utf-8") != text:
-            print(f"error: {file} is out of date; `python -m lab claims` updates it", file=sys.stderr)
+            print(f"error: {file} is out of date; `nox -s lab -- claims` updates it", file=sys.stderr)
             return 1
     except (BaselineError, StoreError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -15,7 +15,7 @@ def page(claims: Iterable[Claim], facts: Facts) -> str:
     files = [f"`baselines/{gpu.slug}/{name}`" for gpu in facts.gpus for name in gpu.files]
     parts = [
         "# What the notes say, and what was measured",
-        "Written by `python -m lab claims` from what is stored; do not edit. The ladder of this "
+        "Written by `nox -s lab -- claims` from what is stored; do not edit. The ladder of this "
         "repository comes from course notes on CUDA GEMM. Each record below is a statement of theirs, in "
         "other words, with a predicate over stored speeds, compiler metrics, memory counters and the rules "
         "of legality (`harness/lab/claims/`): change a stored figure, and its verdict follows.",

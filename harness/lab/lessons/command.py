@@ -1,4 +1,4 @@
-"""``python -m lab learn``: docs/learn.md and its pictures, the page that walks the ladder.
+"""``nox -s lab -- learn``: docs/learn.md and its pictures, the page that walks the ladder.
 
 Exit status: 0 written or up to date, 1 out of date (``--check``), or a file that cannot be trusted, 2 a wrong
 command line.
@@ -19,7 +19,7 @@ from lab.lessons import page
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m lab learn", description=about(__doc__))
+    parser = argparse.ArgumentParser(prog="nox -s lab -- learn", description=about(__doc__))
     parser.add_argument("--root", type=Path, help="folder with baselines; default: the project's")
     parser.add_argument("--project", type=Path, metavar="PATH", help="the project's folder")
     parser.add_argument("--folder", type=Path, default=Path("docs"), help="default: docs")

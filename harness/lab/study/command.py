@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None, open_devices: Open = open_all) 
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m lab study", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="nox -s lab -- study", description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     add = commands.add_parser(
         "measure", help="time pairs, and append them to a file for each board"

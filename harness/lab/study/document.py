@@ -23,14 +23,18 @@ def report(files: Sequence[Path], docs: Path, check: bool) -> int:
     """Writes both; with ``check`` only reports whether they are out of date, with 1. Raises StudyError."""
     chosen = list(files) or list((docs / _FOLDER).glob("*.jsonl.gz"))
     if not chosen:
-        raise StudyError(f"{docs / _FOLDER} contains no samples; measure them with `nox -s study -- measure`")
+        raise StudyError(
+            f"{docs / _FOLDER} contains no samples; measure them with `nox -s lab -- study measure`"
+        )
     studies = load(chosen)
     made = text(studies)
     mark = hashlib.sha256(made.encode()).hexdigest()
     if check:
         fits = {_TEXT: _now(docs / _TEXT) == made, _PLOT: mark in _now(docs / _PLOT)}
         for name in (name for name, fresh in fits.items() if not fresh):
-            print(f"{docs / name} is out of date: `nox -s study -- report` regenerates it", file=sys.stderr)
+            print(
+                f"{docs / name} is out of date: `nox -s lab -- study report` regenerates it", file=sys.stderr
+            )
         return int(not all(fits.values()))
     write_whole(docs / _TEXT, made)
     plot.draw(by_length(pictured(studies)), docs / _PLOT, mark)
@@ -73,7 +77,7 @@ def text(studies: Sequence[Study]) -> str:
 
 _HEAD = """# Detection power
 
-<!-- Made by `nox -s study -- report` from docs/detection/: do not edit. -->
+<!-- Made by `nox -s lab -- study report` from docs/detection/: do not edit. -->
 
 How small a slowdown does the gate find, and how often is it red where there is none? Pairs of a binary
 beside itself (A/A), and with slowdowns of known size planted, were timed as the gate times a changed binary

@@ -69,6 +69,6 @@ def _study(file: Path) -> Study:
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise StudyError(f"{file}: not written by `measure` ({type(error).__name__}: {error})") from None
     if not judged:
-        raise StudyError(f"{file} contains no trial; measure some with `nox -s study -- measure`")
+        raise StudyError(f"{file} contains no trial; measure some with `nox -s lab -- study measure`")
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     return Study(file.name, head, judged, len(records) - len(judged), digest)
