@@ -4,7 +4,7 @@ Independent of any particular kernel: PTX and NumPy arrays in, values, hazards a
 PTX, ``Machine`` prepares an entry and runs it on ``Buffer``s in a ``GlobalMemory``, ``Counters`` collect
 counts, ``Report`` contains the ``Hazard``s. ``run`` does all of it in one call:
 
-    result = ptx.run("saxpy.cu", grid=4, block=256, arguments=[np.int32(1000), np.float32(2), x, y])
+    result = ptxsan.run("saxpy.cu", grid=4, block=256, arguments=[np.int32(1000), np.float32(2), x, y])
     result.arrays[3]  # y after the launch; the caller's array is unchanged
     result.hazards  # races, undefined values, out of bounds ..., with the line in saxpy.cu
     result.counts.loads.sectors  # memory counters

@@ -2,6 +2,7 @@
 
 Writes a kernel that is correct for all sizes, its declaration, three test files, a noxfile and two workflows,
 and appends the project's table to an existing pyproject.toml, and how git merges baselines to .gitattributes.
+The noxfile installs what this command itself was installed from, and that is printed.
 Exit status: 0; 1 if one of the files already exists, and nothing was written.
 """
 
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
+from gemm_regression.cli import origin
 from gemm_regression.cli.common import about
 from gemm_regression.files import write_whole
 from gemm_regression.project.table import FILE, TOOL, has_table
@@ -46,16 +48,29 @@ def main(arguments: Sequence[str]) -> int:
             return _fail(
                 f"{', '.join(there)} already exists and is not overwritten; move it, or use another folder"
             )
+        installed, said = _installed()
         for name, template in FILES.items():
-            _write(root / name, _template(template))
+            _write(root / name, _template(template).replace("INSTALL = ()", installed))
         _write_table(root / FILE)
         _write_attributes(root / ".gitattributes")
         if not (root / ".gitignore").exists():
             _write(root / ".gitignore", _template("gitignore"))
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}")
-    print(NEXT)
+    print("\n".join([*said, NEXT]))
     return 0
+
+
+def _installed() -> tuple[str, list[str]]:
+    """What the noxfile installs, as its line of Python; and lines that say so."""
+    try:
+        found = origin.requirements()
+    except origin.UnknownOriginError as error:
+        return "INSTALL = ()", [f"to do: fill in INSTALL in noxfile.py: {error}, so nox cannot install it"]
+    lines = ["this project installs:", *(f"  {one}" for one in found)]
+    if any("file://" in one for one in found):
+        lines.append("that is on this machine alone: for others, and for CI, put URLs in noxfile.py")
+    return "\n".join(["INSTALL = (", *(f'    "{one}",' for one in found), ")"]), lines
 
 
 def _template(name: str) -> str:

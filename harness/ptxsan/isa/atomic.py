@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-import ptxsan.numbers.arithmetic as arith
-import ptxsan.numbers.modifiers as modify
+import ptxsan.rounding.arithmetic as arith
+import ptxsan.rounding.modifiers as modify
 from ptxsan.checks.hazards import Site, Trap
 from ptxsan.frontend.syntax import Instruction, Operand, PtxError, Vector
 from ptxsan.isa.memory import space_of, spaces, within

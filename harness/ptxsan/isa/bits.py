@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-import ptxsan.numbers.arithmetic as arith
+import ptxsan.rounding.arithmetic as arith
 from ptxsan.checks.hazards import Site
 from ptxsan.frontend.syntax import Instruction, Number, PtxError, Vector
 from ptxsan.lanes import Mask, full

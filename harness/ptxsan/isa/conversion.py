@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-import ptxsan.numbers.arithmetic as arith
-import ptxsan.numbers.modifiers as modify
+import ptxsan.rounding.arithmetic as arith
+import ptxsan.rounding.modifiers as modify
 from ptxsan.checks.hazards import Site
 from ptxsan.frontend.syntax import Instruction, PtxError
 from ptxsan.isa.packed import PACKED, packed
 from ptxsan.lanes import Mask
 from ptxsan.machine.builder import SEEN, STORED, Builder, Run
 from ptxsan.machine.common import FLOATS, Known, only
-from ptxsan.numbers.directed import directed64, narrow
+from ptxsan.rounding.directed import directed64, narrow
 
 _WHOLE: dict[str, Any] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 

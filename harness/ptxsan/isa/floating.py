@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-import ptxsan.numbers.arithmetic as arith
-import ptxsan.numbers.fma as fma
-import ptxsan.numbers.modifiers as modify
+import ptxsan.rounding.arithmetic as arith
+import ptxsan.rounding.fma as fma
+import ptxsan.rounding.modifiers as modify
 from ptxsan.checks.hazards import Site
 from ptxsan.frontend.syntax import Instruction, Number
 from ptxsan.lanes import Mask
 from ptxsan.machine.builder import SEEN, Builder, Run
 from ptxsan.machine.common import Known, only, parts, quiet, simple
 from ptxsan.native.build import library
-from ptxsan.numbers.directed import directed64
+from ptxsan.rounding.directed import directed64
 
 MODES = ("rn", "rz", "rm", "rp")
 _ONE = np.float32(1)

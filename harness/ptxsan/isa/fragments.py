@@ -19,7 +19,7 @@ from ptxsan.lanes import WARP, Array, Mask, full
 from ptxsan.machine.builder import SEEN, Builder
 from ptxsan.native.build import library
 from ptxsan.native.matrices import MULTIPLIED, SUMS, Multiply
-from ptxsan.numbers.arithmetic import canonical, round_narrow
+from ptxsan.rounding.arithmetic import canonical, round_narrow
 
 _EIGHTS = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
 _ROUNDED = ("f16", "bf16", "tf32", *_EIGHTS)  # whose sums may be, in float64

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-import ptxsan.numbers.arithmetic as arith
-import ptxsan.numbers.modifiers as modify
+import ptxsan.rounding.arithmetic as arith
+import ptxsan.rounding.modifiers as modify
 from ptxsan.checks.hazards import Site
 from ptxsan.frontend.syntax import Instruction, PtxError
 from ptxsan.isa.floating import MODES
 from ptxsan.machine.builder import Builder, Run
 from ptxsan.machine.common import Known, only, parts, quiet, simple
-from ptxsan.numbers.directed import directed64
+from ptxsan.rounding.directed import directed64
 
 _ONE = np.float32(1)
 # From FP32 values in float64 to float64.

@@ -11,13 +11,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-import ptxsan.numbers.modifiers as modify
+import ptxsan.rounding.modifiers as modify
 from ptxsan.checks.hazards import Site
 from ptxsan.frontend.syntax import Instruction, PtxError
 from ptxsan.lanes import Mask
 from ptxsan.machine.builder import SEEN, STORED, Builder, Run
 from ptxsan.machine.common import Known, only
-from ptxsan.numbers.directed import narrow
+from ptxsan.rounding.directed import narrow
 
 _HALVES: dict[str, Any] = {"f16x2": SEEN["f16"], "bf16x2": SEEN["bf16"]}
 # Each element's dtype, its bits, and how many a field of a register spans.

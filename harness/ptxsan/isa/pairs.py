@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-import ptxsan.numbers.arithmetic as arith
-import ptxsan.numbers.modifiers as modify
+import ptxsan.rounding.arithmetic as arith
+import ptxsan.rounding.modifiers as modify
 from ptxsan.checks.hazards import Site
 from ptxsan.frontend.syntax import Instruction
 from ptxsan.isa.floating import MODES
 from ptxsan.lanes import Mask
 from ptxsan.machine.builder import Builder, Run
 from ptxsan.machine.common import Known, only, parts
-from ptxsan.numbers.fma import fma_odd, fma_once
+from ptxsan.rounding.fma import fma_odd, fma_once
 
 _ONE = np.float32(1)
 

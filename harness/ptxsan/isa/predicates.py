@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-import ptxsan.numbers.modifiers as modify
+import ptxsan.rounding.modifiers as modify
 from ptxsan.checks.hazards import Site
 from ptxsan.frontend.syntax import Instruction, Operand, PtxError, Vector
 from ptxsan.lanes import Mask, full

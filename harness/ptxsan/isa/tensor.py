@@ -23,7 +23,7 @@ from ptxsan.machine.builder import Builder, Run
 from ptxsan.machine.memory.buffer import BUFFER
 from ptxsan.machine.memory.spaces import PARAMETER, SLOT
 from ptxsan.machine.tensor_map import BYTES, TensorMap
-from ptxsan.numbers import arithmetic as arith
+from ptxsan.rounding import arithmetic as arith
 
 _ALIGNED = 128  # bytes, a box in shared memory
 _MAP_ALIGNED = 64  # bytes, a tensor map

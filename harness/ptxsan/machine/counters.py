@@ -2,7 +2,7 @@
 
 A request is one execution of an instruction by a warp with at least one active lane; accesses.py computes its
 cost. An atomic operation counts as a load and a store for each lane. A wmma load or store counts as accesses
-of 16 bytes per lane (instructions/wmma.py); ptxas may implement it differently.
+of 16 bytes per lane (isa/wmma.py); ptxas may implement it differently.
 """
 
 from __future__ import annotations

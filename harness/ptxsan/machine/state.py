@@ -22,8 +22,8 @@ from ptxsan.machine.memory import (
     SharedMemory,
 )
 from ptxsan.machine.memory.shared_layout import layout
-from ptxsan.numbers.arithmetic import canonical_if_any
-from ptxsan.numbers.fma import FusedMultiplyAdd
+from ptxsan.rounding.arithmetic import canonical_if_any
+from ptxsan.rounding.fma import FusedMultiplyAdd
 
 Released = tuple[Array, Array]  # by Clocks
 _TICK = 1000  # by which a look at a clock puts it on

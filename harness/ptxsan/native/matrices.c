@@ -1,5 +1,5 @@
 /* Products of tensor cores, mma and wmma.mma: a warp's fragments to matrices of float64, their product and sum,
- * and back to registers, as instructions/fragments.py does it. Products are exact; the terms of an element are
+ * and back to registers, as isa/fragments.py does it. Products are exact; the terms of an element are
  * added in the order of k, from 0 on, and then the accumulator's.
  */
 enum { F16, BF16, TF32, EIGHT, S8, U8, S4, U4, F32, S32 };

@@ -151,7 +151,7 @@ README = Path(main.__code__.co_filename).with_name("README.md").read_text(encodi
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("shown", re.findall(r"```console\n\$ python -m ptxsan (.*?)```", README, re.DOTALL))
+@pytest.mark.parametrize("shown", re.findall(r"```console\n\$ ptxsan (.*?)```", README, re.DOTALL))
 def test_the_package_s_page_shows_what_the_command_prints(
     shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

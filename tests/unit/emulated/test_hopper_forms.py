@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ptxsan
-from ptxsan.numbers import arithmetic
+from ptxsan.rounding import arithmetic
 from tests.hopper.cases import (
     BOXES,
     FORMS,

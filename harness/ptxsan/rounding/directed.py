@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ptxsan.numbers.arithmetic import round_narrow
-from ptxsan.numbers.fma import fma64
+from ptxsan.rounding.arithmetic import round_narrow
+from ptxsan.rounding.fma import fma64
 
 Value = Any  # A NumPy array over lanes, or a NumPy scalar that is the same in every lane.
 

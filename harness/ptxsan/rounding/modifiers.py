@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-import ptxsan.numbers.arithmetic as arith
-from ptxsan.numbers.directed import narrow
+import ptxsan.rounding.arithmetic as arith
+from ptxsan.rounding.directed import narrow
 
 
 def approximate(function: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ptxsan.numbers.fma import fma_odd
+from ptxsan.rounding.fma import fma_odd
 
 Value = Any  # A NumPy array over lanes, or a NumPy scalar that is the same in every lane.
 

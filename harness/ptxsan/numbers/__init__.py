@@ -1,1 +1,0 @@
-"""Numbers to the bit: rounding, conversions, fused multiply-adds, modifiers."""
