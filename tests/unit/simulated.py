@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Callable, Iterable
@@ -39,11 +40,29 @@ class Run:
 
 
 @dataclass(eq=False)
+class Arm:
+    """A side of a pair; ``placed(count)`` the durations of so many copies, relative to its ``seconds``."""
+
+    letter: str
+    seconds: float
+    placed: Callable[[int], list[float]] = lambda count: [1.0] * count
+
+    def __post_init__(self) -> None:
+        self.copies(1)
+
+    def copies(self, count: int) -> None:
+        self._next = itertools.cycle(self.placed(count))
+
+    def __next__(self) -> float:
+        return self.seconds * next(self._next)
+
+
+@dataclass(eq=False)
 class SimulatedDevice:
     """``seconds(side)`` is the duration of a build, a case's or a stored one; ``cubin(case)`` its binary;
     ``bias`` slows whatever is arm B, as an unfit machine does; ``spread`` is the noise of a launch, ``tick``
-    that of an event pair in seconds, ``process`` that of a whole process; ``mhz(arm)`` the clock of a launch;
-    ``fail(base, case)`` may raise."""
+    that of an event pair in seconds, ``process`` that of a whole process, ``place`` that of a copy of a
+    binary; ``mhz(arm)`` the clock of a launch; ``fail(base, case)`` may raise."""
 
     seconds: Callable[[Any], float] = lambda side: 1e-3
     cubin: Callable[[Case], bytes] = lambda case: case.variant.encode()
@@ -51,6 +70,7 @@ class SimulatedDevice:
     spread: float = 0.001
     tick: float = 0.0
     process: float = 0.0
+    place: float = 0.0
     seed: int = 0
     mhz: Callable[[str], float] = lambda arm: MHZ
     fail: Callable[[Any, Any], None] = lambda base, case: None
@@ -110,27 +130,30 @@ class SimulatedDevice:
     def ready(self) -> None:
         pass
 
-    # What the block code asks of a stopwatch; an arm is (letter, true seconds).
+    # What the block code asks of a stopwatch.
 
     def sequence(self, work: Any, l2: str) -> Run:
         seconds = [
-            true * (1 + self._random.gauss(0, self.spread)) + self._random.gauss(0, self.tick)
-            for _, true in work
+            next(arm) * (1 + self._random.gauss(0, self.spread)) + self._random.gauss(0, self.tick)
+            for arm in work
         ]
-        mhz = [self.mhz(arm) for arm, _ in work]
+        mhz = [self.mhz(arm.letter) for arm in work]
         return Run(seconds, mhz, [Telemetry(MHZ, 300.0, 50.0, 0)], sum(seconds) + 5e-5 * len(work))
 
     def _true(self, side: Case | StoredBinary, spin: int) -> float:
         layout = self._layout.setdefault(_name(side), 1 + self._random.gauss(0, self.process))
         return self.seconds(side) * layout + spin / (MHZ * 1e6)
 
+    def _placed(self, count: int) -> list[float]:
+        return [1 + self._random.gauss(0, self.place) for _ in range(count)]
+
     def pair(self, base: Case | StoredBinary, case: Case | StoredBinary, plan: PairPlan) -> PairedSamples:
         self.asked.append((_name(case), plan.orders))
         self.fail(base, case)
         spin = plan.spin or (0, 0)
         arms = {
-            "A": ("A", self._true(base, spin[0])),
-            "B": ("B", self._true(case, spin[1]) * (1 + self.bias)),
+            "A": Arm("A", self._true(base, spin[0]), self._placed),
+            "B": Arm("B", self._true(case, spin[1]) * (1 + self.bias), self._placed),
         }
         samples = time_pair(self, arms, plan)
         spun = (float(spin[0]), float(spin[1])) if plan.spin else None
@@ -140,7 +163,7 @@ class SimulatedDevice:
         self.fail(case, case)
         true = self._true(case, plan.spin or 0)
         rounds = max(plan.min_rounds, min(plan.max_rounds, int(plan.target_seconds / true)))
-        run = self.sequence([("B", true)] * rounds, plan.l2)
+        run = self.sequence([Arm("B", true)] * rounds, plan.l2)
         return Measurement(
             seconds=tuple(run.seconds),
             reference_seconds=(1e-3,),

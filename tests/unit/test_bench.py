@@ -90,7 +90,7 @@ class Kernels:
 
             return enqueue
 
-        return SimpleNamespace(bind=bind, resources=None)
+        return SimpleNamespace(bind=bind, resources=None, another=lambda: self._bound(does, memory))
 
 
 class Bench:

@@ -14,7 +14,7 @@ from gemm_regression.model import Case
 from gemm_regression.timing.duty import burst, device_seconds, rest
 from gemm_regression.timing.plan import PairPlan, queued
 from tests.unit.scenarios import World, cases_of, red
-from tests.unit.simulated import SimulatedDevice
+from tests.unit.simulated import Arm, SimulatedDevice
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_blocks_of_a_pair_come_in_bursts_with_rests_between(monkeypatch: pytest.
             busy.append(sum(run.seconds))
             return run
 
-    arms = {"A": ("A", 2e-3), "B": ("B", 2e-3)}
+    arms = {"A": Arm("A", 2e-3), "B": Arm("B", 2e-3)}
     time_pair(Watched(), arms, PairPlan(("ABBA", "BAAB") * 4, duty=0.25))
     # The first only tells the duration.
     assert rests == pytest.approx([4 * of - span for of, span in zip(busy[1:], spans[1:], strict=True)])

@@ -120,7 +120,7 @@ def test_change_of_a_kernel_is_seen(share: float, reason: str, status: int) -> N
 
 def test_what_is_slower_by_little_is_decided_by_a_second_process() -> None:
     """Where a process places the code differs by more than the margin; the second one tells."""
-    device = SimulatedDevice(slower_by(), process=0.01, seed=3)
+    device = SimulatedDevice(slower_by(), process=0.01, seed=4)
     result = run([pair("tiled")], device)
     (only,) = result.rows
     assert device.restarts == 2
@@ -208,7 +208,7 @@ def test_nothing_changed_passes_without_timing_anything() -> None:
 @pytest.mark.parametrize("bias", [0.01, -0.01, 0.004])
 def test_machine_that_prefers_one_side_judges_nothing(bias: float) -> None:
     """Even a bias below the margin: it would be added to every comparison."""
-    device = SimulatedDevice(slower_by(tiled=0.03), bias=bias)
+    device = SimulatedDevice(slower_by(tiled=0.03), bias=bias, spread=0.0003)
     result = run([*IDENTICAL, pair("tiled")], device)
     assert (result.exit_status, result.unfit) == (3, True)
     assert reasons(result) == ["SAME_BINARY"] * 4 + ["CONTROL_FAILED"]

@@ -145,7 +145,7 @@ def test_each_process_times_each_case_once_beside_its_stored_binary(measure: Any
 def test_looks_end_when_a_case_is_clear_at_its_share_of_the_process(measure: Any, tmp_path: Path) -> None:
     measure("--processes", "1", on=[device(spread=0.0005, process=0.0)])
     assert {len(r["looks"]) for r in read(file_of(tmp_path))[1]} == {1}
-    noisy = device("noisy", spread=0.05)
+    noisy = device("noisy", spread=0.15)
     measure("--processes", "1", "-k", ONE, on=[noisy])
     (record,) = read(file_of(tmp_path, "noisy"))[1]
     assert [len(look["blocks"]) for look in record["looks"]] == [12, 12, 24, 48]

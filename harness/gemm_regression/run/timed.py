@@ -15,10 +15,10 @@ from gemm_regression.compiler.tools import arch
 from gemm_regression.devices import DeviceError, Gpu
 from gemm_regression.devices.stored import StoredBinary, launch_document, launch_id
 from gemm_regression.judge.evidence import Evidence, conclude
-from gemm_regression.judge.judge import is_baselines, unusable
+from gemm_regression.judge.judge import MIN_SAMPLES, is_baselines, unusable
 from gemm_regression.judge.paired import BINARY_NOT_KEPT, Paired
 from gemm_regression.judge.vocabulary import Observation, Policy, Reference, Verdict
-from gemm_regression.model import Case, Problem
+from gemm_regression.model import Case, Problem, Resources
 from gemm_regression.run.pairing import Pair, Pairing, Timed
 from gemm_regression.timing.measurement import Measurement
 from gemm_regression.timing.plan import Plan
@@ -110,13 +110,14 @@ class Gate:
                 done(self._concluded(case, Evidence(None, reference, paired=nothing)))
                 continue
             assert mine is not None  # a library has not changed
-            key = base.sha256, id_of(base), mine.sha256, id_of(mine)
+            pair = self._pair(case, entry, base)
+            key = base.sha256, id_of(base), mine.sha256, id_of(mine), pair.margin
             if same.setdefault(key, case.id) != case.id:  # a choice, and what was chosen: timed once
                 paired[same[key]].append((case, reference))
                 continue
             paired[case.id] = [(case, reference)]
             self.says(f"{case.id} beside the baseline's binary")
-            self.pairing.time(self._pair(case, entry, base))
+            self.pairing.time(pair)
             self.visited()
         for timed in self.pairing.finish():
             for case, reference in paired[timed.pair.case.id]:
@@ -139,12 +140,13 @@ class Gate:
         return self._concluded(case, Evidence(seen, reference, paired=timed.paired), m)
 
     def _new_side(self, case: Case, samples: PairedSamples) -> Measurement:
-        """What was timed of the new binary."""
+        """What was timed of the new binary: alone, if that is enough, else beside the baseline's."""
         clocks = tuple(mhz for block in samples.blocks for mhz in block.b_mhz)
+        beside = tuple(s for block in samples.blocks for s in block.b)
         return Measurement(
-            seconds=tuple(s for block in samples.blocks for s in block.b),
+            seconds=samples.warm if len(samples.warm) >= MIN_SAMPLES else beside,
             reference_seconds=(),
-            resources=self.device.resources(case),
+            resources=self._resources(case),
             sm_clock_mhz=median([mhz for mhz in clocks if mhz == mhz] or [0.0]),
             power_w=0.0,
             temperature_c=0.0,
@@ -152,10 +154,16 @@ class Gate:
             discarded=samples.discarded,
             throttled=False,
             l2=self.plan.l2,
-            mhz=clocks,
             duty=case.kernel.duty,
             extra={"gpu_seconds": round(samples.gpu_seconds, 4)},
         )
+
+    def _resources(self, case: Case) -> Resources | None:
+        """None if the device cannot tell any more, which says nothing of the pair."""
+        try:
+            return self.device.resources(case)
+        except DeviceError:
+            return None
 
     def _concluded(self, case: Case, e: Evidence, m: Measurement | None = None) -> Result:
         return Result(case, conclude(e, self.policy), e, self.policy, m)

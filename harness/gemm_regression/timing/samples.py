@@ -54,6 +54,7 @@ class PairedSamples:
         discarded: number of launches discarded because of a throttled clock.
         gpu_seconds: seconds the GPU was occupied.
         reasons: NVML's clock-event bits, or-ed.
+        warm: device seconds of launches of B alone, one after another, as an unchanged case is timed.
         spun: SM cycles per launch, of A and of B, that a planted slowdown took; None without one.
         seconds_of: wall seconds by what they were spent on: prepare, check, time, after.
     """
@@ -62,6 +63,7 @@ class PairedSamples:
     discarded: int = 0
     gpu_seconds: float = 0.0
     reasons: int = 0
+    warm: tuple[float, ...] = ()
     spun: tuple[float, float] | None = None
     seconds_of: Mapping[str, float] = field(default_factory=dict)
 
@@ -71,6 +73,7 @@ class PairedSamples:
             self.discarded + other.discarded,
             self.gpu_seconds + other.gpu_seconds,
             self.reasons | other.reasons,
+            self.warm + other.warm,
             self.spun or other.spun,
             {
                 name: self.seconds_of.get(name, 0.0) + other.seconds_of.get(name, 0.0)

@@ -11,8 +11,8 @@ from datetime import datetime
 from typing import Any
 
 # Of the freeze; empty: not frozen, all trials are from before.
-COMMIT = "9dce9a9ea28c372707056335a20b81eb63ac767b"
-DATE = "2026-11-23T00:54:45+00:00"  # of that commit, ISO 8601 with its time zone
+COMMIT = "dabb763815d6b1ff65107f115ace0bd4d02727c9"
+DATE = "2026-11-23T06:17:41+00:00"  # of that commit, ISO 8601 with its time zone
 
 
 def after(head: Mapping[str, Any]) -> bool:

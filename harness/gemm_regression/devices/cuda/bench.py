@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -87,20 +88,22 @@ class Bench:
         )
 
     def pair(self, builds: tuple[Build, ...], works: tuple[Work, ...], plan: PairPlan) -> PairedSamples:
-        """Two builds in turn in the same buffers, each with a copy of its code of its own. What is wrong with
-        A alone has a code that begins with BASE_."""
+        """Two builds in turn in the same buffers. What is wrong with A alone has a code that begins with
+        BASE_."""
         watch, began = self._watch, time.monotonic()
         data = self._arena.get(*works)
         cuda.memset_d8(self._spent, 0, 32)
-        arms, checking = dict[str, Fresh](), 0.0
+        arms, checking = dict[str, _Arm](), 0.0
         for number, (arm, build, work) in enumerate(zip("AB", builds, works, strict=True)):
             with blamed_on(arm):
                 kernel = self._kernels.get(build, work.dtype, arm)
-                plain = timed = kernel.bind(work, data.at)
-                if plan.spin is not None:
-                    timed = watch.spinning(plain, plan.spin[number], int(self._spent) + 16 * number)
+                plain = kernel.bind(work, data.at)
+                with_spin = self._with_spin(plan, number)
                 reference = self._reference(work, data)
-                arms[arm] = _Arm(arm, build.name, work, data, self._checks, timed, plain, reference, number)
+                checks = self._checks
+                turn = _Arm(build.name, work, data, checks, with_spin(plain), plain, reference, number)
+                turn.arm, turn.kernel, turn.with_spin = arm, kernel, with_spin
+                arms[arm] = turn
                 start = time.monotonic()
                 self._check_once(build, kernel, work, plain, data, arms[arm] if arm == "A" else None)
                 checking += time.monotonic() - start
@@ -124,6 +127,13 @@ class Bench:
             return samples
         cycles = cuda.from_device(int(self._spent), (2, 2), np.uint64).astype(float)
         return replace(samples, spun=(float(cycles[0, 0] / cycles[0, 1]), float(cycles[1, 0] / cycles[1, 1])))
+
+    def _with_spin(self, plan: PairPlan, number: int) -> Callable[[Enqueue], Enqueue]:
+        """What is timed for a launch of a side: with the slowdown that a study puts behind it."""
+        if plan.spin is None:
+            return lambda plain: plain
+        cycles, spent = plan.spin[number], int(self._spent) + 16 * number
+        return lambda plain: self._watch.spinning(plain, cycles, spent)
 
     def _check_once(
         self,
@@ -158,7 +168,7 @@ class Bench:
             return None
         return self._kernels.library(work.dtype).bind(work, data.beside())
 
-    def _guard(self, data: TimedData, arms: dict[str, Fresh]) -> None:
+    def _guard(self, data: TimedData, arms: dict[str, _Arm]) -> None:
         """A byte beside the result was written: by A, if a launch of A alone does it, else by B."""
         try:
             self._checks.guard(arms["B"].name, data)
@@ -170,14 +180,29 @@ class Bench:
 
 
 class _Arm(Fresh):
-    """Side A or B of a pair."""
+    """Side ``arm``, A or B, of a pair."""
 
-    def __init__(self, arm: str, *given: Any) -> None:
-        super().__init__(*given)
-        self._arm = arm
+    arm: str
+    kernel: Loaded | Library
+    with_spin: Callable[[Enqueue], Enqueue]
+
+    def copies(self, count: int) -> None:
+        """Each is loaded, and launched once, since its code may be copied to the device only then: behind the
+        gate that would wait for ever. A library has none."""
+        if not isinstance(self.kernel, Loaded):
+            return
+        stream = cuda.Stream()
+        with blamed_on(self.arm):
+            made = [self.kernel.another().bind(self.work, self._data.at) for _ in range(count)]
+            for plain in made:
+                self.before(stream)
+                plain(stream)
+            stream.synchronize()
+        turns = itertools.cycle([self.with_spin(plain) for plain in made])
+        self.enqueue = lambda stream: next(turns)(stream)
 
     def end(self) -> None:
-        with blamed_on(self._arm):
+        with blamed_on(self.arm):
             super().end()
 
 

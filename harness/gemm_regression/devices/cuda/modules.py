@@ -9,6 +9,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ class Loaded:
     """A kernel in this context, ready to be launched for any problem."""
 
     def __init__(self, build: Build) -> None:
+        self._build = build
         self._cubin, self._symbol = image_of(build)
         try:
             module = cuda.module_from_buffer(self._cubin) if build.cubin else _source_module(build)
@@ -45,6 +47,10 @@ class Loaded:
         except cuda.LogicError as error:  # of another architecture, say
             raise DeviceError("LAUNCH_FAILED", f"{build.name}: its binary does not load: {error}") from None
         self._dynamic = 0
+
+    def another(self) -> Loaded:
+        """The same binary, loaded once more: its code lies elsewhere."""
+        return Loaded(replace(self._build, cubin=self._cubin, entry=self._symbol))
 
     @cached_property
     def resources(self) -> Resources:
