@@ -161,7 +161,7 @@ DOCUMENTS = (
     ),
     Document(
         "docs/classes.md",
-        "tests.classes",
+        "lab classes",
         "no: its figures are stored, and the page goes into one commit with them",
         "",
     ),

@@ -19,11 +19,6 @@ def find_kernel(name: str) -> Kernel:
     return names.find_kernel(LADDER, name)
 
 
-def splits_fp32(kernel: Kernel) -> bool:
-    """Whether it makes FP32 products of narrower ones, on tensor cores."""
-    return kernel.name == "tf32x3"
-
-
 def find_case(text: str, capability: tuple[int, int] = H200) -> Case:
     return selection.find_case(PROJECT, text, capability)
 

@@ -23,7 +23,8 @@ from gemm_regression.devices import Device, Inputs, open_cuda
 from gemm_regression.model import F32, Case
 from gemm_regression.oracle import make_inputs
 from gemm_regression.project.selection import Choice, select
-from tests.ladder import PROJECT, splits_fp32
+from lab.classes import splits_fp32
+from tests.ladder import PROJECT
 
 FILE = Path(__file__).with_name("outputs.json")
 ARCH, CAPABILITY = "sm_90a", (9, 0)

@@ -9,7 +9,7 @@ import pytest
 from gemm_regression.baselines import Baseline, BaselineEntry
 from gemm_regression.model import Problem
 from gemm_regression.project.selection import Choice, select
-from tests import classes
+from lab import classes
 from tests.ladder import LADDER, PROJECT
 
 SQUARE = Problem(4096, 4096, 4096)

@@ -1,4 +1,4 @@
-"""``python -m tests.classes [--check]``: writes docs/classes.md, what of cuBLAS's speed the ladder's fastest
+"""``nox -s lab -- classes [--check]``: writes docs/classes.md, what of cuBLAS's speed the ladder's fastest
 variants reach, by class of shapes, from the H200's stored baseline.
 
 Exit status: 0 up to date or updated; 1 out of date, with ``--check``.
@@ -17,12 +17,14 @@ from gemm_regression.baselines import Baseline, BaselineEntry, current
 from gemm_regression.baselines.store import figures_path
 from gemm_regression.files import write_whole
 from gemm_regression.model import Kernel, Problem
+from gemm_regression.project.loader import load
 from gemm_regression.project.suites import TIMED_GIBIBYTE
-from tests.ladder import LADDER, PROJECT, splits_fp32
 
-FILE = Path(__file__).parents[1] / "docs" / "classes.md"
+PROJECT = load(Path(__file__).parents[2])
+LADDER = PROJECT.kernels
+FILE = PROJECT.root / "docs" / "classes.md"
 SLUG = "nvidia-h200"
-RENEW = "python -m tests.classes"
+RENEW = "nox -s lab -- classes"
 
 _HEAD = """# The fastest stages beside cuBLAS
 
@@ -47,6 +49,11 @@ class Class:
 
 def _problems(*sizes: tuple[int, int, int] | int) -> tuple[Problem, ...]:
     return tuple(Problem(s, s, s) if isinstance(s, int) else Problem(*s) for s in sizes)
+
+
+def splits_fp32(kernel: Kernel) -> bool:
+    """Whether it makes FP32 products of narrower ones, on tensor cores."""
+    return kernel.name == "tf32x3"
 
 
 def _direct(kernel: Kernel) -> bool:
@@ -153,7 +160,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     write_whole(FILE, text)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
