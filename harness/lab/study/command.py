@@ -23,7 +23,7 @@ from typing import Any
 from pytest_benchmark.utils import get_commit_info
 
 from gemm_regression.baselines import gpu_slug, provenance
-from gemm_regression.cli.common import busy_text
+from gemm_regression.cli.common import about, busy_text
 from gemm_regression.cli.gpus import chosen
 from gemm_regression.devices import DeviceError, Gpu, NoDevice, count_gpus, open_cuda
 from gemm_regression.project.loader import ProjectError
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None, open_devices: Open = open_all) 
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="nox -s lab -- study", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="nox -s lab -- study", description=about(__doc__, 1))
     commands = parser.add_subparsers(dest="command", required=True)
     add = commands.add_parser(
         "measure", help="time pairs, and append them to a file for each board"
