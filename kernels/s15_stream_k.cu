@@ -16,7 +16,8 @@
 //             groups that it begins; then two slabs per block, of arbitrary contents.
 // Next        mma_sync: tensor cores.
 
-#include "lean.cuh"
+#include "simt_epilogue.cuh"
+#include "simt_mainloop.cuh"
 #include "strips.cuh"
 
 #if !defined(BLOCKS)
@@ -33,30 +34,30 @@ constexpr int SLABS_AT_ONCE = SLAB / THREADS > 32 ? 1 : 4;  // that are loaded b
 // ptxas makes a faster loop of early copies: 4 % with wide tiles (measured: docs/attempts.md).
 constexpr int COPY_STEP = WIDE ? 2 : STEPS - 1;
 
-typedef float Sums[THREAD_TILE_M][THREAD_TILE_N];
+typedef float Accumulators[THREAD_TILE_M][THREAD_TILE_N];
 
-// A thread's sums to and from a slab, by element and thread: no edge to guard.
-__device__ __forceinline__ void write_slab(float* slab, const Sums& sum, int slice)
+// A thread's partial sums to and from a slab, by element and thread: no edge to guard.
+__device__ __forceinline__ void store_partial(float* slab, const Accumulators& sum, int slice)
 {
 #pragma unroll
     for (int m = 0; m < THREAD_TILE_M; ++m)
         if (m / OWN_ROWS == slice)
 #pragma unroll
             for (int n = 0; n < THREAD_TILE_N; n += 4)
-                put4(&slab[(m % OWN_ROWS * THREAD_TILE_N + n) * THREADS], &sum[m][n]);
+                store_swapped4(&slab[(m % OWN_ROWS * THREAD_TILE_N + n) * THREADS], &sum[m][n]);
 }
 
-__device__ __forceinline__ void add_slab(const float* slab, Sums& sum, int slice)
+__device__ __forceinline__ void add_partial(const float* slab, Accumulators& sum, int slice)
 {
 #pragma unroll
     for (int m = 0; m < THREAD_TILE_M; ++m)
         if (m / OWN_ROWS == slice)
 #pragma unroll
             for (int n = 0; n < THREAD_TILE_N; n += 4)
-                add4(&sum[m][n], &slab[(m % OWN_ROWS * THREAD_TILE_N + n) * THREADS]);
+                add_swapped4(&sum[m][n], &slab[(m % OWN_ROWS * THREAD_TILE_N + n) * THREADS]);
 }
 
-__device__ __forceinline__ void clear(Sums& sum)
+__device__ __forceinline__ void clear(Accumulators& sum)
 {
 #pragma unroll
     for (int m = 0; m < THREAD_TILE_M; ++m)
@@ -65,7 +66,7 @@ __device__ __forceinline__ void clear(Sums& sum)
             sum[m][n] = 0.0f;
 }
 
-// Whether this block is the last of `all` to count itself; the counter is then zero again.
+// Whether this block is the last of `all` to arrive at the counter, which is then reset to zero.
 __device__ __forceinline__ bool last_of(int all, unsigned* counter, int thread)
 {
     __shared__ unsigned before;  // blocks that were counted before this one
@@ -88,7 +89,7 @@ gemm_stream_k(int M, int N, int K, float alpha, const float* __restrict__ A, int
     if (M == 0 || N == 0) return;
 
     const int thread = threadIdx.x, block = blockIdx.x, blocks = gridDim.x;
-    const int low = strip_of(M, TILE_M), right = strip_of(N, TILE_N);
+    const int low = strip_size(M, TILE_M), right = strip_size(N, TILE_N);
     if (low > 0 || right > 0)
         strips<THREADS, WIDE>(low, right, tiles, thread, M, N, K, alpha, A, lda, B, ldb, beta, C, ldc);
     M -= low, N -= right;  // the rest is for tiles
@@ -97,13 +98,13 @@ gemm_stream_k(int M, int N, int K, float alpha, const float* __restrict__ A, int
     const int steps = K > 0 ? (K - 1) / TILE_K + 1 : 1;
     const int count = ((M - 1) / TILE_M + 1) * ((N - 1) / TILE_N + 1);  // of tiles
 
-    // The last tiles, so many per block, are computed by one block each; the others are shared.
-    const int alone = count % blocks == 0 ? count / blocks : max(0, count / blocks - 1);
-    const int shared = count - alone * blocks;
-    const long long all = (long long)shared * steps;  // steps in the row that is shared
-    const int sharing = (int)min((long long)blocks, (all + MIN_STEPS - 1) / MIN_STEPS);
-    auto begin_of = [&](int b) { return b >= sharing ? all : all * b / sharing; };
-    auto owner_of = [&](long long step) { return (int)(((step + 1) * sharing - 1) / all); };
+    // The last tiles, dp_tiles per block, are data-parallel: one block computes each. The others are stream-k.
+    const int dp_tiles = count % blocks == 0 ? count / blocks : max(0, count / blocks - 1);
+    const int sk_tiles = count - dp_tiles * blocks;
+    const long long all = (long long)sk_tiles * steps;  // steps of all stream-k tiles
+    const int sk_blocks = (int)min((long long)blocks, (all + MIN_STEPS - 1) / MIN_STEPS);
+    auto begin_of = [&](int b) { return b >= sk_blocks ? all : all * b / sk_blocks; };
+    auto owner_of = [&](long long step) { return (int)(((step + 1) * sk_blocks - 1) / all); };
 
     // Of blocks that could share: the size of the workspace.
     const int most = (int)min((long long)BLOCKS, ((long long)count * steps + MIN_STEPS - 1) / MIN_STEPS);
@@ -112,8 +113,8 @@ gemm_stream_k(int M, int N, int K, float alpha, const float* __restrict__ A, int
 
     long long step = begin_of(block);
     const long long end = begin_of(block + 1);
-    for (int done = 0; step < end || done < alone;) {
-        int index = shared + done * blocks + block, first = 0, last = steps;
+    for (int done = 0; step < end || done < dp_tiles;) {
+        int index = sk_tiles + done * blocks + block, first = 0, last = steps;
         if (step < end) {
             index = (int)(step / steps);
             first = (int)(step - (long long)index * steps);
@@ -122,43 +123,43 @@ gemm_stream_k(int M, int N, int K, float alpha, const float* __restrict__ A, int
         } else {
             ++done;
         }
-        const int2 tile = tile_at(index, M, N);
-        const Place at = place_of(thread, tile.y * TILE_M, tile.x * TILE_N);
-        Sums sum;
+        const int2 tile = rasterize_tile(index, M, N);
+        const ThreadCoord coord = thread_coord(thread, tile.y * TILE_M, tile.x * TILE_N);
+        Accumulators sum;
         clear(sum);
         if (K > 0) {
             if (vectors)
-                multiply<true, COPY_STEP>(sum, tiles, thread, at, A, lda, B, ldb, M, N, K, first, last);
+                mainloop<true, COPY_STEP>(sum, tiles, thread, coord, A, lda, B, ldb, M, N, K, first, last);
             else
-                multiply<false, COPY_STEP>(sum, tiles, thread, at, A, lda, B, ldb, M, N, K, first, last);
+                mainloop<false, COPY_STEP>(sum, tiles, thread, coord, A, lda, B, ldb, M, N, K, first, last);
         }
-        add_slices(sum, tiles, thread, at.slice);
+        reduce_slices(sum, tiles, thread, coord.slice);
         if (first > 0 || last < steps) {
             const int from = owner_of((long long)index * steps);
-            const int sharers = owner_of((long long)(index + 1) * steps - 1) - from + 1;
+            const int peers = owner_of((long long)(index + 1) * steps - 1) - from + 1;
             // A block has at most two such parts: of a tile that another began, and of one that it begins.
             auto slab_of = [&](int i) { return slabs + (size_t)((from + i) * 2 + (i == 0)) * SLAB; };
-            const int me = block - from, group = me / GROUP * GROUP, groups = (sharers - 1) / GROUP + 1;
-            const int members = min(GROUP, sharers - group);
-            write_slab(slab_of(me), sum, at.slice);
+            const int me = block - from, group = me / GROUP * GROUP, groups = (peers - 1) / GROUP + 1;
+            const int members = min(GROUP, peers - group);
+            store_partial(slab_of(me), sum, coord.slice);
             if (!last_of(members, &group_counters[(from + group) * 2 + (group == 0)], thread)) continue;
             clear(sum);
 #pragma unroll SLABS_AT_ONCE
             for (int i = 0; i < members; ++i)
-                add_slab(slab_of(group + i), sum, at.slice);
+                add_partial(slab_of(group + i), sum, coord.slice);
             if (groups > 1) {
-                write_slab(slab_of(group), sum, at.slice);
+                store_partial(slab_of(group), sum, coord.slice);
                 if (!last_of(groups, &workspace[index], thread)) continue;
                 clear(sum);
 #pragma unroll SLABS_AT_ONCE
                 for (int i = 0; i < groups; ++i)
-                    add_slab(slab_of(i * GROUP), sum, at.slice);
+                    add_partial(slab_of(i * GROUP), sum, coord.slice);
             }
         }
-        if (STORES_BY_ROWS && !rows_aligned(C, ldc))
-            store_by_rows(sum, tiles, thread, at, M, N, alpha, beta, C, ldc);
+        if (EPILOGUE_BY_ROWS && !rows_aligned(C, ldc))
+            epilogue_by_rows(sum, tiles, thread, coord, M, N, alpha, beta, C, ldc);
         else
-            store(sum, at, M, N, alpha, beta, C, ldc);
+            epilogue(sum, coord, M, N, alpha, beta, C, ldc);
         __syncthreads();  // no thread still reads shared memory when the next tile is copied there
     }
 }

@@ -20,13 +20,14 @@
 static_assert(PROMOTE >= 1, "PROMOTE: 1 tile or more");
 static_assert(WARP_TILE_M * WARP_TILE_N <= 2048, "warp tile: registers for two sets of sums");
 
-#define B_COLUMNS 4  // split makes new words of them
-#include "mma.cuh"
+#define B_COLUMNS 4  // split_tf32 rewrites the words anyway
+#include "mma_epilogue.cuh"
+#include "mma_mainloop.cuh"
 
-#define FEW 16  // terms
+#define MIN_TERMS 16  // the bound holds from this K on
 
-// x = big + small, both as mma takes them, by their upper 19 bits.
-__device__ __forceinline__ void split(unsigned& x, unsigned& small)
+// x = big + small, both TF32; x becomes big.
+__device__ __forceinline__ void split_tf32(unsigned& x, unsigned& small)
 {
     const float whole = __uint_as_float(x);
 #if __CUDA_ARCH__ >= 900
@@ -43,73 +44,73 @@ gemm_tf32x3(int M, int N, int K, float alpha, const float* __restrict__ A, int l
 {
     extern __shared__ __align__(128) unsigned char tiles[];  // STAGES times: A (TILE_M × TILE_K), B (TILE_K × TILE_N)
     const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(tiles));
-    const Place at = find_place();
+    const WarpCoord coord = warp_coord();
 
-    Sums sum = {}, part = {};  // promoted, and of the tiles since
+    Accumulators accum = {}, part = {};  // promoted sums, and those of the tiles since
     auto promote = [&]() {
 #pragma unroll
-        for (int i = 0; i < QUADS * PAIRS * 4; ++i) {
-            float& from = part[i / 4 / PAIRS][i / 4 % PAIRS][i % 4];
-            sum[i / 4 / PAIRS][i / 4 % PAIRS][i % 4] += from;
+        for (int i = 0; i < MMA_TILES_M * MMA_TILES_N * 4; ++i) {
+            float& from = part[i / 4 / MMA_TILES_N][i / 4 % MMA_TILES_N][i % 4];
+            accum[i / 4 / MMA_TILES_N][i / 4 % MMA_TILES_N][i % 4] += from;
             from = 0.0f;
         }
     };
     int tiles_since = 0;
-    auto as_they_are = [](Fragments&) {};
-    auto multiply = [&](Fragments& f, Fragments&, int step) {
-        unsigned small_pairs[PAIRS][2];
+    auto no_transform = [](Fragments&) {};
+    auto warp_mma = [&](Fragments& f, Fragments&, int step) {
+        unsigned small_b[MMA_TILES_N][2];
 #pragma unroll
-        for (int n = 0; n < PAIRS; ++n)
+        for (int n = 0; n < MMA_TILES_N; ++n)
 #pragma unroll
-            for (int i = 0; i < 2; ++i) split(f.pairs[n][i], small_pairs[n][i]);
+            for (int i = 0; i < 2; ++i) split_tf32(f.b[n][i], small_b[n][i]);
 #pragma unroll
-        for (int m = 0; m < QUADS; ++m) {
-            unsigned small_quad[4];
+        for (int m = 0; m < MMA_TILES_M; ++m) {
+            unsigned small_a[4];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) split(f.quads[m][i], small_quad[i]);
-            // A sum waits for its last product, so each product of all of them in turn.
+            for (int i = 0; i < 4; ++i) split_tf32(f.a[m][i], small_a[i]);
+            // mma of one accumulator wait for each other: so the first of all accumulators, then the second, the third.
 #pragma unroll
-            for (int n = 0; n < PAIRS; ++n) mma(part[m][n], small_quad, f.pairs[n]);
+            for (int n = 0; n < MMA_TILES_N; ++n) mma_m16n8(part[m][n], small_a, f.b[n]);
 #pragma unroll
-            for (int n = 0; n < PAIRS; ++n) mma(part[m][n], f.quads[m], small_pairs[n]);
+            for (int n = 0; n < MMA_TILES_N; ++n) mma_m16n8(part[m][n], f.a[m], small_b[n]);
 #pragma unroll
-            for (int n = 0; n < PAIRS; ++n) mma(part[m][n], f.quads[m], f.pairs[n]);
+            for (int n = 0; n < MMA_TILES_N; ++n) mma_m16n8(part[m][n], f.a[m], f.b[n]);
         }
         if (step == STEPS - 1 && ++tiles_since == PROMOTE) {
             promote();
             tiles_since = 0;
         }
     };
-    if (K >= FEW) {
-        if (whole_tiles(M, N, K, A, lda, B, ldb, at))
-            main_loop<true>(M, N, K, A, lda, B, ldb, shared, at, as_they_are, multiply);
+    if (K >= MIN_TERMS) {
+        if (is_full_tile(M, N, K, A, lda, B, ldb, coord))
+            mainloop<true>(M, N, K, A, lda, B, ldb, shared, coord, no_transform, warp_mma);
         else
-            main_loop<false>(M, N, K, A, lda, B, ldb, shared, at, as_they_are, multiply);
+            mainloop<false>(M, N, K, A, lda, B, ldb, shared, coord, no_transform, warp_mma);
     }
     promote();
 
-    bool any = K < FEW;
+    bool any_nan = K < MIN_TERMS;
 #pragma unroll
-    for (int m = 0; m < QUADS; ++m)
+    for (int m = 0; m < MMA_TILES_M; ++m)
 #pragma unroll
-        for (int n = 0; n < PAIRS; ++n)
+        for (int n = 0; n < MMA_TILES_N; ++n)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) any |= isnan(sum[m][n][i]);
-    any = __any_sync(0xffffffff, any);
-    // Each lane adds up again what it stores itself.
-    auto mend = [&](int m, float* own) {
-        if (!any) return;
+            for (int i = 0; i < 4; ++i) any_nan |= isnan(accum[m][n][i]);
+    any_nan = __any_sync(0xffffffff, any_nan);
+    // Each lane recomputes the elements that it stores itself.
+    auto fixup = [&](int m, float* staging) {
+        if (!any_nan) return;
 #pragma unroll 1
-        for (unsigned i = at.lane * 4; i < 16 * WARP_TILE_N; i += i % 4 == 3 ? 125 : 1) {
-            const int row = at.block_row + at.warp_row + m * 16 + i / WARP_TILE_N;
-            const int col = at.block_col + at.warp_col + i % WARP_TILE_N;
-            float& value = own[i / WARP_TILE_N * SUM_STRIDE + i % WARP_TILE_N];
-            if (row >= M || col >= N || !(K < FEW || isnan(value))) continue;
-            float again = 0.0f;
+        for (unsigned i = coord.lane * 4; i < 16 * WARP_TILE_N; i += i % 4 == 3 ? 125 : 1) {
+            const int row = coord.block_row + coord.warp_row + m * 16 + i / WARP_TILE_N;
+            const int col = coord.block_col + coord.warp_col + i % WARP_TILE_N;
+            float& value = staging[i / WARP_TILE_N * STAGING_STRIDE + i % WARP_TILE_N];
+            if (row >= M || col >= N || !(K < MIN_TERMS || isnan(value))) continue;
+            float recomputed = 0.0f;
 #pragma unroll 1
-            for (int k = 0; k < K; ++k) again += A[(size_t)row * lda + k] * B[(size_t)k * ldb + col];
-            value = alpha * again;
+            for (int k = 0; k < K; ++k) recomputed += A[(size_t)row * lda + k] * B[(size_t)k * ldb + col];
+            value = alpha * recomputed;
         }
     };
-    store_sums(sum, M, N, alpha, beta, C, ldc, tiles, at, mend);
+    epilogue(accum, M, N, alpha, beta, C, ldc, tiles, coord, fixup);
 }

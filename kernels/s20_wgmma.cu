@@ -1,13 +1,14 @@
 // wgmma: tensor cores of Hopper, which read A and B from shared memory themselves.
 //
-// The idea    Four warps, a warpgroup, ask for a product of 64 rows and all columns of a tile, and go on: no fragment
-//             is loaded, no register holds A or B. While the products of one stage are under way, those of the next
-//             are asked for. One warp does nothing but copy, by TMA, and never waits for sums to be stored: each of
-//             BLOCKS blocks has several tiles of C, and the first stages of its next one come during that.
-// Layout      Boxes as in mma_tma. A descriptor says where one begins, how far apart its groups of eight rows are,
-//             and its panels. Columns of B lie next to one another: wgmma turns them around, of 16 bits: no TF32.
+// The idea    Four warps, a warpgroup, issue a product of 64 rows and all columns of a tile, and go on: no fragment is
+//             loaded, no register holds A or B. While the wgmma of one stage run, those of the next are issued. The
+//             warps are specialised: one producer warp only issues TMA and never waits for an epilogue. The kernel is
+//             persistent: each of BLOCKS blocks computes several tiles of C, and the first stages of the next tile
+//             arrive during the epilogue.
+// Layout      Boxes as in mma_tma. A descriptor says where a box begins, and how far apart its groups of eight rows and
+//             its panels are. B is not K-major: wgmma transposes it, which it does for 16 bits only: no TF32.
 // The limit   The power of the board: the tensor cores are hardly ever idle.
-// Next        wgmma_tf32, for which nothing turns B around.
+// Next        wgmma_tf32, for which nothing transposes B.
 
 #if !defined(TILE_M) || !defined(TILE_N) || !defined(GROUPS) || !defined(STAGES) || !defined(BLOCKS)
 #error "wgmma needs -D TILE_M, TILE_N, GROUPS, STAGES and BLOCKS"
@@ -21,76 +22,79 @@
 
 #define TILE_K 64  // a row of a box, 128 bytes
 #define PANEL 64   // columns of B in a row of a box
-#define THREADS (GROUPS * 128 + 128)  // those that multiply; and of a whole group the warp that copies
-#define PARTS (TILE_M / 64 / GROUPS)  // of 64 rows, of each group
-#define COLUMNS 32                    // whose sums a warp stores at once
-#define SUM_STRIDE (COLUMNS + 8)      // spreads the rows of a fragment over the banks
-#define ROWS_AT_ONCE (128 / COLUMNS)
+#define THREADS (GROUPS * 128 + 128)     // the consumer warpgroups, and one for the producer warp
+#define M_BLOCKS (TILE_M / 64 / GROUPS)  // of 64 rows, of each group
+#define STAGING_COLUMNS 32               // of C, that a warp stages in shared memory at once
+#define STAGING_STRIDE (STAGING_COLUMNS + 8)  // spreads the rows of a fragment over the banks
+#define ROWS_PER_STORE (128 / STAGING_COLUMNS)
 
-#include "groups.cuh"
+#include "tma_pipeline.cuh"
 #include "vectors.cuh"
+#include "wgmma_ptx.cuh"
 
 static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flight");
 static_assert(TILE_M % (64 * GROUPS) == 0 && TILE_M <= 256, "TILE_M: 64 rows for each group, at most one box");
 static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 256, "TILE_N: 64, 128 or 256");
-static_assert(PARTS * TILE_N <= 256, "tile: at most 128 sums per thread");
+static_assert(M_BLOCKS * TILE_N <= 256, "tile: at most 128 sums per thread");
 
-// sum (64 × TILE_N) += or = a (64 × 16) · b (16 × TILE_N), from shared memory; done when its group is waited for.
+// accum (64 × TILE_N) = a (64 × 16) · b (16 × TILE_N), plus accum if scale_d; both operands from shared memory. It runs
+// until warpgroup_wait returns for its group.
 #if defined(DTYPE_F16)
 #define TYPES "f16.f16"
 #else
 #define TYPES "bf16.bf16"
 #endif
-#define WGMMA(n, sums, first, second, third, ...)                                                                 \
+#define WGMMA(n, names, first, second, third, ...)                                                                   \
     asm volatile("{ .reg .pred p; setp.ne.s32 p, " third ", 0; wgmma.mma_async.sync.aligned.m64n" n "k16.f32." TYPES \
-                 " {" sums "}, " first ", " second ", p, 1, 1, 0, 1; }"                                            \
-                 : __VA_ARGS__                                                                                     \
-                 : "l"(a), "l"(b), "r"((int)adds)                                                                  \
+                 " {" names "}, " first ", " second ", p, 1, 1, 0, 1; }"                                             \
+                 : __VA_ARGS__                                                                                       \
+                 : "l"(a), "l"(b), "r"((int)scale_d)                                                                 \
                  : "memory")
 
-using Sums = float[TILE_N / 2];
+using Accumulators = float[TILE_N / 2];
 
-__device__ __forceinline__ void multiply(Sums& sum, Described a, Described b, bool adds)
+__device__ __forceinline__ void wgmma(Accumulators& accum, SmemDesc a, SmemDesc b, bool scale_d)
 {
 #if TILE_N == 256
-    WGMMA("256", FIRST_128, "%128", "%129", "%130", SUMS_64(0), SUMS_64(64));
+    WGMMA("256", ACCUM_NAMES_128, "%128", "%129", "%130", ACCUM_64(0), ACCUM_64(64));
 #elif TILE_N == 128
-    WGMMA("128", FIRST_64, "%64", "%65", "%66", SUMS_64(0));
+    WGMMA("128", ACCUM_NAMES_64, "%64", "%65", "%66", ACCUM_64(0));
 #else
-    WGMMA("64", FIRST_32, "%32", "%33", "%34", SUMS_32(0));
+    WGMMA("64", ACCUM_NAMES_32, "%32", "%33", "%34", ACCUM_32(0));
 #endif
 }
 
-// alpha times the sums of a warp's 16 rows, through its own part of shared memory to C, in whole vectors.
-__device__ __forceinline__ void store_sums(const Sums& sum, int M, int N, float alpha, float beta, float* C, int ldc,
-                                           float* own, int row0, int col0)
+// C = alpha · accum + beta · C for a warp's 16 rows, staged in its own part of shared memory for whole vectors.
+__device__ __forceinline__ void epilogue(const Accumulators& accum, int M, int N, float alpha, float beta, float* C,
+                                         int ldc, float* staging, int row0, int col0)
 {
-    const unsigned lane = threadIdx.x % 32, row = lane / (COLUMNS / 4), col = lane % (COLUMNS / 4) * 4;
+    const unsigned lane = threadIdx.x % 32, row = lane / (STAGING_COLUMNS / 4), col = lane % (STAGING_COLUMNS / 4) * 4;
     const bool aligned = rows_aligned(C, ldc);
     const bool whole = aligned && row0 + 16 <= M && col0 + TILE_N <= N;
 #pragma unroll
-    for (int part = 0; part < TILE_N / COLUMNS; ++part) {
+    for (int n_block = 0; n_block < TILE_N / STAGING_COLUMNS; ++n_block) {
         // A lane has columns 2i and 2i + 1 of rows lane / 4 and lane / 4 + 8 of every eight columns.
 #pragma unroll
-        for (int n = 0; n < COLUMNS / 8; ++n)
+        for (int n = 0; n < STAGING_COLUMNS / 8; ++n)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const float* two = sum + (part * COLUMNS / 8 + n) * 4 + half * 2;
-                *reinterpret_cast<float2*>(own + (lane / 4 + half * 8) * SUM_STRIDE + n * 8 + lane % 4 * 2) =
+                const float* two = accum + (n_block * STAGING_COLUMNS / 8 + n) * 4 + half * 2;
+                *reinterpret_cast<float2*>(staging + (lane / 4 + half * 8) * STAGING_STRIDE + n * 8 + lane % 4 * 2) =
                     make_float2(alpha * two[0], alpha * two[1]);
             }
         __syncwarp();
-        const float* from = own + row * SUM_STRIDE + col;
-        const int column = col0 + part * COLUMNS + col;
+        const float* from = staging + row * STAGING_STRIDE + col;
+        const int column = col0 + n_block * STAGING_COLUMNS + col;
         float* c = C + (size_t)(row0 + row) * ldc + column;
-        const size_t step = (size_t)ROWS_AT_ONCE * ldc;
+        const size_t step = (size_t)ROWS_PER_STORE * ldc;
         if (whole && beta == 0.0f) {
 #pragma unroll
-            for (int i = 0; i < 16 / ROWS_AT_ONCE; ++i, c += step)
-                *reinterpret_cast<float4*>(c) = *reinterpret_cast<const float4*>(from + i * ROWS_AT_ONCE * SUM_STRIDE);
+            for (int i = 0; i < 16 / ROWS_PER_STORE; ++i, c += step)
+                *reinterpret_cast<float4*>(c) =
+                    *reinterpret_cast<const float4*>(from + i * ROWS_PER_STORE * STAGING_STRIDE);
         } else {
 #pragma unroll 1
-            for (int i = row; i < 16; i += ROWS_AT_ONCE, c += step, from += ROWS_AT_ONCE * SUM_STRIDE)
+            for (int i = row; i < 16; i += ROWS_PER_STORE, c += step, from += ROWS_PER_STORE * STAGING_STRIDE)
                 if (row0 + i < M) {
                     const float4 four = *reinterpret_cast<const float4*>(from);
                     store4(c, N - column, aligned, 1.0f, &four.x, beta);
@@ -108,46 +112,48 @@ gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUt
     const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(tiles));
     const unsigned full = shared + STAGES * STAGE_BYTES, empty = full + STAGES * 8;
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);  // the same in all lanes, as ptxas now knows
-    const int group = warp / 4, count = (K - 1) / TILE_K + 1;
-    const Tiles all = {(M - 1) / TILE_M + 1, (N - 1) / TILE_N + 1};
-    Turn turn = {0, 0};
+    const int group = warp / 4, k_tiles = (K - 1) / TILE_K + 1;
+    const TileScheduler scheduler = {(M - 1) / TILE_M + 1, (N - 1) / TILE_N + 1};
+    PipelineState pipe = {0, 0};
 
-    if (threadIdx.x == 0) set_up_stages(full, empty);
+    if (threadIdx.x == 0) init_pipeline(full, empty);
     __syncthreads();
 
-    if (warp == GROUPS * 4 && elected()) copy_tiles(shared, full, empty, &mapA, &mapB, all, count, turn);
+    if (warp == GROUPS * 4 && elect_one_sync())
+        tma_producer(shared, full, empty, &mapA, &mapB, scheduler, k_tiles, pipe);
     if (group == GROUPS) return;
 
-    for (int index = blockIdx.x; index < all.rows * all.columns; index += BLOCKS) {
-        Sums sum[PARTS];
-        int before = 0;  // the stage whose products are under way
-        auto release = [&](int stage) {
-            if (threadIdx.x % 128 == 0) arrive(empty + stage * 8);
+    for (int index = blockIdx.x; index < scheduler.tiles(); index += BLOCKS) {
+        Accumulators accum[M_BLOCKS];
+        int prev_stage = 0;  // the stage that running wgmma read
+        auto release_stage = [&](int stage) {
+            if (threadIdx.x % 128 == 0) mbarrier_arrive(empty + stage * 8);
         };
-        for (int k = 0; k < count; ++k, advance(turn)) {
-            const unsigned a = shared + turn.stage * STAGE_BYTES + group * PARTS * 64 * 128;
-            const unsigned b = shared + turn.stage * STAGE_BYTES + A_BYTES;
-            wait(full + turn.stage * 8, turn.parity);
-            products_begin();
+        for (int k = 0; k < k_tiles; ++k, advance(pipe)) {
+            const unsigned a = shared + pipe.stage * STAGE_BYTES + group * M_BLOCKS * 64 * 128;
+            const unsigned b = shared + pipe.stage * STAGE_BYTES + A_BYTES;
+            mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
+            warpgroup_arrive();
 #pragma unroll
             for (int step = 0; step < TILE_K / 16; ++step)
 #pragma unroll
-                for (int part = 0; part < PARTS; ++part)
-                    multiply(sum[part], described(a + part * 64 * 128 + step * 32, 0, 1024),
-                             described(b + step * 16 * 128, PANEL_BYTES, 1024), k > 0 || step > 0);
-            products_end();
-            wait_for_products<1>();  // those before these
-            if (k > 0) release(before);
-            before = turn.stage;
+                for (int m = 0; m < M_BLOCKS; ++m)
+                    wgmma(accum[m], make_smem_desc(a + m * 64 * 128 + step * 32, 0, 1024),
+                          make_smem_desc(b + step * 16 * 128, PANEL_BYTES, 1024), k > 0 || step > 0);
+            warpgroup_commit_batch();
+            warpgroup_wait<1>();  // those before these
+            if (k > 0) release_stage(prev_stage);
+            prev_stage = pipe.stage;
         }
-        wait_for_products<0>();
-        release(before);
+        warpgroup_wait<0>();
+        release_stage(prev_stage);
 
-        const Tile at = find_tile(index, all);
-        float* const own = reinterpret_cast<float*>(tiles + STAGES * (STAGE_BYTES + 16)) + warp * 16 * SUM_STRIDE;
+        const Tile tile = scheduler.tile(index);
+        float* const staging =
+            reinterpret_cast<float*>(tiles + STAGES * (STAGE_BYTES + 16)) + warp * 16 * STAGING_STRIDE;
 #pragma unroll
-        for (int part = 0; part < PARTS; ++part)
-            store_sums(sum[part], M, N, alpha, beta, C, ldc, own, at.row + (group * PARTS + part) * 64 + warp % 4 * 16,
-                       at.column);
+        for (int m = 0; m < M_BLOCKS; ++m)
+            epilogue(accum[m], M, N, alpha, beta, C, ldc, staging,
+                     tile.row + (group * M_BLOCKS + m) * 64 + warp % 4 * 16, tile.column);
     }
 }

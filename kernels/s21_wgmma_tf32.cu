@@ -1,9 +1,9 @@
 // wgmma_tf32: tensor cores of Hopper in TF32. The transposed product: columns of B from registers.
 //
 // The idea    In TF32, wgmma wants both operands along K in shared memory, which A is and B is not. So it computes
-//             Cᵀ = Bᵀ · Aᵀ: its first operand may come from registers, there 64 columns of B; its second is the tile
-//             of A. The columns of the next step are loaded while those of this one are multiplied. Copies, groups and
-//             several tiles per block as in wgmma.
+//             Cᵀ = Bᵀ · Aᵀ (operands swapped): the first may come from registers, there 64 columns of B; the second is
+//             the tile of A. The columns of the next step are loaded while those of this one are multiplied. Producer,
+//             consumers and several tiles per block as in wgmma.
 // Layout      Boxes as in mma_tma, rounded by TMA. Which column a register stands for is free: a lane takes two
 //             neighbours, loads them as one and stores them as one. Sixteen lanes load two chunks, four apart, from
 //             four rows, which as they are swizzled lie in all banks.
@@ -23,51 +23,52 @@
 #define THREADS (GROUPS * 128 + 128)
 #define STEPS (TILE_K / 8)
 
-#include "groups.cuh"
+#include "tma_pipeline.cuh"
 #include "vectors.cuh"
+#include "wgmma_ptx.cuh"
 
 static_assert(STAGES >= 3, "STAGES: one that is multiplied, one that is loaded, at least one in flight");
 static_assert(TILE_M == 64 || TILE_M == 128 || TILE_M == 256, "TILE_M: 64, 128 or 256");
 static_assert(TILE_N == 64 || TILE_N == 128, "TILE_N: 64 or 128");
 
-// sum (64 × TILE_M) += or = b (64 × 8), from registers, · a (8 × TILE_M), from shared memory; done, and the registers
-// free, when its group is waited for.
-#define WGMMA(n, sums, first, second, third, ...)                                                  \
+// accum (64 × TILE_M) = b (64 × 8) · a (8 × TILE_M), plus accum if scale_d; b from registers, a from shared memory. It
+// runs, and reads the registers, until warpgroup_wait returns for its group.
+#define WGMMA(n, names, first, second, third, ...)                                                  \
     asm volatile("{ .reg .pred p; setp.ne.s32 p, " third ", 0; wgmma.mma_async.sync.aligned.m64n" n \
-                 "k8.f32.tf32.tf32 {" sums "}, {" first "}, " second ", p, 1, 1; }"                \
-                 : __VA_ARGS__                                                                     \
-                 : "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]), "l"(a), "r"((int)adds)              \
+                 "k8.f32.tf32.tf32 {" names "}, {" first "}, " second ", p, 1, 1; }"                \
+                 : __VA_ARGS__                                                                      \
+                 : "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]), "l"(a), "r"((int)scale_d)            \
                  : "memory")
 
-using Sums = float[TILE_M / 2];
+using Accumulators = float[TILE_M / 2];
 using Fragment = unsigned[4];
 
-__device__ __forceinline__ void multiply(Sums& sum, const Fragment& b, Described a, bool adds)
+__device__ __forceinline__ void wgmma(Accumulators& accum, const Fragment& b, SmemDesc a, bool scale_d)
 {
 #if TILE_M == 256
-    WGMMA("256", FIRST_128, "%128, %129, %130, %131", "%132", "%133", SUMS_64(0), SUMS_64(64));
+    WGMMA("256", ACCUM_NAMES_128, "%128, %129, %130, %131", "%132", "%133", ACCUM_64(0), ACCUM_64(64));
 #elif TILE_M == 128
-    WGMMA("128", FIRST_64, "%64, %65, %66, %67", "%68", "%69", SUMS_64(0));
+    WGMMA("128", ACCUM_NAMES_64, "%64, %65, %66, %67", "%68", "%69", ACCUM_64(0));
 #else
-    WGMMA("64", FIRST_32, "%32, %33, %34, %35", "%36", "%37", SUMS_32(0));
+    WGMMA("64", ACCUM_NAMES_32, "%32, %33, %34, %35", "%36", "%37", ACCUM_32(0));
 #endif
 }
 
 // The first of a lane's two columns of B: half a chunk, of which a warp has four of its panel.
-__device__ __forceinline__ unsigned first_column(int warp)
+__device__ __forceinline__ unsigned lane_column(int warp)
 {
     const unsigned g = threadIdx.x % 32 / 4;
     return warp / 2 * PANEL + (warp % 2 * 2 + g / 4 + g / 2 % 2 * 4) * 4 + g % 2 * 2;
 }
-__device__ __forceinline__ void load_two(unsigned* to, unsigned at)
+__device__ __forceinline__ void ld_shared_v2(unsigned* to, unsigned smem)
 {
-    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "r"(at) : "memory");
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "r"(smem) : "memory");
 }
 
-// alpha times a lane's sums, of rows 8j + 2t and 8j + 2t + 1 of a tile in two of its columns. `whole`: all of the tile
-// exists, is aligned, and C is not added.
-__device__ __forceinline__ void store_sums(const Sums& sum, int M, int N, float alpha, float beta, float* C, int ldc,
-                                           int row0, int col0, bool whole)
+// C = alpha · accum + beta · C for rows 8j + 2t and 8j + 2t + 1 of a tile, and two of its columns, that a lane holds.
+// `whole`: the tile crosses no edge, rows of C are aligned and beta is 0.
+__device__ __forceinline__ void epilogue(const Accumulators& accum, int M, int N, float alpha, float beta, float* C,
+                                         int ldc, int row0, int col0, bool whole)
 {
     float* c = C + (size_t)row0 * ldc + col0;
 #pragma unroll
@@ -75,7 +76,7 @@ __device__ __forceinline__ void store_sums(const Sums& sum, int M, int N, float 
 #pragma unroll
         for (int odd = 0; odd < 2; ++odd) {
             float* const to = c + (odd ? ldc : 0);
-            const float two[2] = {alpha * sum[j * 4 + odd], alpha * sum[j * 4 + 2 + odd]};
+            const float two[2] = {alpha * accum[j * 4 + odd], alpha * accum[j * 4 + 2 + odd]};
             if (whole) {
                 *reinterpret_cast<float2*>(to) = make_float2(two[0], two[1]);
             } else if (row0 + j * 8 + odd < M) {
@@ -94,63 +95,64 @@ gemm_wgmma_tf32(const __grid_constant__ CUtensorMap mapA, const __grid_constant_
     const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(tiles));
     const unsigned full = shared + STAGES * STAGE_BYTES, empty = full + STAGES * 8;
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);  // the same in all lanes, as ptxas now knows
-    const int group = warp / 4, count = (K - 1) / TILE_K + 1;
-    const Tiles all = {(M - 1) / TILE_M + 1, (N - 1) / TILE_N + 1};
-    Turn turn = {0, 0};
+    const int group = warp / 4, k_tiles = (K - 1) / TILE_K + 1;
+    const TileScheduler scheduler = {(M - 1) / TILE_M + 1, (N - 1) / TILE_N + 1};
+    PipelineState pipe = {0, 0};
 
-    if (threadIdx.x == 0) set_up_stages(full, empty);
+    if (threadIdx.x == 0) init_pipeline(full, empty);
     __syncthreads();
 
     if (group == GROUPS) {
-        if (warp == GROUPS * 4 && elected()) copy_tiles(shared, full, empty, &mapA, &mapB, all, count, turn);
+        if (warp == GROUPS * 4 && elect_one_sync())
+            tma_producer(shared, full, empty, &mapA, &mapB, scheduler, k_tiles, pipe);
         return;
     }
 
-    const unsigned t = threadIdx.x % 4, column = first_column(warp);
+    const unsigned t = threadIdx.x % 4, column = lane_column(warp);
     const unsigned low = A_BYTES + column / PANEL * PANEL_BYTES + t * 128 + (column % PANEL * 4 ^ t * 16);
     const unsigned high = low + 4 * 128 ^ 64;  // four rows on, whose chunks differ in bit 2
     const bool aligned = rows_aligned(C, ldc);
 
-    for (int index = blockIdx.x; index < all.rows * all.columns; index += BLOCKS) {
-        Sums sum;
+    for (int index = blockIdx.x; index < scheduler.tiles(); index += BLOCKS) {
+        Accumulators accum;
         Fragment fragments[2];
-        int before = 0;  // the stage whose products are under way
-        auto release = [&](int stage) {
-            if (threadIdx.x % 128 == 0) arrive(empty + stage * 8);
+        int prev_stage = 0;  // the stage that running wgmma read
+        auto release_stage = [&](int stage) {
+            if (threadIdx.x % 128 == 0) mbarrier_arrive(empty + stage * 8);
         };
         auto load = [&](Fragment& b, int step) {
-            const unsigned from = shared + turn.stage * STAGE_BYTES + step * 8 * 128;
-            load_two(b, from + low);
-            load_two(b + 2, from + high);
+            const unsigned from = shared + pipe.stage * STAGE_BYTES + step * 8 * 128;
+            ld_shared_v2(b, from + low);
+            ld_shared_v2(b + 2, from + high);
         };
-        wait(full + turn.stage * 8, turn.parity);
+        mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
         load(fragments[0], 0);
-        for (int k = 0; k < count; ++k) {
-            const unsigned a = shared + turn.stage * STAGE_BYTES;
+        for (int k = 0; k < k_tiles; ++k) {
+            const unsigned a = shared + pipe.stage * STAGE_BYTES;
 #pragma unroll
             for (int step = 0; step < STEPS; ++step) {
-                products_begin();
-                multiply(sum, fragments[step % 2], described(a + step * 32, 0, 1024), k > 0 || step > 0);
-                products_end();
-                wait_for_products<1>();  // those before these: their registers are free
-                if (step == 0 && k > 0) release(before);
+                warpgroup_arrive();
+                wgmma(accum, fragments[step % 2], make_smem_desc(a + step * 32, 0, 1024), k > 0 || step > 0);
+                warpgroup_commit_batch();
+                warpgroup_wait<1>();  // those before these: their registers are free
+                if (step == 0 && k > 0) release_stage(prev_stage);
                 if (step < STEPS - 1) {
                     load(fragments[1 - step % 2], step + 1);
                 } else {
-                    before = turn.stage;
-                    advance(turn);
-                    if (k + 1 < count) {
-                        wait(full + turn.stage * 8, turn.parity);
+                    prev_stage = pipe.stage;
+                    advance(pipe);
+                    if (k + 1 < k_tiles) {
+                        mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
                         load(fragments[1 - step % 2], 0);
                     }
                 }
             }
         }
-        wait_for_products<0>();
-        release(before);
+        warpgroup_wait<0>();
+        release_stage(prev_stage);
 
-        const Tile at = find_tile(index, all);
-        const bool whole = aligned && beta == 0.0f && at.row + TILE_M <= M && at.column + TILE_N <= N;
-        store_sums(sum, M, N, alpha, beta, C, ldc, at.row + t * 2, at.column + column, whole);
+        const Tile tile = scheduler.tile(index);
+        const bool whole = aligned && beta == 0.0f && tile.row + TILE_M <= M && tile.column + TILE_N <= N;
+        epilogue(accum, M, N, alpha, beta, C, ldc, tile.row + t * 2, tile.column + column, whole);
     }
 }

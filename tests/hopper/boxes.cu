@@ -30,15 +30,15 @@ extern "C" __global__ void boxes(const __grid_constant__ CUtensorMap from, Place
     extern __shared__ __align__(1024) unsigned char box[];
     __shared__ uint64_t full;
     if (threadIdx.x == 0) {
-        init(&full, 1);
-        fence_init();
-        expect(&full, BYTES);
+        mbarrier_init(&full, 1);
+        fence_mbarrier_init();
+        mbarrier_arrive_expect_tx(&full, BYTES);
         asm volatile("cp.async.bulk.tensor." DIMENSION ".shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, " PLACE "], [%7];"
                      ::"r"(address(box)), "l"(&from), "r"(at.x[0]), "r"(at.x[1]), "r"(at.x[2]), "r"(at.x[3]), "r"(at.x[4]),
                        "r"(address(&full)) : "memory");
     }
     __syncthreads();
-    wait(&full, 0);
+    mbarrier_wait_parity(&full, 0);
     for (int i = threadIdx.x; i < BYTES / 4; i += blockDim.x) raw[i] = reinterpret_cast<uint32_t*>(box)[i];
     if (threadIdx.x == 0) {
 #ifdef ADD
@@ -48,7 +48,7 @@ extern "C" __global__ void boxes(const __grid_constant__ CUtensorMap from, Place
 #endif
                      ::"r"(address(box)), "l"(&to), "r"(there.x[0]), "r"(there.x[1]), "r"(there.x[2]), "r"(there.x[3]),
                        "r"(there.x[4]) : "memory");
-        commit_stores();
-        wait_stores_read<0>();
+        tma_store_commit_group();
+        tma_store_wait_group_read<0>();
     }
 }

@@ -14,8 +14,8 @@ extern "C" __global__ void bulk(const int* x, int* y, int* total)
     __shared__ uint64_t full;
     const int t = threadIdx.x;
     if (t == 0) {
-        init(&full, 1);
-        fence_init();
+        mbarrier_init(&full, 1);
+        fence_mbarrier_init();
     }
     __syncthreads();
     for (int round = 0; round < 2; ++round) {
@@ -25,26 +25,26 @@ extern "C" __global__ void bulk(const int* x, int* y, int* total)
         mine = held[0];
 #endif
         if (t == 0) {
-            expect(&full, sizeof held[0]);
+            mbarrier_arrive_expect_tx(&full, sizeof held[0]);
             asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                          ::"r"(address(mine)), "l"(x + at), "r"(int(sizeof held[0])), "r"(address(&full)) : "memory");
         }
 #ifdef PARITY_STAYS
-        wait(&full, 0);
+        mbarrier_wait_parity(&full, 0);
 #else
-        wait(&full, round);
+        mbarrier_wait_parity(&full, round);
 #endif
         mine[t] *= 2;
 #ifdef FENCE_AFTER_BARRIER
         __syncthreads();
-        if (t == 0) fence_async();
+        if (t == 0) fence_proxy_async();
 #elif defined NO_FENCE
         __syncthreads();
 #elif defined FENCE_OF_ONE
-        if (t == 0) fence_async();
+        if (t == 0) fence_proxy_async();
         __syncthreads();
 #else
-        fence_async();
+        fence_proxy_async();
         __syncthreads();
 #endif
         if (t == 0) {
@@ -60,26 +60,26 @@ extern "C" __global__ void bulk(const int* x, int* y, int* total)
 #endif
             asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.s32 [%0], [%1], %2;"
                          ::"l"(total), "r"(address(mine)), "r"(int(sizeof held[0])) : "memory");
-            commit_stores();
+            tma_store_commit_group();
         }
 #ifdef SAME_BUFFER
         __syncthreads();
 #endif
     }
 #ifdef WAITS_FOR_ALL_BUT_ONE
-    if (t == 0) wait_stores_read<1>();
+    if (t == 0) tma_store_wait_group_read<1>();
     __syncthreads();
     held[1][t] = 0;
 #elif defined WAITS_ENOUGH
-    if (t == 0) wait_stores_read<1>();
+    if (t == 0) tma_store_wait_group_read<1>();
     __syncthreads();
     held[0][t] = 0;
-    if (t == 0) wait_stores_read<0>();
+    if (t == 0) tma_store_wait_group_read<0>();
 #elif defined WAIT_OF_ANOTHER_THREAD
-    if (t == 32) wait_stores_read<0>();
+    if (t == 32) tma_store_wait_group_read<0>();
     __syncthreads();
     held[1][t] = 0;
 #else
-    if (t == 0) wait_stores_read<0>();
+    if (t == 0) tma_store_wait_group_read<0>();
 #endif
 }

@@ -19,17 +19,17 @@ extern "C" __global__ void __cluster_dims__(1, 2, 1) __launch_bounds__(1024)
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; ++i) {
-            init(&full[i], 1);
+            mbarrier_init(&full[i], 1);
 #ifdef OWN_RELEASES_ALONE
-            init(&empty[i], 32);
+            mbarrier_init(&empty[i], 32);
 #else
-            init(&empty[i], 2 * 32);
+            mbarrier_init(&empty[i], 2 * 32);
 #endif
         }
 #ifdef RELAXED_WITHOUT_FENCE
 #define RELAXED_AFTER_FENCE
 #else
-        fence_init();
+        fence_mbarrier_init();
 #endif
     }
 #ifdef BLOCK_BARRIER_AFTER_INIT
@@ -45,34 +45,34 @@ extern "C" __global__ void __cluster_dims__(1, 2, 1) __launch_bounds__(1024)
     for (int t = 0; t < K / TILE; ++t) {
         const int i = t % STAGES, parity = t / STAGES & 1;
         if (threadIdx.x == 0) {
-            wait(&empty[i], parity ^ 1);
+            mbarrier_wait_parity(&empty[i], parity ^ 1);
 #ifdef EXPECT_OWN_HALF
-            expect(&full[i], sizeof a[0] + sizeof b[0] / 2);
+            mbarrier_arrive_expect_tx(&full[i], sizeof a[0] + sizeof b[0] / 2);
 #else
-            expect(&full[i], sizeof a[0] + sizeof b[0]);
+            mbarrier_arrive_expect_tx(&full[i], sizeof a[0] + sizeof b[0]);
 #endif
-            load(a[i], &A, t * TILE, blockIdx.y * TILE, &full[i]);
+            tma_load_2d(a[i], &A, t * TILE, blockIdx.y * TILE, &full[i]);
 #ifdef MASK_OF_ONE
-            multicast(b[i][16 * rank], &B, t * TILE, blockIdx.x * TILE + 16 * rank, &full[i], 1 << rank);
+            tma_load_2d_multicast(b[i][16 * rank], &B, t * TILE, blockIdx.x * TILE + 16 * rank, &full[i], 1 << rank);
 #elif defined MASK_OF_THREE
-            multicast(b[i][16 * rank], &B, t * TILE, blockIdx.x * TILE + 16 * rank, &full[i], 7);
+            tma_load_2d_multicast(b[i][16 * rank], &B, t * TILE, blockIdx.x * TILE + 16 * rank, &full[i], 7);
 #elif defined SAME_HALF
-            multicast(b[i][0], &B, t * TILE, blockIdx.x * TILE, &full[i], 3);
+            tma_load_2d_multicast(b[i][0], &B, t * TILE, blockIdx.x * TILE, &full[i], 3);
 #else
-            multicast(b[i][16 * rank], &B, t * TILE, blockIdx.x * TILE + 16 * rank, &full[i], 3);
+            tma_load_2d_multicast(b[i][16 * rank], &B, t * TILE, blockIdx.x * TILE + 16 * rank, &full[i], 3);
 #endif
         }
-        wait(&full[i], parity);
+        mbarrier_wait_parity(&full[i], parity);
         for (int k = 0; k < TILE; ++k) sum += a[i][row][k] * b[i][column][k];
 #ifndef NO_WARP_BARRIER
         __syncwarp();
 #endif
         if (threadIdx.x % 32 == 0) {
 #ifdef OWN_RELEASES_ALONE
-            arrive(&empty[i]);
+            mbarrier_arrive(&empty[i]);
 #else
-            arrive_at(&empty[i], 0);
-            arrive_at(&empty[i], 1);
+            mbarrier_arrive_remote(&empty[i], 0);
+            mbarrier_arrive_remote(&empty[i], 1);
 #endif
         }
     }

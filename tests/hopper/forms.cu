@@ -22,11 +22,11 @@ __device__ uint64_t operand(const unsigned char* tile, int step, bool turned)
 {
     if (turned) {  // 16 rows of K a step
         const unsigned char* start = tile + step * 16 * ROW;
-        return SWIZZLE ? descriptor(start, 64 * ROW, 8 * ROW, MODE) : descriptor(start, 128, 64 * 16, MODE);
+        return SWIZZLE ? make_smem_desc(start, 64 * ROW, 8 * ROW, MODE) : make_smem_desc(start, 128, 64 * 16, MODE);
     }
     const int byte = 32 * step;
-    if (!SWIZZLE) return descriptor(tile + byte / 16 * 64 * 16, 64 * 16, 128, MODE);
-    return descriptor(tile + byte / ROW * 64 * ROW + byte % ROW, 16, 8 * ROW, MODE);
+    if (!SWIZZLE) return make_smem_desc(tile + byte / 16 * 64 * 16, 64 * 16, 128, MODE);
+    return make_smem_desc(tile + byte / ROW * 64 * ROW + byte % ROW, 16, 8 * ROW, MODE);
 }
 
 #ifdef HALF_SUM
@@ -87,16 +87,16 @@ extern "C" __global__ void __launch_bounds__(128)
     __shared__ uint64_t full;
     const int thread = threadIdx.x, item = 128 / DEPTH;
     if (thread == 0) {
-        init(&full, 1);
-        fence_init();
-        expect(&full, 2 * 64 * 128);
+        mbarrier_init(&full, 1);
+        fence_mbarrier_init();
+        mbarrier_arrive_expect_tx(&full, 2 * 64 * 128);
         for (int c = 0; c < CHUNKS; ++c) {
-            load(a + c * 64 * ROW, &A, c * ROW / item, 0, &full);
-            load(b + c * 64 * ROW, &B, c * ROW / item, 0, &full);
+            tma_load_2d(a + c * 64 * ROW, &A, c * ROW / item, 0, &full);
+            tma_load_2d(b + c * 64 * ROW, &B, c * ROW / item, 0, &full);
         }
     }
     __syncthreads();
-    wait(&full, 0);
+    mbarrier_wait_parity(&full, 0);
 
     Word d[WORDS];
     for (Word& x : d) x = 0;
@@ -104,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(128)
     for (int step = 0; step < STEPS; ++step)
         for (int r = 0; r < 4; ++r)
             fragments[step][r] = a_words[(thread / 32 * 16 + thread % 32 / 4 + r % 2 * 8) * 32 + step * 8 + thread % 4 + r / 2 * 4];
-    wgmma_fence();
+    warpgroup_arrive();
     for (int step = 0; step < STEPS; ++step) {
 #ifdef A_IN_REGISTERS
         uint32_t* f = fragments[step];
@@ -117,8 +117,8 @@ extern "C" __global__ void __launch_bounds__(128)
                      : ALL_OUT : "l"(operand(a, step, TURN_A)), "l"(operand(b, step, TURN_B)));
 #endif
     }
-    wgmma_commit();
-    wgmma_wait<0>();
+    warpgroup_commit_batch();
+    warpgroup_wait<0>();
     for (int j = 0; j < WORDS; ++j) {
 #ifdef HALF_SUM
         out[row_of(thread, 2 * j) * 32 + column_of(thread, 2 * j) / 2] = d[j];

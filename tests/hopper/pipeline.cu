@@ -41,17 +41,17 @@ extern "C" __global__ void __launch_bounds__(128 * (1 + CONSUMERS), 1)
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; ++i) {
-            init(&s.full[i], 1);
+            mbarrier_init(&s.full[i], 1);
 #ifdef EMPTY_COUNTS_ONE
-            init(&s.empty[i], 1);
+            mbarrier_init(&s.empty[i], 1);
 #elif defined EMPTY_COUNTS_THREE
-            init(&s.empty[i], CONSUMERS + 1);
+            mbarrier_init(&s.empty[i], CONSUMERS + 1);
 #else
-            init(&s.empty[i], CONSUMERS);
+            mbarrier_init(&s.empty[i], CONSUMERS);
 #endif
         }
 #ifndef NO_FENCE_INIT
-        fence_init();
+        fence_mbarrier_init();
 #endif
     }
 #ifndef NO_BARRIER_AFTER_INIT
@@ -60,36 +60,36 @@ extern "C" __global__ void __launch_bounds__(128 * (1 + CONSUMERS), 1)
 
     if (group == 0) {
 #ifdef TOO_MANY_REGISTERS
-        fewer_registers<160>();
+        setmaxnreg_dec<160>();
 #else
-        fewer_registers<40>();
+        setmaxnreg_dec<40>();
 #endif
         if (thread == 0) {
             for (int t = 0; t < tiles; ++t) {
                 const int i = t % STAGES, round = t / STAGES;
 #ifdef NO_WAIT_FOR_EMPTY
 #elif defined EMPTY_WRONG_PARITY
-                wait(&s.empty[i], round & 1);
+                mbarrier_wait_parity(&s.empty[i], round & 1);
 #elif defined EMPTY_OF_ANOTHER_STAGE
-                wait(&s.empty[(i + 1) % STAGES], round & 1 ^ 1);
+                mbarrier_wait_parity(&s.empty[(i + 1) % STAGES], round & 1 ^ 1);
 #else
-                wait(&s.empty[i], round & 1 ^ 1);
+                mbarrier_wait_parity(&s.empty[i], round & 1 ^ 1);
 #endif
-                expect(&s.full[i], BYTES);
-                load(s.stage[i].a[0], &A, t * TILE_K, row, &s.full[i]);
-                load(s.stage[i].a[64], &A, t * TILE_K, row + 64, &s.full[i]);
+                mbarrier_arrive_expect_tx(&s.full[i], BYTES);
+                tma_load_2d(s.stage[i].a[0], &A, t * TILE_K, row, &s.full[i]);
+                tma_load_2d(s.stage[i].a[64], &A, t * TILE_K, row + 64, &s.full[i]);
 #ifdef B_ON_ANOTHER_BARRIER
-                load(s.stage[i].b, &B, t * TILE_K, column, &s.full[(i + 1) % STAGES]);
+                tma_load_2d(s.stage[i].b, &B, t * TILE_K, column, &s.full[(i + 1) % STAGES]);
 #else
-                load(s.stage[i].b, &B, t * TILE_K, column, &s.full[i]);
+                tma_load_2d(s.stage[i].b, &B, t * TILE_K, column, &s.full[i]);
 #endif
             }
         }
     } else {
 #ifdef TOO_MANY_REGISTERS
-        more_registers<240>();
+        setmaxnreg_inc<240>();
 #else
-        more_registers<232>();
+        setmaxnreg_inc<232>();
 #endif
         const int consumer = group - 1;
         float d[32];
@@ -97,57 +97,57 @@ extern "C" __global__ void __launch_bounds__(128 * (1 + CONSUMERS), 1)
         for (int t = 0; t < tiles; ++t) {
             const int i = t % STAGES, round = t / STAGES;
 #ifdef FULL_WRONG_PARITY
-            wait(&s.full[i], round & 1 ^ 1);
+            mbarrier_wait_parity(&s.full[i], round & 1 ^ 1);
 #elif defined FULL_OF_ANOTHER_STAGE
-            wait(&s.full[(i + STAGES - 1) % STAGES], i ? round & 1 : round & 1 ^ 1);
+            mbarrier_wait_parity(&s.full[(i + STAGES - 1) % STAGES], i ? round & 1 : round & 1 ^ 1);
 #elif defined ONE_THREAD_WAITS
-            if (thread == 0) wait(&s.full[i], round & 1);
+            if (thread == 0) mbarrier_wait_parity(&s.full[i], round & 1);
 #elif !defined NO_WAIT_FOR_FULL
-            wait(&s.full[i], round & 1);
+            mbarrier_wait_parity(&s.full[i], round & 1);
 #endif
 #ifdef RELEASE_BEFORE_USE
-            if (thread == 0) arrive(&s.empty[i]);
+            if (thread == 0) mbarrier_arrive(&s.empty[i]);
 #endif
 #ifndef NO_WGMMA_FENCE
-            wgmma_fence();
+            warpgroup_arrive();
 #endif
             for (int k = 0; k < TILE_K; k += 16) {
 #ifdef SECOND_HALF_OF_A_MISALIGNED
-                const uint64_t a = descriptor(&s.stage[i].a[consumer * 60][k], 16, 1024, SWIZZLE_128);
+                const uint64_t a = make_smem_desc(&s.stage[i].a[consumer * 60][k], 16, 1024, SWIZZLE_128);
 #else
-                const uint64_t a = descriptor(&s.stage[i].a[consumer * 64][k], 16, 1024, SWIZZLE_128);
+                const uint64_t a = make_smem_desc(&s.stage[i].a[consumer * 64][k], 16, 1024, SWIZZLE_128);
 #endif
 #ifdef WRONG_SWIZZLE
-                const uint64_t b = descriptor(&s.stage[i].b[0][k], 16, 1024, SWIZZLE_64);
+                const uint64_t b = make_smem_desc(&s.stage[i].b[0][k], 16, 1024, SWIZZLE_64);
 #elif defined WRONG_STRIDE
-                const uint64_t b = descriptor(&s.stage[i].b[0][k], 16, 512, SWIZZLE_128);
+                const uint64_t b = make_smem_desc(&s.stage[i].b[0][k], 16, 512, SWIZZLE_128);
 #else
-                const uint64_t b = descriptor(&s.stage[i].b[0][k], 16, 1024, SWIZZLE_128);
+                const uint64_t b = make_smem_desc(&s.stage[i].b[0][k], 16, 1024, SWIZZLE_128);
 #endif
                 wgmma(d, a, b);
             }
 #ifndef NO_COMMIT
-            wgmma_commit();
+            warpgroup_commit_batch();
 #endif
 #if defined WAIT_TOO_LAX
-            wgmma_wait<1>();
+            warpgroup_wait<1>();
 #elif !defined NO_WGMMA_WAIT
-            wgmma_wait<0>();
+            warpgroup_wait<0>();
 #endif
 #ifdef TOUCH_IN_FLIGHT
-            wgmma_fence();
-            wgmma(d, descriptor(&s.stage[i].a[consumer * 64], 16, 1024, SWIZZLE_128),
-                  descriptor(&s.stage[i].b, 16, 1024, SWIZZLE_128), 0);
-            wgmma_commit();
+            warpgroup_arrive();
+            wgmma(d, make_smem_desc(&s.stage[i].a[consumer * 64], 16, 1024, SWIZZLE_128),
+                  make_smem_desc(&s.stage[i].b, 16, 1024, SWIZZLE_128), 0);
+            warpgroup_commit_batch();
             d[5] += 1;
-            wgmma_wait<0>();
+            warpgroup_wait<0>();
 #endif
 #ifdef RELEASE_TWICE
-            if (thread < 2) arrive(&s.empty[i]);
+            if (thread < 2) mbarrier_arrive(&s.empty[i]);
 #elif defined RELEASE_THREE_TIMES
-            if (thread < 3) arrive(&s.empty[i]);
+            if (thread < 3) mbarrier_arrive(&s.empty[i]);
 #elif !defined RELEASE_BEFORE_USE && !defined NO_RELEASE
-            if (thread == 0) arrive(&s.empty[i]);
+            if (thread == 0) mbarrier_arrive(&s.empty[i]);
 #endif
         }
         for (int j = 0; j < 32; ++j) {
@@ -155,20 +155,20 @@ extern "C" __global__ void __launch_bounds__(128 * (1 + CONSUMERS), 1)
             s.c[consumer][c / 32][r][c % 32] = d[j];
         }
 #ifndef NO_PROXY_FENCE
-        fence_async();
+        fence_proxy_async();
 #endif
 #ifdef MEET_TOO_FEW
-        meet(1 + consumer, 96);
+        named_barrier_sync(1 + consumer, 96);
 #elif !defined NO_MEET
-        meet(1 + consumer, 128);
+        named_barrier_sync(1 + consumer, 128);
 #endif
         if (thread == 0) {
-            for (int j = 0; j < TILE_N / 32; ++j) store(&C, column + 32 * j, row + 64 * consumer, s.c[consumer][j]);
+            for (int j = 0; j < TILE_N / 32; ++j) tma_store_2d(&C, column + 32 * j, row + 64 * consumer, s.c[consumer][j]);
 #ifndef NO_STORE_COMMIT
-            commit_stores();
+            tma_store_commit_group();
 #endif
 #ifndef NO_STORE_WAIT
-            wait_stores_read<0>();
+            tma_store_wait_group_read<0>();
 #endif
         }
 #ifdef REUSE_STORED

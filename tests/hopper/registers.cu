@@ -13,25 +13,25 @@ extern "C" __global__ void __launch_bounds__(256) registers(const __grid_constan
     __shared__ uint64_t full, empty;
     const int t = threadIdx.x;
     if (t == 0) {
-        init(&full, 1);
-        init(&empty, 1);
-        fence_init();
+        mbarrier_init(&full, 1);
+        mbarrier_init(&empty, 1);
+        fence_mbarrier_init();
     }
     __syncthreads();
     if (t >= 128) {
         if (t == 128)
             for (int i = 0; i < n; ++i) {
-                wait(&empty, i & 1 ^ 1);
-                expect(&full, sizeof tile);
-                load(tile[0], &x, 0, 128 * i, &full);
-                load(tile[1], &x, 0, 128 * i + 64, &full);
+                mbarrier_wait_parity(&empty, i & 1 ^ 1);
+                mbarrier_arrive_expect_tx(&full, sizeof tile);
+                tma_load_2d(tile[0], &x, 0, 128 * i, &full);
+                tma_load_2d(tile[1], &x, 0, 128 * i + 64, &full);
             }
         return;
     }
     float d[32];
     for (float& v : d) v = 0;
     for (int i = 0; i < n; ++i) {
-        wait(&full, i & 1);
+        mbarrier_wait_parity(&full, i & 1);
         uint32_t a[4][4];
         for (int k = 0; k < 4; ++k)
             for (int r = 0; r < 4; ++r) {
@@ -40,14 +40,14 @@ extern "C" __global__ void __launch_bounds__(256) registers(const __grid_constan
                 a[k][r] = *reinterpret_cast<uint32_t*>(reinterpret_cast<char*>(tile[0]) + (byte ^ (byte >> 7 & 7) << 4));
             }
 #ifdef RELEASES_EARLY
-        if (t == 0) arrive(&empty);
+        if (t == 0) mbarrier_arrive(&empty);
 #endif
-        wgmma_fence();
-        for (int k = 0; k < 4; ++k) wgmma(d, a[k], descriptor(tile[1] + 16 * k, 16, 1024, SWIZZLE_128));
-        wgmma_commit();
-        wgmma_wait<0>();
+        warpgroup_arrive();
+        for (int k = 0; k < 4; ++k) wgmma(d, a[k], make_smem_desc(tile[1] + 16 * k, 16, 1024, SWIZZLE_128));
+        warpgroup_commit_batch();
+        warpgroup_wait<0>();
 #ifndef RELEASES_EARLY
-        if (t == 0) arrive(&empty);
+        if (t == 0) mbarrier_arrive(&empty);
 #endif
     }
     for (int j = 0; j < 32; ++j) out[row_of(t, j) * 64 + column_of(t, j)] = d[j];

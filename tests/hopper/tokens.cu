@@ -27,17 +27,17 @@ extern "C" __global__ void tokens(const int* x, int* y, int* z)
     __shared__ int held[256], sevens[256];
     __shared__ uint64_t bar;
     const int t = threadIdx.x;
-    if (t == 0) init(&bar, 256);
+    if (t == 0) mbarrier_init(&bar, 256);
     __syncthreads();
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address(held + t)), "l"(x + t) : "memory");
 #ifdef COUNTS_COPIES_APART
     asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(address(&bar)) : "memory");
 #elif defined ARRIVES_WITHOUT_COPIES
-    arrive(&bar);
+    mbarrier_arrive(&bar);
 #else
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address(&bar)) : "memory");
 #endif
-    wait(&bar, 0);
+    mbarrier_wait_parity(&bar, 0);
     y[t] = held[255 - t];
 
     sevens[t] = 7;
@@ -67,12 +67,12 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) ring(int* y, int* sum)
     own[t] = 1000 * blockIdx.x + t;
     sums[t] = t;
     if (t == 0) {
-        init(&full, 1);
-        fence_init();
-        expect(&full, sizeof got + sizeof sums);
+        mbarrier_init(&full, 1);
+        fence_mbarrier_init();
+        mbarrier_arrive_expect_tx(&full, sizeof got + sizeof sums);
     }
 #ifndef NO_FENCE
-    fence_async();
+    fence_proxy_async();
 #endif
     cluster_sync();
     if (t == 0) {
@@ -90,7 +90,7 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) ring(int* y, int* sum)
         asm volatile("cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.s32 [%0], [%1], %2, [%3];"
                      ::"r"(to_sum), "r"(address(own)), "r"(int(sizeof own)), "r"(bar) : "memory");
     }
-    wait(&full, 0);
+    mbarrier_wait_parity(&full, 0);
     y[blockIdx.x * 128 + t] = got[t];
     sum[blockIdx.x * 128 + t] = sums[t];
     cluster_sync();

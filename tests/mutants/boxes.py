@@ -22,14 +22,14 @@ MUTANTS = (
     _Tma(
         name="empty_for_one_warp_less",
         kind=_ARRIVALS,
-        edits=(("set_up(empty + i * 8, WARPS);", "set_up(empty + i * 8, WARPS - 1);"),),
+        edits=(("mbarrier_init(empty + i * 8, WARPS);", "mbarrier_init(empty + i * 8, WARPS - 1);"),),
         about="a stage is filled again though one warp still reads it",
         by_luck=IN_STEP,
     ),
     _Tma(
         name="full_with_a_alone",
         kind=_ARRIVALS,
-        edits=(("expect(bar, STAGE_BYTES);", "expect(bar, A_BYTES);"),),
+        edits=(("mbarrier_arrive_expect_tx(bar, STAGE_BYTES);", "mbarrier_arrive_expect_tx(bar, A_BYTES);"),),
         about="a stage counts as full with as many bytes as A has",
         by_luck=EARLY,
     ),
@@ -42,7 +42,7 @@ MUTANTS = (
     _Tf32(
         name="phase_of_the_round_before",
         kind=_PHASE,
-        edits=(("stage = wraps ? 0 : stage + 1, parity ^= wraps;", "stage = wraps ? 0 : stage + 1;"),),
+        edits=(("stage = wraps ? 0 : stage + 1, phase ^= wraps;", "stage = wraps ? 0 : stage + 1;"),),
         about="a stage counts as full because it once was",
         by_luck=EARLY,
     ),
@@ -73,7 +73,7 @@ MUTANTS = (
     _Tma(
         name="panel_of_another",
         kind=_BOX,
-        edits=(("at.block_col + i * PANEL,", "at.block_col + (i + 1) * PANEL,"),),
+        edits=(("coord.block_col + i * PANEL,", "coord.block_col + (i + 1) * PANEL,"),),
         about="the panels of B are those to the right",
     ),
     _Tma(
@@ -85,7 +85,7 @@ MUTANTS = (
     _Tf32(
         name="chunks_next_to_each_other",
         kind="swizzle wrong",
-        edits=(("+ pair / 2 + pair % 2 * 4;", "+ pair;"),),
+        edits=(("+ part / 2 + part % 2 * 4;", "+ part;"),),
         about="lanes multiply other columns than the sums are stored to",
     ),
     _Tf32(

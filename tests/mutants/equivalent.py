@@ -27,8 +27,6 @@ EQUIVALENT: Mapping[str, str] = {
     "split_k-guard_relaxed-1": "a block with no part of K fetches zeros, into registers that nothing reads",
     "batched_vectors-condition_reversed-1": _ORDER,
     "batched_vectors-stage_off_by_one-1": _ORDER,
-    "stream_k-condition_reversed-1": "C is stored from registers, in more requests",
-    "tf32x3-condition_reversed-1": "three groups of copies per tile instead of one: it waits for more",
     "wgmma-stage_off_by_one-1": "one stage fewer is used, by the warp that copies as by those that multiply",
     "wgmma-way_out_dropped-1": "what was stored as a vector is stored again, the same, by elements",
     "tf32x3-way_out_dropped-1": "only sums that are NaN are added up again, and there is none",

@@ -36,7 +36,7 @@ MUTANTS = (
     _Few(
         name="step_of_b_as_of_a",
         kind=_DESCRIPTOR,
-        edits=(("described(b + step * 16 * 128", "described(b + step * 32"),),
+        edits=(("make_smem_desc(b + step * 16 * 128", "make_smem_desc(b + step * 32"),),
         about="along K, B is walked as if it were not turned",
     ),
     _Few(
@@ -48,49 +48,52 @@ MUTANTS = (
     _Wide(
         name="parts_of_the_first_group",
         kind=_DESCRIPTOR,
-        edits=(("+ group * PARTS * 64 * 128;", "+ 0 * PARTS * 64 * 128;"),),
+        edits=(("+ group * M_BLOCKS * 64 * 128;", "+ 0 * M_BLOCKS * 64 * 128;"),),
         about="both groups multiply the same rows",
         problems=(Problem(130, 10, 70),),
     ),
     _Few(
         name="released_while_multiplied",
         kind=_GROUP,
-        edits=(("if (k > 0) release(before);", "release(turn.stage);"), ("        release(before);\n", "")),
+        edits=(
+            ("if (k > 0) release_stage(prev_stage);", "release_stage(pipe.stage);"),
+            ("        release_stage(prev_stage);\n", ""),
+        ),
         about="a stage is filled again while products read it",
         by_luck=EARLY,
     ),
     _Few(
         name="two_groups_under_way",
         kind=_GROUP,
-        edits=(("wait_for_products<1>();", "wait_for_products<2>();"),),
+        edits=(("warpgroup_wait<1>();", "warpgroup_wait<2>();"),),
         about="a stage is released one group of products too early",
         by_luck=EARLY,
     ),
     _Few(
         name="sums_not_waited_for",
         kind=_GROUP,
-        edits=(("        wait_for_products<0>();\n", "        wait_for_products<1>();\n"),),
+        edits=(("        warpgroup_wait<0>();\n", "        warpgroup_wait<1>();\n"),),
         about="sums are stored while the last products are under way",
         by_luck="ptxas waits where registers are read",
     ),
     _Few(
         name="products_not_begun",
         kind=_GROUP,
-        edits=(("            products_begin();\n", ""),),
+        edits=(("            warpgroup_arrive();\n", ""),),
         about="no wgmma.fence after the registers were read",
         by_luck="ptxas puts one there",
     ),
     _Few(
         name="products_not_ended",
         kind=_GROUP,
-        edits=(("            products_end();\n", ""),),
+        edits=(("            warpgroup_commit_batch();\n", ""),),
         about="products of no group, for which nothing waits",
         by_luck="ptxas waits where registers are read",
     ),
     _Wide(
         name="empty_for_one_group",
         kind="arrivals of an mbarrier",
-        edits=(("set_up(empty + i * 8, GROUPS);", "set_up(empty + i * 8, 1);"),),
+        edits=(("mbarrier_init(empty + i * 8, GROUPS);", "mbarrier_init(empty + i * 8, 1);"),),
         about="a stage is filled again when one of two groups has read it",
         by_luck=IN_STEP,
     ),
@@ -99,8 +102,8 @@ MUTANTS = (
         kind="phase of an mbarrier",
         edits=(
             (
-                "            wait(full + turn.stage * 8, turn.parity);",
-                "            if (warp == 0) wait(full + turn.stage * 8, turn.parity);",
+                "            mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);",
+                "            if (warp == 0) mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);",
             ),
         ),
         about="three warps of a group multiply what may not have come",
@@ -111,8 +114,8 @@ MUTANTS = (
         kind="phase of an mbarrier",
         edits=(
             (
-                "            wait(full + turn.stage * 8, turn.parity);",
-                "            wait(full + turn.stage * 8, turn.parity ^ 1);",
+                "            mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);",
+                "            mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase ^ 1);",
             ),
         ),
         about="of each stage the round before is waited for, as if it were empty",
@@ -121,7 +124,9 @@ MUTANTS = (
     _Few(
         name="released_by_all_but_one",
         kind="arrivals of an mbarrier",
-        edits=(("if (threadIdx.x % 128 == 0) arrive", "if (threadIdx.x % 128 != 0) arrive"),),
+        edits=(
+            ("if (threadIdx.x % 128 == 0) mbarrier_arrive", "if (threadIdx.x % 128 != 0) mbarrier_arrive"),
+        ),
         about="127 arrivals for one complete an odd number of phases",
         by_luck=EARLY,
     ),
@@ -130,8 +135,8 @@ MUTANTS = (
         kind=_TILES,
         edits=(
             (
-                "        int before = 0;  // the stage",
-                "        turn = {0, 0};\n        int before = 0;  // the stage",
+                "        int prev_stage = 0;  // the stage",
+                "        pipe = {0, 0};\n        int prev_stage = 0;  // the stage",
             ),
         ),
         about="in its second tile, a block looks for the first stage again",
@@ -152,7 +157,9 @@ MUTANTS = (
     _Tf32(
         name="columns_of_b_one_after_another",
         kind=_REGISTERS,
-        edits=(("at.column + column, whole);", "at.column + warp * 16 + threadIdx.x % 32 / 4 * 2, whole);"),),
+        edits=(
+            ("tile.column + column, whole);", "tile.column + warp * 16 + threadIdx.x % 32 / 4 * 2, whole);"),
+        ),
         about="the sums are stored in the order in which they were multiplied",
     ),
     _Tf32(
@@ -160,8 +167,8 @@ MUTANTS = (
         kind=_REGISTERS,
         edits=(
             (
-                "{alpha * sum[j * 4 + odd], alpha * sum[j * 4 + 2 + odd]}",
-                "{alpha * sum[j * 4 + 2 + odd], alpha * sum[j * 4 + odd]}",
+                "{alpha * accum[j * 4 + odd], alpha * accum[j * 4 + 2 + odd]}",
+                "{alpha * accum[j * 4 + 2 + odd], alpha * accum[j * 4 + odd]}",
             ),
         ),
         about="rows g and g + 8 of the first operand are taken for each other",
@@ -175,7 +182,7 @@ MUTANTS = (
     _Tf32(
         name="loaded_while_multiplied",
         kind=_REGISTERS,
-        edits=(("wait_for_products<1>();  // those before", "wait_for_products<2>();  // those before"),),
+        edits=(("warpgroup_wait<1>();  // those before", "warpgroup_wait<2>();  // those before"),),
         about="columns are loaded into registers from which products under way read",
         by_luck="ptxas waits where registers are written",
     ),
@@ -183,9 +190,9 @@ MUTANTS = (
         name="rows_of_a_released_while_multiplied",
         kind=_GROUP,
         edits=(
-            ("                if (step == 0 && k > 0) release(before);\n", ""),
-            ("before = turn.stage;", "release(turn.stage);"),
-            ("        release(before);\n", ""),
+            ("                if (step == 0 && k > 0) release_stage(prev_stage);\n", ""),
+            ("prev_stage = pipe.stage;", "release_stage(pipe.stage);"),
+            ("        release_stage(prev_stage);\n", ""),
         ),
         about="B is read, but a stage is filled again while products read A",
         by_luck=EARLY,
@@ -193,7 +200,7 @@ MUTANTS = (
     _Tf32(
         name="columns_loaded_without_a_fence",
         kind=_REGISTERS,
-        edits=(("                products_begin();\n", ""),),
+        edits=(("                warpgroup_arrive();\n", ""),),
         about="no wgmma.fence after columns were loaded into registers",
         by_luck="ptxas puts one there",
     ),

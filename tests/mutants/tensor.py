@@ -22,7 +22,7 @@ LAYOUTS = (
     _Mma(
         name="swizzle_no_bijection",
         kind=_SWIZZLE,
-        edits=(("(chunk ^ (row / rows * TWIST & mask))", "(chunk | (row / rows * TWIST & mask))"),),
+        edits=(("(chunk ^ (row / rows * XOR_STEP & mask))", "(chunk | (row / rows * XOR_STEP & mask))"),),
         about="two chunks of a row lie at one place",
     ),
     _Tf32(
@@ -30,8 +30,8 @@ LAYOUTS = (
         kind=_SWIZZLE,
         edits=(
             (
-                "in_b(lane % 4, chunk + i * 2 + lane / 8)",
-                "in_b(0, chunk + i * 2 + lane / 8) + lane % 4 * B_CHUNKS * 16",
+                "smem_b_offset(lane % 4, chunk + i * 2 + lane / 8)",
+                "smem_b_offset(0, chunk + i * 2 + lane / 8) + lane % 4 * B_CHUNKS * 16",
             ),
         ),
         about="B is stored with an XOR and read without",
@@ -39,19 +39,19 @@ LAYOUTS = (
     _Mma(
         name="ldmatrix_row_of_another",
         kind=_FRAGMENT,
-        edits=(("in_a(at.warp_row + lane % 16,", "in_a(at.warp_row + lane % 8,"),),
+        edits=(("smem_a_offset(coord.warp_row + lane % 16,", "smem_a_offset(coord.warp_row + lane % 8,"),),
         about="the rows of the second matrix of A are those of the first",
     ),
     _Mma(
         name="ldmatrix_chunk_of_another",
         kind=_FRAGMENT,
-        edits=(("at.warp_row + lane % 16, i * 2 + lane / 16)", "at.warp_row + lane % 16, i * 2)"),),
+        edits=(("coord.warp_row + lane % 16, i * 2 + lane / 16)", "coord.warp_row + lane % 16, i * 2)"),),
         about="the third matrix of A is the first again",
     ),
     _Mma(
         name="trans_missing",
         kind=_FRAGMENT,
-        edits=(('LDMATRIX(".trans", two,', 'LDMATRIX("", two,'),),
+        edits=(("ldmatrix_x4_trans(regs,", "ldmatrix_x4(regs,"),),
         about="the matrices of B are not transposed",
         dtype="bf16",
     ),
@@ -66,8 +66,8 @@ LAYOUTS = (
         kind=_SWIZZLE,
         edits=(
             (
-                "in_b(lane % 4, at.warp_col / VECTOR + lane / 4)",
-                "in_b(0, at.warp_col / VECTOR + lane / 4) + lane % 4 * B_CHUNKS * 16",
+                "smem_b_offset(lane % 4, coord.warp_col / VECTOR + lane / 4)",
+                "smem_b_offset(0, coord.warp_col / VECTOR + lane / 4) + lane % 4 * B_CHUNKS * 16",
             ),
         ),
         about="B is stored with an XOR and read without, by 16 bytes",
@@ -75,19 +75,19 @@ LAYOUTS = (
     _X3(
         name="columns_of_another_quad",
         kind=_FRAGMENT,
-        edits=(("f.quads[n][k * 2], f.quads[n][k * 2 + 1], f", "f.quads[n][k], f.quads[n][k + 2], f"),),
+        edits=(("f.a[n][k * 2], f.a[n][k * 2 + 1], f", "f.a[n][k], f.a[n][k + 2], f"),),
         about="of four columns two are taken for the next k of the first",
     ),
     _X3(
         name="sums_of_another_quad",
         kind=_FRAGMENT,
-        edits=(("&right)[4] = sum[n + 1]", "&right)[4] = sum[n]"),),
+        edits=(("&right)[4] = accum[n + 1]", "&right)[4] = accum[n]"),),
         about="the third and fourth column of a lane's sums are the first and second again",
     ),
     _Mma(
         name="sums_of_another_lane",
         kind=_FRAGMENT,
-        edits=(("(lane / 4 + half * 8) * SUM_STRIDE", "(lane / 4 * 2 + half) * SUM_STRIDE"),),
+        edits=(("(lane / 4 + half * 8) * STAGING_STRIDE", "(lane / 4 * 2 + half) * STAGING_STRIDE"),),
         about="rows i and i + 8 of the sums are taken for neighbours",
     ),
 )
@@ -99,7 +99,7 @@ ORDER = (
     _Mma(
         name="mma_write_one_behind",
         kind=_PIPELINE,
-        edits=(("b_to += on;", "b_to += k0 < (STAGES - 1) * TILE_K ? on : 0;"),),
+        edits=(("b_to += delta;", "b_to += k0 < (STAGES - 1) * TILE_K ? delta : 0;"),),
         about="copies of B go into the tiles before those that are free",
         problems=WHOLE,
     ),
@@ -152,7 +152,7 @@ ORDER = (
     _Mma(
         name="sums_read_at_once",
         kind="__syncwarp dropped",
-        edits=(("        __syncwarp();\n        mend", "        mend"),),
+        edits=(("        __syncwarp();\n        fixup", "        fixup"),),
         about="lanes read the sums that others store",
         by_luck=IN_LOCKSTEP,
         problems=WHOLE,
@@ -174,8 +174,8 @@ EDGES = (
         kind=_EDGE,
         edits=(
             (
-                "return rows_aligned(A, lda) && rows_aligned(B, ldb) && at",
-                "return rows_aligned(A, lda) && at",
+                "return rows_aligned(A, lda) && rows_aligned(B, ldb) && coord",
+                "return rows_aligned(A, lda) && coord",
             ),
         ),
         about="whole tiles are copied in vectors also where the rows of B are not aligned",
@@ -212,25 +212,25 @@ SUMS = (
     _Tf32(
         name="operand_not_rounded",
         kind=_PRECISION,
-        edits=(("#define WORDS (PAIRS * 2 + QUADS * 4)", "#define WORDS (PAIRS * 2)"),),
+        edits=(("#define WORDS (MMA_TILES_N * 2 + MMA_TILES_M * 4)", "#define WORDS (MMA_TILES_N * 2)"),),
         about="B is cut to TF32 instead of rounded",
     ),
     _X3(
         name="small_part_left_out",
         kind=_PRECISION,
-        edits=(("mma(part[m][n], f.quads[m], small_pairs[n]);", ";"),),
+        edits=(("mma_m16n8(part[m][n], f.a[m], small_b[n]);", ";"),),
         about="big times small is left out",
     ),
     _X3(
         name="small_of_another_row",
         kind=_PRECISION,
-        edits=(("split(f.quads[m][i], small_quad[i]);", "split(f.quads[m][i], small_quad[i ^ 1]);"),),
+        edits=(("split_tf32(f.a[m][i], small_a[i]);", "split_tf32(f.a[m][i], small_a[i ^ 1]);"),),
         about="the small parts of a register are those of its neighbour",
     ),
     _X3(
         name="promotion_lost",
         kind=_LOST,
-        edits=(("    promote();\n\n    bool any", "    bool any"),),
+        edits=(("    promote();\n\n    bool any_nan", "    bool any_nan"),),
         about="the sums of the last tiles are taken for all",
         problems=DEEP,
     ),
@@ -244,7 +244,7 @@ SUMS = (
     _X3(
         name="infinity_minus_infinity",
         kind="NaN for infinity",
-        edits=(("!(K < FEW || isnan(value))", "!(K < FEW)"),),
+        edits=(("!(K < MIN_TERMS || isnan(value))", "!(K < MIN_TERMS)"),),
         about="infinity's small part makes NaN of it, which nobody mends",
         problems=WHOLE,
     ),
@@ -256,7 +256,7 @@ SPEED = (
     _Right(
         name="swizzle_left_out",
         kind="bank conflicts",
-        edits=(("(chunk ^ (row / rows * TWIST & mask))", "chunk"),),
+        edits=(("(chunk ^ (row / rows * XOR_STEP & mask))", "chunk"),),
         about="rows of a matrix lie in the same banks",
     ),
 )

@@ -18,11 +18,11 @@ _SYNC = f"{'':16}__syncthreads();{'':14}//"
 _ALL = "#ifndef BAND_ROWS\n#define BAND_ROWS 8\n"  # before it, what configs set can be set anew
 _BARRIERS = {  # the line before, and what is added, once in so many tiles of K
     "wgmma": (
-        "            wait_for_products<1>();  // those before these\n",
+        "            warpgroup_wait<1>();  // those before these\n",
         '            if (k % {} == 0) asm volatile("bar.sync 1, %0;" ::"n"(GROUPS * 128) : "memory");\n',
     ),
     "wgmma_tf32": (
-        "                if (step == 0 && k > 0) release(before);\n",
+        "                if (step == 0 && k > 0) release_stage(prev_stage);\n",
         "                if (step == 0 && k % {} == 0)\n"
         '                    asm volatile("bar.sync 1, %0;" ::"n"(GROUPS * 128) : "memory");\n',
     ),
@@ -47,7 +47,7 @@ _WHOLE = {  # where it is asked whether sums can be stored as whole vectors
 _ELEMENTS = """    const bool aligned = rows_aligned(C, ldc);
 #pragma unroll
     for (int m = 0; m < THREAD_TILE_M; ++m) {
-        const int row = at.block_row"""
+        const int row = coord.block_row"""
 
 
 def _barrier(kernel: str, rounds: int) -> tuple[str, Edits]:
@@ -86,11 +86,11 @@ def _made(
 
 # wgmma
 
-_STRIDE = "#define SUM_STRIDE (COLUMNS + 8)"
+_STRIDE = "#define STAGING_STRIDE (STAGING_COLUMNS + 8)"
 _DRAINED = _swap(
     "the products of a tile are waited for before those of the next are asked for",
-    "            wait_for_products<1>();  // those before these\n",
-    "            wait_for_products<0>();\n",
+    "            warpgroup_wait<1>();  // those before these\n",
+    "            warpgroup_wait<0>();\n",
 )
 _W, _W128, _W64 = (
     "tile128x256-groups2-stages4-blocks132",
@@ -112,14 +112,16 @@ _WGMMA = (
         "f16",
         _W128,
         _2048,
-        _swap("sums in shared memory closer together", _STRIDE, "#define SUM_STRIDE COLUMNS"),
+        _swap("sums in shared memory closer together", _STRIDE, "#define STAGING_STRIDE STAGING_COLUMNS"),
     ),
     _wgmma(
         "some_banks",
         "bf16",
         _W128,
         _2048,
-        _swap("sums in shared memory closer together", _STRIDE, "#define SUM_STRIDE (COLUMNS + 4)"),
+        _swap(
+            "sums in shared memory closer together", _STRIDE, "#define STAGING_STRIDE (STAGING_COLUMNS + 4)"
+        ),
     ),
     _wgmma("stages_64", "f16", _W64, _1024, _set("STAGES", 8, 5)),
     _wgmma("edge", "f16", _W, _2048, _edge("wgmma")),
@@ -134,8 +136,8 @@ _WGMMA = (
 # wgmma_tf32
 
 _T, _T64 = "tile256x128-stages4-blocks132", "tile64x64-stages6-blocks264"
-_FREE = "                wait_for_products<1>();  // those before these: their registers are free\n"
-_RELEASE = "                if (step == 0 && k > 0) release(before);\n"
+_FREE = "                warpgroup_wait<1>();  // those before these: their registers are free\n"
+_RELEASE = "                if (step == 0 && k > 0) release_stage(prev_stage);\n"
 
 
 def _tf32(name: str, config: str, problem: Problem, how: tuple[str, Edits]) -> Slowdown:
@@ -162,7 +164,7 @@ _WGMMA_TF32 = (
         _swap(
             "the products of a tile's first step are waited for",
             _FREE,
-            f"{'':16}if (step == 0)\n{'':20}wait_for_products<0>();\n{'':16}else\n    {_FREE}",
+            f"{'':16}if (step == 0)\n{'':20}warpgroup_wait<0>();\n{'':16}else\n    {_FREE}",
         ),
     ),
     _tf32("band_2", _T, _8192, _band(2)),
@@ -171,14 +173,14 @@ _WGMMA_TF32 = (
 # mma_tma
 
 _M, _M64 = "tile128x256-warp64x64-stages4", "tile128x64-warp32x32-stages4"
-_ASKING = "constexpr int ASKING = sizeof(Element) == 4 ? STEPS - 2 : STEPS - 1;"
+_TMA_STEP = "constexpr int TMA_STEP = sizeof(Element) == 4 ? STEPS - 2 : STEPS - 1;"
 _OTHER_STEP = _swap(
     "copies are asked for in another step",
-    _ASKING,
-    "constexpr int ASKING = sizeof(Element) == 4 ? STEPS - 1 : STEPS - 2;",
+    _TMA_STEP,
+    "constexpr int TMA_STEP = sizeof(Element) == 4 ? STEPS - 1 : STEPS - 2;",
 )
 _EARLY = (
-    "            if (step == STEPS - 2)  // an early look, whose answer comes while this step multiplies\n"
+    "            if (step == STEPS - 2)  // an early test, whose answer comes while this step multiplies\n"
 )
 
 
@@ -205,8 +207,8 @@ _MMA_TMA = (
         _1024,
         _swap(
             "one warp asks for all copies",
-            "if (warp == tile % WARPS && elected())",
-            "if (warp == 0 && elected())",
+            "if (warp == tile % WARPS && elect_one_sync())",
+            "if (warp == 0 && elect_one_sync())",
         ),
     ),
     _tma("barriers", "f16", _M, _2048, _barrier("mma_tma", 2)),
@@ -225,12 +227,12 @@ _S, _S256, _S64 = (
 )
 _GUARDED = _swap(
     "whole tiles are copied as those at the edge are",
-    "    if (whole_tiles(M, N, K, A, lda, B, ldb, at))\n",
-    "    if (M < 0 && whole_tiles(M, N, K, A, lda, B, ldb, at))\n",
+    "    if (is_full_tile(M, N, K, A, lda, B, ldb, coord))\n",
+    "    if (M < 0 && is_full_tile(M, N, K, A, lda, B, ldb, coord))\n",
 )
 _TO_NEAREST = '    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(x) : "f"(__uint_as_float(x)));\n'
 _SPREAD = "            if (step < STEPS - 1) copy_tiles(k0 + (STAGES - 1) * TILE_K, step, STEPS - 1);\n"
-_SUMS = "#define SUM_STRIDE (WARP_TILE_N + VECTOR)\n"
+_SUMS = "#define STAGING_STRIDE (WARP_TILE_N + VECTOR)\n"
 
 
 def _sync(name: str, dtype: str, config: str, problem: Problem, how: tuple[str, Edits]) -> Slowdown:
@@ -268,7 +270,7 @@ _MMA_SYNC = (
         "bf16",
         _S256,
         _4096,
-        _swap("sums in shared memory closer together", _SUMS, "#define SUM_STRIDE WARP_TILE_N\n"),
+        _swap("sums in shared memory closer together", _SUMS, "#define STAGING_STRIDE WARP_TILE_N\n"),
     ),
     _sync("stages", "f16", _S, _2048, _set("STAGES", 4, 3)),
     _sync("band_2", "f16", _S, _8192, _band(2)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,12 +13,7 @@ from tests.ladder import LADDER
 
 _KERNELS = {kernel.name: kernel for kernel in LADDER}
 _DTYPE = "DTYPE_{}"  # the macro of a dtype, in kernels that have several
-# The header that has a kernel's loop: an edit may be of either.
-_LOOPS = {
-    **dict.fromkeys(("wgmma", "wgmma_tf32"), "groups.cuh"),
-    **dict.fromkeys(("mma_tma", "mma_sync", "tf32x3"), "mma.cuh"),
-    **dict.fromkeys(("stream_k", "lean_loop"), "lean.cuh"),
-}
+_INCLUDE = re.compile(r'^#include "(.+)"\n', re.MULTILINE)
 
 
 class Rotten(Exception):
@@ -26,8 +22,8 @@ class Rotten(Exception):
 
 @dataclass(frozen=True)
 class Slowdown:
-    """``edits``: (old, new) texts, each old one exactly once in the kernel's file and the header of its loop,
-    of which the planted kernel has a copy. ``about`` says in one line what was done. ``config`` and ``dtype``
+    """``edits``: (old, new) texts, each old one exactly once in the kernel's file and its own headers, of
+    which the planted kernel has a copy. ``about`` says in one line what was done. ``config`` and ``dtype``
     are labels, ``problem`` the one it is timed on."""
 
     name: str
@@ -60,12 +56,18 @@ class Slowdown:
         return " && ".join(known)
 
     def unedited(self) -> str:
-        """The kernel's file, with the header of its loop in it."""
-        text = self.source.read_text(encoding="utf-8")
-        if header := _LOOPS.get(self.kernel):
-            loop = (self.source.parent / header).read_text(encoding="utf-8")
-            text = text.replace(f'#include "{header}"\n', loop.replace("#pragma once\n", ""))
-        return text
+        """The kernel's file, with its own headers in it, each where it is included first."""
+        there: set[str] = set()
+
+        def included(line: re.Match[str]) -> str:
+            header = line[1]
+            if header in there:
+                return ""
+            there.add(header)
+            text = (self.source.parent / header).read_text(encoding="utf-8")
+            return _INCLUDE.sub(included, text.replace("#pragma once\n", ""))
+
+        return _INCLUDE.sub(included, self.source.read_text(encoding="utf-8"))
 
     def edited(self) -> str:
         """The kernel's file with the edits. Raises Rotten."""

@@ -312,15 +312,15 @@ extern "C" __global__ void copy(const __grid_constant__ CUtensorMap mapA, float*
     __shared__ __align__(1024) Element tile[16 * 128 / sizeof(Element)];
     __shared__ uint64_t full;
     if (threadIdx.x == 0) {
-        hopper::init(&full, 1);
-        hopper::fence_init();
-        hopper::expect(&full, sizeof tile);
+        hopper::mbarrier_init(&full, 1);
+        hopper::fence_mbarrier_init();
+        hopper::mbarrier_arrive_expect_tx(&full, sizeof tile);
         asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
                      "[%0], [%1, {%3, %3}], [%2];" ::"r"(hopper::address(tile)), "l"(&mapA),
                      "r"(hopper::address(&full)), "r"(0) : "memory");
     }
     __syncthreads();
-    hopper::wait(&full, 0);
+    hopper::mbarrier_wait_parity(&full, 0);
     for (int i = threadIdx.x; i < M * K; i += blockDim.x)
         C[i] = float(tile[i / K * (128 / sizeof(Element)) + i % K]);
 }

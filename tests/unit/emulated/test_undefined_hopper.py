@@ -23,7 +23,8 @@ def run(folder: Path, rows: int, *edits: tuple[str, str]) -> ptxsan.Result:
     """The form of FP16 with a tile of A of which so many rows are loaded, its source edited."""
     launch = cases.form("f16", "f32", 128)
     text = (cases.HERE / "forms.cu").read_text(encoding="utf-8")
-    for old, new in (("expect(&full, 2 * 64 * 128)", f"expect(&full, (64 + {rows}) * 128)"), *edits):
+    whole = "expect_tx(&full, 2 * 64 * 128)"
+    for old, new in ((whole, f"expect_tx(&full, (64 + {rows}) * 128)"), *edits):
         assert old in text
         text = text.replace(old, new)
     (folder / "forms.cu").write_text(text, encoding="utf-8")

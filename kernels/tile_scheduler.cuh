@@ -1,0 +1,24 @@
+// The tiles of C in the order in which the blocks of a persistent kernel take them.
+#pragma once
+
+static_assert(BAND_ROWS >= 1 && BLOCKS >= 1, "BAND_ROWS, BLOCKS: 1 or more");
+
+// The first row and column of a tile.
+struct Tile {
+    int row, column;
+};
+
+// Down the columns of bands of BAND_ROWS rows of tiles: blocks that work at the same time share A and B in L2.
+struct TileScheduler {
+    int rows, columns;  // of tiles
+
+    __device__ __forceinline__ int tiles() const { return rows * columns; }
+
+    __device__ __forceinline__ Tile tile(int index) const
+    {
+        const int band_rows = BAND_ROWS;
+        const int band = index / (band_rows * columns), in_band = index % (band_rows * columns);
+        const int height = min(rows - band * band_rows, band_rows);  // the last band may be shorter
+        return {(band * band_rows + in_band % height) * TILE_M, in_band / height * TILE_N};
+    }
+};

@@ -1,0 +1,42 @@
+// What the wgmma stages share of its PTX: fences and groups, descriptors, lists of accumulator registers.
+#pragma once
+
+// Before the first wgmma, and after registers that it uses were written or read.
+__device__ __forceinline__ void warpgroup_arrive()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+// Closes a group of wgmma; groups complete in order.
+__device__ __forceinline__ void warpgroup_commit_batch()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// Waits until at most PENDING groups are still running.
+template <int PENDING>
+__device__ __forceinline__ void warpgroup_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+// The descriptor of an operand in shared memory, with rows of 128 bytes in the 128-byte swizzle. `leading`: bytes from
+// one panel of columns to the next, where wgmma transposes; `stride`: bytes from eight rows to the next eight.
+using SmemDesc = unsigned long long;
+__device__ __forceinline__ SmemDesc make_smem_desc(unsigned smem, unsigned leading, unsigned stride)
+{
+    return (SmemDesc)(1u << 30 | stride >> 4) << 32 | (leading >> 4) << 16 | (smem & 0x3ffff) >> 4;
+}
+
+// The accumulators of a wgmma in inline PTX: their numbers as operands (%0, %1, …), and the operands themselves.
+#define TEN(t) ", %" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t "9"
+#define FIRST_TEN "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9"
+#define ACCUM_NAMES_32 FIRST_TEN TEN(1) TEN(2) ", %30, %31"
+#define ACCUM_NAMES_64 FIRST_TEN TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) ", %60, %61, %62, %63"
+#define ACCUM_NAMES_128                                                                      \
+    FIRST_TEN TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11) \
+        ", %120, %121, %122, %123, %124, %125, %126, %127"
+#define ACCUM_4(i) "+f"(accum[i]), "+f"(accum[i + 1]), "+f"(accum[i + 2]), "+f"(accum[i + 3])
+#define ACCUM_16(i) ACCUM_4(i), ACCUM_4(i + 4), ACCUM_4(i + 8), ACCUM_4(i + 12)
+#define ACCUM_32(i) ACCUM_16(i), ACCUM_16(i + 16)
+#define ACCUM_64(i) ACCUM_32(i), ACCUM_32(i + 32)
