@@ -82,19 +82,26 @@ def include_folders() -> list[Path]:
     return [*given, *(home / "include" for home in homes), *plain]
 
 
-def harness(session: nox.Session, python: str, command: str) -> None:
-    """One of `python -m harness --help`."""
-    session.run(python, "-m", "harness", command, *session.posargs, external=True)
+def run(session: nox.Session, python: str, *words: str) -> None:
+    """`python -m` with the packages of harness/ on its path, as they are here."""
+    path = os.pathsep.join(filter(None, (str(Path("harness").resolve()), os.environ.get("PYTHONPATH"))))
+    session.run(python, "-m", *words, *session.posargs, external=True, env={"PYTHONPATH": path})
+
+
+def suite(session: nox.Session, python: str, command: str) -> None:
+    """One of `python -m gemm_regression --help`."""
+    run(session, python, "gemm_regression", command)
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Python style and import contracts; schemas and security of the workflows. Needs no network."""
-    install(session, "lint")
+    """Python style, import contracts, lines of code; schemas and security of the workflows. No network."""
+    python = install(session, "lint")
     workflows = [str(path) for path in sorted(Path(".github/workflows").glob("*.yml"))]
     session.run("ruff", "check")
     session.run("ruff", "format", "--check", "--diff")
-    session.run("lint-imports", "--no-cache", "--no-logo")
+    session.run("lint-imports", "--no-cache", "--no-logo", env={"PYTHONPATH": "harness"})
+    session.run(python, "-m", "lab", "lines", external=True, env={"PYTHONPATH": "harness"})
     session.run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *workflows)
     session.run("check-jsonschema", "--builtin-schema", "vendor.dependabot", ".github/dependabot.yml")
     session.run("zizmor", "--offline", "--no-progress", "--persona", "pedantic", ".github")
@@ -109,31 +116,30 @@ def typing(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """The harness's own tests, including planted bugs that must be caught."""
+    """The suite's own tests, including planted bugs that must be caught."""
     python = install(session, "tests")
     ignored = [f"--ignore={file}" for file in (*CHECKED, "tests/browser")]
-    options = ("-n", "auto", "-m", "not gpu", *ignored, *session.posargs)
-    session.run(python, "-m", "pytest", *options, external=True)
+    run(session, python, "pytest", "-n", "auto", "-m", "not gpu", *ignored)
 
 
 @nox.session(default=False)
 def docs(session: nox.Session) -> None:
     """Recordings and generated pages: what changed, is it allowed, how to refresh it; `-- --refresh`."""
     python = install(session, "tests")
-    session.run(python, "-m", "tests.documents", *session.posargs, external=True)
+    run(session, python, "tests.documents")
 
 
 @nox.session
 def check(session: nox.Session) -> None:
     """Check every kernel without a GPU: execute its PTX, compare compiler metrics with stored ones."""
-    harness(session, install(session, "test"), "check")
+    suite(session, install(session, "test"), "check")
 
 
 @nox.session
 def browser(session: nox.Session) -> None:
     """Open the report in headless Chromium; skipped where there is none."""
     python = install(session, "browser")
-    session.run(python, "-m", "pytest", "-m", "browser", "tests/browser", *session.posargs, external=True)
+    run(session, python, "pytest", "-m", "browser", "tests/browser")
 
 
 @nox.session(default=False)
@@ -145,39 +151,42 @@ def judge(session: nox.Session) -> None:
 @nox.session(default=False)
 def static(session: nox.Session) -> None:
     """Compare registers, occupancy, SASS and memory counters with stored ones; `-- --refresh` stores them."""
-    harness(session, install(session, "test"), "static")
+    suite(session, install(session, "test"), "static")
 
 
 @nox.session(default=False)
 def gpu(session: nox.Session) -> None:
     """Check and time every kernel on this GPU, and compare with its baseline. Fails without a GPU."""
-    harness(session, install_gpu(session), "gpu")
+    suite(session, install_gpu(session), "gpu")
 
 
 @nox.session(default=False)
 def compare(session: nox.Session) -> None:
     """Time the working tree side by side with another commit on this GPU: `-- main`, `-- --nvcc PATH`."""
-    harness(session, install_gpu(session), "compare")
+    suite(session, install_gpu(session), "compare")
 
 
 @nox.session(default=False)
 def bisect(session: nox.Session) -> None:
     """Which commit made a case slower on this GPU: `-- CASE [GOOD [BAD]]`."""
-    harness(session, install_gpu(session), "bisect")
+    suite(session, install_gpu(session), "bisect")
 
 
 @nox.session(default=False)
-def study(session: nox.Session) -> None:
-    """How small a slowdown is detected here? `-- measure FILE` plants some, `-- report` judges them."""
-    report = session.posargs[:1] == ["report"]
-    python = install(session, "study") if report else install_gpu(session)
-    session.run(python, "-m", "harness.study", *session.posargs, external=True)
+def lab(session: nox.Session) -> None:
+    """What is never installed: `-- study measure`, `-- study report`, `-- claims`, `-- advice`, …"""
+    words = session.posargs
+    if "--measure" in words or words[:2] == ["study", "measure"]:
+        python = install_gpu(session)
+    else:
+        python = install(session, "study" if words[:1] == ["study"] else "report")
+    run(session, python, "lab")
 
 
 @nox.session(default=False)
 def baseline(session: nox.Session) -> None:
     """Measure this GPU in five runs and append it to its baseline, if all is correct and nothing creeps."""
-    harness(session, install_gpu(session), "baseline")
+    suite(session, install_gpu(session), "baseline")
 
 
 @nox.session(default=False)
@@ -186,49 +195,49 @@ def tune(session: nox.Session) -> None:
     words = ("--simulate", "emulated", "--device=emulated", "--list-strategies")
     with_gpu = not any(word.startswith(words) for word in session.posargs)
     python = install_gpu(session, "tune-gpu") if with_gpu else install(session, "tune")
-    harness(session, python, "tune")
+    suite(session, python, "tune")
 
 
 @nox.session(default=False)
 def sanitize(session: nox.Session) -> None:
     """Memory errors, races, uninitialised reads and barrier errors, with compute-sanitizer."""
-    harness(session, install_gpu(session), "sanitize")
+    suite(session, install_gpu(session), "sanitize")
 
 
 @nox.session(default=False)
 def profile(session: nox.Session) -> None:
     """Hardware counters side by side, with ncu; `-- --emulated` compares the emulated ones with them."""
-    harness(session, install_gpu(session), "profile")
+    suite(session, install_gpu(session), "profile")
 
 
 @nox.session(default=False)
 def select(session: nox.Session) -> None:
     """Which kernel and config to use for a problem on a measured GPU: `-- 4096x64x4096 --why`."""
-    harness(session, install(session, "test"), "select")
+    suite(session, install(session, "test"), "select")
 
 
 @nox.session(default=False)
 def report(session: nox.Session) -> None:
     """One HTML file with charts, of the stored baselines and the given JSON of runs and comparisons."""
-    harness(session, install(session, "report"), "report")
+    suite(session, install(session, "report"), "report")
 
 
 @nox.session(default=False)
 def shards(session: nox.Session) -> None:
     """Add up the parts of a run that several machines made: `-- FOLDER`."""
-    harness(session, install(session, "test"), "shards")
+    suite(session, install(session, "test"), "shards")
 
 
 @nox.session(default=False)
 def evidence(session: nox.Session) -> None:
     """Judge stored runs again, from their JSON alone: `-- RUN.json`."""
-    harness(session, install(session, "test"), "evidence")
+    suite(session, install(session, "test"), "evidence")
 
 
 @nox.session(default=False)
 def doctor(session: nox.Session) -> None:
     """What this machine has for the suite, one line each, and what to do."""
-    harness(session, install(session, "test"), "doctor")
+    suite(session, install(session, "test"), "doctor")
 
 
 if __name__ == "__main__":

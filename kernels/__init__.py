@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from harness.model import (
+from gemm_regression.model import (
     BF16,
     F16,
     F32,
@@ -20,8 +20,8 @@ from harness.model import (
     TensorMap,
     Workspace,
 )
-from harness.model.kernel import variant_name
-from harness.project.suites import ADVICE, FULL, SMOKE, TIMED_BATCHED, TIMED_GIBIBYTE, Timed
+from gemm_regression.model.kernel import variant_name
+from gemm_regression.project.suites import ADVICE, FULL, SMOKE, TIMED_BATCHED, TIMED_GIBIBYTE, Timed
 
 from . import spaces
 from .advised import ADVISED

@@ -1,6 +1,6 @@
 """Configs that tuning guides recommend, or warn of, by kernel: the suite ``advice`` runs them.
 
-The tables that choose among them are in `harness/tuning/advice.py`. Some cannot run: then the rules of
+The tables that choose among them are in `harness/lab/advice/policies.py`. Some cannot run: then the rules of
 legality say why, and that is their row. Configs that a stage has anyway are repeated here only where a guide
 recommends them."""
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness.model import Config
+from gemm_regression.model import Config
 
 
 def _tile(m: int, n: int, k: int, thread_m: int, thread_n: int, **more: int) -> Config:

@@ -6,7 +6,7 @@ is worth compiling.
 
 from __future__ import annotations
 
-from harness.model import Rule, Space, Values
+from gemm_regression.model import Rule, Space, Values
 
 
 def _threads(v: Values) -> int:

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.compiler.errors import CompileError, ToolchainError
-from harness.compiler.tools import pinned_tools
+from gemm_regression.compiler.errors import CompileError, ToolchainError
+from gemm_regression.compiler.tools import pinned_tools
 from tests import outputs
 from tests.mutants import WRONG, gpu
 
@@ -112,42 +112,42 @@ def _some(names: Sequence[str]) -> str:
 DOCUMENTS = (
     Document(
         "README.md",
-        "harness report readme",
+        "gemm_regression report readme",
         "no: its table is that of the stored baseline, and goes into one commit with it",
     ),
     Document(
         "docs/select.md",
-        "harness select --markdown docs/select.md",
+        "gemm_regression select --markdown docs/select.md",
         "no: its figures are stored, and the page goes into one commit with them",
     ),
     Document(
         "docs/ladder-nvidia-h200.svg",
-        "harness report pictures",
+        "gemm_regression report pictures",
         "no: it shows the stored baseline, and goes into one commit with it",
     ),
     Document(
         "docs/learn.md",
-        "harness report learn",
+        "lab learn",
         "no: its figures and pictures are of what is stored, and go into one commit with it",
     ),
     Document(
         "docs/instructions.md",
-        "harness.ptx.instructions",
+        "ptxsan.isa",
         "no: the interpreter's table changed, and the page belongs to that change",
     ),
     Document(
         "docs/advice.md",
-        "harness advice --markdown docs/advice.md",
+        "lab advice --markdown docs/advice.md",
         "no: its figures are stored, and the page goes into one commit with them",
     ),
     Document(
         "docs/claims.md",
-        "harness claims",
+        "lab claims",
         "no: its figures are stored, and the page goes into one commit with them",
     ),
     Document(
         "docs/strategies.md",
-        "harness tune --simulate baselines/nvidia-h200/tuned/warp_tiled-f32-4096x4096x4096.json "
+        "gemm_regression tune --simulate baselines/nvidia-h200/tuned/warp_tiled-f32-4096x4096x4096.json "
         "--markdown docs/strategies.md",
         "no: it is made of a stored space",
         MISSING,
@@ -161,7 +161,7 @@ DOCUMENTS = (
     ),
     Document(
         "docs/classes.md",
-        "tests.classes",
+        "lab classes",
         "no: its figures are stored, and the page goes into one commit with them",
         "",
     ),
@@ -189,7 +189,7 @@ DOCUMENTS = (
     ),
     Document(
         "docs/counters.md",
-        "harness profile --emulated --markdown docs/counters.md",
+        "gemm_regression profile --emulated --markdown docs/counters.md",
         "yes: it shows that the emulated counters are those of Nsight Compute; `check` compares today's "
         "with the stored ones",
         GPU,
@@ -203,7 +203,7 @@ DOCUMENTS = (
     ),
     Document(
         "docs/detection.md",
-        "harness.study report",
+        "lab study report",
         "no: it is made of stored samples",
         MISSING,
     ),

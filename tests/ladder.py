@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.model import Case, Kernel
-from harness.project import names, selection
-from harness.project.loader import load
-from harness.project.selection import Choice, Selection
+from gemm_regression.model import Case, Kernel
+from gemm_regression.project import names, selection
+from gemm_regression.project.loader import load
+from gemm_regression.project.selection import Choice, Selection
 
 PROJECT = load(Path(__file__).parents[1])
 LADDER = PROJECT.kernels
@@ -17,11 +17,6 @@ H200 = (9, 0)
 
 def find_kernel(name: str) -> Kernel:
     return names.find_kernel(LADDER, name)
-
-
-def splits_fp32(kernel: Kernel) -> bool:
-    """Whether it makes FP32 products of narrower ones, on tensor cores."""
-    return kernel.name == "tf32x3"
 
 
 def find_case(text: str, capability: tuple[int, int] = H200) -> Case:

@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 from pytest_benchmark.utils import get_commit_info
 
-from harness.baselines import provenance
-from harness.compiler.nvcc import compile_cubin
-from harness.devices import Device, Inputs, open_cuda
-from harness.model import F32, Case
-from harness.oracle import make_inputs
-from harness.project.selection import Choice, select
-from tests.ladder import PROJECT, splits_fp32
+from gemm_regression.baselines import provenance
+from gemm_regression.compiler.nvcc import compile_cubin
+from gemm_regression.devices import Device, Inputs, open_cuda
+from gemm_regression.model import F32, Case
+from gemm_regression.oracle import make_inputs
+from gemm_regression.project.selection import Choice, select
+from lab.classes import splits_fp32
+from tests.ladder import PROJECT
 
 FILE = Path(__file__).with_name("outputs.json")
 ARCH, CAPABILITY = "sm_90a", (9, 0)

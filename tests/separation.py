@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from harness.model import Case, Problem
-from harness.project.selection import Choice, select
+from gemm_regression.model import Case, Problem
+from gemm_regression.project.selection import Choice, select
 from tests.ladder import PROJECT
 
 

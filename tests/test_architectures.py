@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-from harness.compiler.nvcc import compile_ptx, entry_symbol
-from harness.devices import open_emulated
-from harness.model import DType, Kernel
-from harness.oracle import verify
-from harness.project.selection import Choice, select
-from harness.ptx import Machine, parse
+from gemm_regression.compiler.nvcc import compile_ptx, entry_symbol
+from gemm_regression.devices import open_emulated
+from gemm_regression.model import DType, Kernel
+from gemm_regression.oracle import verify
+from gemm_regression.project.selection import Choice, select
+from ptxsan import Machine, parse
 from tests.ladder import LADDER, PROJECT
 
 pytestmark = [pytest.mark.compile, pytest.mark.turns]

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from harness.compiler import nvcc
-from harness.compiler.errors import CompileError
-from harness.compiler.nvcc import compile_ptx, entry_symbol
-from harness.compiler.sources import closure
-from harness.devices import Device
-from harness.devices.emulated.device import EmulatedDevice
-from harness.model import F16, F32, BlockShape, Case, Config, Kernel, Problem
-from harness.oracle import verify
-from harness.timing.plan import Plan
+from gemm_regression.compiler import nvcc
+from gemm_regression.compiler.errors import CompileError
+from gemm_regression.compiler.nvcc import compile_ptx, entry_symbol
+from gemm_regression.compiler.sources import closure
+from gemm_regression.devices import Device
+from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.model import F16, F32, BlockShape, Case, Config, Kernel, Problem
+from gemm_regression.oracle import verify
+from gemm_regression.timing.plan import Plan
 
 pytestmark = pytest.mark.compile
 

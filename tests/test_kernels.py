@@ -1,5 +1,5 @@
 """Every kernel variant of the suite is right on the problems of the suite, on whichever device there is."""
 
-from harness.commands import judged
+from gemm_regression.pytest_plugin import judged
 
 test_kernel = judged.test_kernel

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.devices import Device
-from harness.model import (
+from gemm_regression.devices import Device
+from gemm_regression.model import (
     GEMM_BIAS_GELU,
     GEMM_BIAS_RELU,
     BlockShape,
@@ -19,7 +19,7 @@ from harness.model import (
     gemm,
     gemm_bias,
 )
-from harness.oracle import verify
+from gemm_regression.oracle import verify
 
 # Leading dimensions and sizes are multiples of 4, as cuBLAS asks of INT8.
 PROBLEM = Problem(132, 68, 264, lda=272, ldb=76, ldc=84)

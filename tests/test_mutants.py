@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from harness.compiler import tools
-from harness.compiler.errors import ToolchainError
-from harness.compiler.nvcc import compile_cubin
-from harness.devices import DeviceError, NoDevice
-from harness.devices.emulated.device import EmulatedDevice
-from harness.model import Case, Problem
-from harness.oracle import verify
-from harness.project.suites import VERIFIED
-from harness.timing.plan import Plan
+from gemm_regression.compiler import tools
+from gemm_regression.compiler.errors import ToolchainError
+from gemm_regression.compiler.nvcc import compile_cubin
+from gemm_regression.devices import DeviceError, NoDevice
+from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.model import Case, Problem
+from gemm_regression.oracle import verify
+from gemm_regression.project.suites import VERIFIED
+from gemm_regression.timing.plan import Plan
 from tests.ladder import LADDER
 from tests.mutants import (
     MUTANTS,
@@ -165,7 +165,7 @@ def test_a_generated_mutant_is_caught_again(mutant: Mutant, emulated: EmulatedDe
 @pytest.fixture(scope="module")
 def impatient() -> Iterator[Any]:
     """A worker of the mutants' own: what they crash is not the suite's, and a hang is seen soon."""
-    from harness.devices import open_cuda
+    from gemm_regression.devices import open_cuda
 
     device = open_cuda(8.0)
     yield device

@@ -14,7 +14,7 @@ from tests.ladder import PROJECT
 
 @pytest.mark.gpu
 def test_occupancy_is_the_drivers_own(device: Any) -> None:
-    command = [sys.executable, "-m", "harness.devices.cuda.occupancy", str(PROJECT.root)]
+    command = [sys.executable, "-m", "gemm_regression.devices.cuda.occupancy", str(PROJECT.root)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

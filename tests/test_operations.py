@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from harness.devices import NoDevice, open_emulated
-from harness.devices.emulated.device import EmulatedDevice
-from harness.gate.checked import CORRECT, NOT_EMULATED, check
-from harness.model import Case, DType, Kernel, Problem
-from harness.oracle import verify
-from harness.project.loader import load
-from harness.timing.plan import Plan
+from gemm_regression.devices import NoDevice, open_emulated
+from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.model import Case, DType, Kernel, Problem
+from gemm_regression.oracle import verify
+from gemm_regression.project.loader import load
+from gemm_regression.run.checked import CORRECT, NOT_EMULATED, check
+from gemm_regression.timing.plan import Plan
 
 KERNELS = load(Path(__file__).with_name("operations")).kernels
 BY_NAME = {kernel.name: kernel for kernel in KERNELS}

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.devices import NoDevice, open_emulated
-from harness.devices.emulated.device import EmulatedDevice
-from harness.model import Case
+from gemm_regression.devices import NoDevice, open_emulated
+from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.model import Case
 from tests.outputs import ARCH, binary, compared, output, recorded
 
 RECORDED = recorded()

@@ -1,6 +1,6 @@
 """The compiler's figures and the counts of every variant are those in baselines/static; no GPU."""
 
-from harness.commands import judged
+from gemm_regression.pytest_plugin import judged
 
 test_figures = judged.test_figures
 test_counts = judged.test_counts

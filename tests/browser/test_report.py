@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from harness.reports.page import render, sources
-from harness.verdicts.evidence import UNUSABLE
+from gemm_regression.judge.evidence import UNUSABLE
+from gemm_regression.report.page import render, sources
 from tests.ladder import LADDER, PROJECT
 from tests.unit import made_report
 from tests.unit.made_report import CRASHED, SLOWER, WRONG

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.model import F32, BlockShape, Case, Config, Kernel, Problem, Workspace
+from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem, Workspace
 
 CHEATS = {
     1: "the first result again and again, from a module's variable",

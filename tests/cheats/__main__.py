@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import sys
 
-from harness.devices import DeviceError, NoDevice, open_cuda
-from harness.devices.cuda.client import CudaDevice
-from harness.timing.plan import PairPlan, Plan
+from gemm_regression.devices import DeviceError, NoDevice, open_cuda
+from gemm_regression.devices.cuda.client import CudaDevice
+from gemm_regression.timing.plan import PairPlan, Plan
 from tests.cheats import CHEATS, NO_GAIN, case
 
 _SIZE = 512

@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from harness import ptx
+import ptxsan
 
 HERE = Path(__file__).parent
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -29,8 +29,8 @@ class Launch:
     shared: int = 0
     defines: tuple[str, ...] = field(default=())
 
-    def emulate(self) -> ptx.Result:
-        return ptx.run(
+    def emulate(self) -> ptxsan.Result:
+        return ptxsan.run(
             HERE / self.file,
             grid=self.grid,
             block=self.block,
@@ -53,7 +53,11 @@ def pipeline(*defines: str, m: int = 128, n: int = 128, k: int = 320) -> Launch:
     random = np.random.default_rng(0)
     a = random.integers(-4, 5, (m, k)).astype(np.float16)
     b = random.integers(-4, 5, (n, k)).astype(np.float16)
-    maps = [ptx.Tiled(a, (64, 64), 128), ptx.Tiled(b, (64, 64), 128), ptx.Tiled(ptx.Empty((m, n)), (64, 32))]
+    maps = [
+        ptxsan.Tiled(a, (64, 64), 128),
+        ptxsan.Tiled(b, (64, 64), 128),
+        ptxsan.Tiled(ptxsan.Empty((m, n)), (64, 32)),
+    ]
     want = {2: a.astype(np.float32) @ b.astype(np.float32).T}
     shared = 3 * 24 * 1024 + 2 * 64 * 64 * 4 + 48
     grid = n // 64, m // 128
@@ -64,8 +68,8 @@ def multicast(*defines: str) -> Launch:
     """A product of which the blocks of a cluster share tiles."""
     random = np.random.default_rng(0)
     a, b = (random.integers(-4, 5, (64, 160)).astype(np.float32) for _ in range(2))
-    maps = [ptx.Tiled(a, (32, 32)), ptx.Tiled(b, (16, 32))]
-    arguments = (*maps, ptx.Empty((64, 64)), np.int32(64), np.int32(160))
+    maps = [ptxsan.Tiled(a, (32, 32)), ptxsan.Tiled(b, (16, 32))]
+    arguments = (*maps, ptxsan.Empty((64, 64)), np.int32(64), np.int32(160))
     return Launch("cluster.cu", (2, 2), 1024, arguments, {2: a @ b.T}, "multicast", defines=defines)
 
 
@@ -73,7 +77,7 @@ def sums(*defines: str) -> Launch:
     """Sums through distributed shared memory."""
     x = np.random.default_rng(0).integers(-4, 5, (50, 128)).astype(np.float32)
     want = np.stack([x[np.arange(50) % 8 // 4 == cluster].sum(axis=0) for cluster in range(2)])
-    arguments = x, np.int32(50), ptx.Empty(2 * 128 + 2)
+    arguments = x, np.int32(50), ptxsan.Empty(2 * 128 + 2)
     wanted = {2: np.r_[want.ravel(), want.sum(axis=1)].astype(np.float32)}
     return Launch("cluster.cu", (8,), 128, arguments, wanted, "sums", defines=defines)
 
@@ -81,7 +85,7 @@ def sums(*defines: str) -> Launch:
 def bulk(*defines: str) -> Launch:
     """Copies without a tensor map."""
     x = np.random.default_rng(0).integers(-99, 99, 4 * 512).astype(np.int32)
-    arguments = x, ptx.Empty(4 * 512, np.int32), np.zeros(256, np.int32)
+    arguments = x, ptxsan.Empty(4 * 512, np.int32), np.zeros(256, np.int32)
     want = {1: 2 * x, 2: (2 * x).reshape(-1, 256).sum(axis=0).astype(np.int32)}
     return Launch("bulk.cu", (4,), 256, arguments, want, "bulk", defines=defines)
 
@@ -89,7 +93,7 @@ def bulk(*defines: str) -> Launch:
 def registers(*defines: str, n: int = 3) -> Launch:
     """Products of which one multiplicand goes through registers."""
     x = np.random.default_rng(0).integers(-3, 4, (n, 2, 64, 64)).astype(np.float16)
-    arguments = ptx.Tiled(x.reshape(-1, 64), (64, 64), 128), ptx.Empty((64, 64)), np.int32(n)
+    arguments = ptxsan.Tiled(x.reshape(-1, 64), (64, 64), 128), ptxsan.Empty((64, 64)), np.int32(n)
     want = np.einsum("nik,njk->ij", x[:, 0].astype(np.float32), x[:, 1].astype(np.float32))
     return Launch("registers.cu", (1,), 256, arguments, {1: want}, "registers", defines=defines)
 
@@ -97,7 +101,7 @@ def registers(*defines: str, n: int = 3) -> Launch:
 def tokens(*defines: str) -> Launch:
     """mbarriers by their states, with cp.async."""
     x = np.random.default_rng(0).integers(-99, 99, 256).astype(np.int32)
-    arguments = x, ptx.Empty(256, np.int32), ptx.Empty(256, np.int32)
+    arguments = x, ptxsan.Empty(256, np.int32), ptxsan.Empty(256, np.int32)
     want = {1: x[::-1].copy(), 2: np.full(256, 7, np.int32)}
     return Launch("tokens.cu", (1,), 256, arguments, want, "tokens", defines=defines)
 
@@ -106,7 +110,7 @@ def ring(*defines: str) -> Launch:
     """Bulk copies and sums from block to block of a cluster."""
     given = 1000 * np.arange(8, dtype=np.int32)[:, None] + np.arange(128, dtype=np.int32)
     before = [block // 4 * 4 + (block - 1) % 4 for block in range(8)]
-    arguments = ptx.Empty((8, 128), np.int32), ptx.Empty((8, 128), np.int32)
+    arguments = ptxsan.Empty((8, 128), np.int32), ptxsan.Empty((8, 128), np.int32)
     want = {0: given[before], 1: given[before] + np.arange(128, dtype=np.int32)}
     return Launch("tokens.cu", (8,), 128, arguments, want, "ring", defines=defines)
 
@@ -138,8 +142,8 @@ def form(kind: str, total: str, swizzle: int, *more: str) -> Launch:
     for name, x in (("A", a), ("B", b)):
         stored = np.ascontiguousarray(x.T) if f"TURN_{name}=1" in more else x
         kept = stored.view(np.uint8) if dtype.itemsize == 1 else stored
-        maps.append(ptx.Tiled(kept, (64, (swizzle or 16) // dtype.itemsize), swizzle))
-    out = ptx.Empty((64, 64), SUMS[total])
+        maps.append(ptxsan.Tiled(kept, (64, (swizzle or 16) // dtype.itemsize), swizzle))
+    out = ptxsan.Empty((64, 64), SUMS[total])
     arguments = (*maps, np.ascontiguousarray(a).view(np.uint32), out)
     # 0 − 0 is 0, which a sum of products with a minus is not told to be.
     wanted = (want + 0.0).astype(SUMS[total])
@@ -247,9 +251,9 @@ def box(name: str, dtype: Any = np.float32, *defines: str, tf32: bool = False) -
     place_of = np.arange(flat.size)
     raw = np.empty_like(flat)
     raw[place_of ^ ((place_of >> 7 & {0: 0, 32: 1, 64: 3, 128: 7}[swizzle]) << 4)] = flat
-    maps = [ptx.Tiled(x, size, swizzle, nan, steps, tf32), ptx.Tiled(y, size, swizzle, nan, steps)]
+    maps = [ptxsan.Tiled(x, size, swizzle, nan, steps, tf32), ptxsan.Tiled(y, size, swizzle, nan, steps)]
     places = [np.array([*reversed(p), 0, 0, 0, 0][:5], np.int32).tobytes() for p in (at, there)]
-    arguments = maps[0], places[0], maps[1], places[1], ptx.Empty(flat.size // 4, np.uint32)
+    arguments = maps[0], places[0], maps[1], places[1], ptxsan.Empty(flat.size // 4, np.uint32)
     all_defines = f"RANK={len(shape)}", f"BYTES={flat.size}", *defines
     wanted = {4: raw.view(np.uint32), 2: want}
     return Launch("boxes.cu", (1,), 64, arguments, wanted, "boxes", flat.size, all_defines)

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from harness import ptx
-from harness.ptx import nvcc
+import ptxsan
+from ptxsan.frontend import nvcc
 from tests.hopper.cases import HERE, Array, Launch
 
 LIMIT = 60  # seconds
@@ -93,9 +93,9 @@ def _main() -> int:
 
 def _held(argument: Any) -> Array | None:
     """The array of an argument; what is empty holds bytes that no result is made of."""
-    if isinstance(argument, ptx.Tiled):
+    if isinstance(argument, ptxsan.Tiled):
         argument = argument.array
-    if isinstance(argument, ptx.Empty):
+    if isinstance(argument, ptxsan.Empty):
         fresh = np.zeros(argument.shape, argument.dtype)
         fresh.view(np.uint8)[...] = 0xA5
         return fresh
@@ -105,7 +105,7 @@ def _held(argument: Any) -> Array | None:
 
 
 def _parameter(argument: Any, address: Any, array: Array | None) -> bytes:
-    if isinstance(argument, ptx.Tiled):
+    if isinstance(argument, ptxsan.Tiled):
         assert array is not None
         return _tensor_map(argument, int(address), array)
     if array is not None:
@@ -113,7 +113,7 @@ def _parameter(argument: Any, address: Any, array: Array | None) -> bytes:
     return argument if isinstance(argument, bytes) else bytes(argument.tobytes())
 
 
-def _tensor_map(tiled: ptx.Tiled, address: int, array: Array) -> bytes:
+def _tensor_map(tiled: ptxsan.Tiled, address: int, array: Array) -> bytes:
     from cuda.bindings import driver
 
     made = tiled.at(address, array)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from harness.baselines import provenance
+from gemm_regression.baselines import provenance
 from tests.instructions.compare import finding
 from tests.instructions.record import FILE
 from tests.instructions.run import on_gpu

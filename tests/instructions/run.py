@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.compiler.tools import find_nvcc
-from harness.ptx import Buffer, GlobalMemory, Machine, parse
+from gemm_regression.compiler.tools import find_nvcc
+from ptxsan import Buffer, GlobalMemory, Machine, parse
 from tests.instructions.probe import BLOCKS, IN, LANES, OUT, THREADS, Array, Probe, Type, operands_of, split
 
 ARCH = "sm_90a"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.model import Problem
+from gemm_regression.model import Problem
 from tests.mutants.mutant import Mutant
 
 LAST_LINE = "    *c = beta == 0.0f ? alpha * sum : alpha * sum + beta * *c;\n"

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.compiler.errors import ToolchainError
-from harness.compiler.static import compare, figures, store
-from harness.compiler.tools import pinned_nvcc, pins
-from harness.counters.check import CounterCheck, CounterEntry
-from harness.counters.stored import figures as counted
-from harness.devices import DeviceError, Inputs, Outputs, open_emulated
-from harness.devices.emulated.device import EmulatedDevice
-from harness.model import Case
-from harness.oracle import verify
+from gemm_regression.compiler.errors import ToolchainError
+from gemm_regression.compiler.static import compare, figures, store
+from gemm_regression.compiler.tools import pinned_nvcc, pins
+from gemm_regression.counters.check import CounterCheck, CounterEntry
+from gemm_regression.counters.stored import figures as counted
+from gemm_regression.devices import DeviceError, Inputs, Outputs, open_emulated
+from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.model import Case
+from gemm_regression.oracle import verify
 from tests.ladder import PROJECT
 from tests.mutants.mutant import Mutant, build, cases
 

@@ -22,16 +22,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.compiler.errors import CompileError, ToolchainError
-from harness.compiler.nvcc import compile_cubin, compile_ptx
-from harness.compiler.tools import pinned_nvcc, pinned_tools, pins
-from harness.devices import DeviceError
-from harness.devices.emulated.device import EmulatedDevice
-from harness.model import Case, Config, DType, Kernel, Problem
-from harness.model.legality import GpuLimits, legal_variants
-from harness.oracle import verify
-from harness.project.fitting import with_rows_as_taken
-from harness.project.suites import SPARSE, SPARSE_BATCHED
+from gemm_regression.compiler.errors import CompileError, ToolchainError
+from gemm_regression.compiler.nvcc import compile_cubin, compile_ptx
+from gemm_regression.compiler.tools import pinned_nvcc, pinned_tools, pins
+from gemm_regression.devices import DeviceError
+from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.model import Case, Config, DType, Kernel, Problem
+from gemm_regression.model.legality import GpuLimits, legal_variants
+from gemm_regression.oracle import verify
+from gemm_regression.project.fitting import with_rows_as_taken
+from gemm_regression.project.suites import SPARSE, SPARSE_BATCHED
 from tests.ladder import PROJECT
 from tests.mutants.equivalent import EQUIVALENT, SURVIVORS
 from tests.mutants.examine import ARCH, HAZARDS, open_device

@@ -17,14 +17,14 @@ from queue import SimpleQueue
 
 from pytest_benchmark.utils import get_commit_info
 
-from harness.baselines.provenance import nvcc_version
-from harness.commands import sanitize
-from harness.compiler.errors import ToolchainError
-from harness.compiler.tools import find_tool
-from harness.devices import Device, DeviceError, NoDevice, open_cuda
-from harness.devices.cuda.environment import GpuInfo
-from harness.oracle import make_inputs, verify
-from harness.project.suites import VERIFIED
+from gemm_regression.baselines.provenance import nvcc_version
+from gemm_regression.cli import sanitize
+from gemm_regression.compiler.errors import ToolchainError
+from gemm_regression.compiler.tools import find_tool
+from gemm_regression.devices import Device, DeviceError, NoDevice, open_cuda
+from gemm_regression.devices.cuda.environment import GpuInfo
+from gemm_regression.oracle import make_inputs, verify
+from gemm_regression.project.suites import VERIFIED
 from tests.mutants import WRONG, Mutant, build, cases, real
 
 FILE = Path(__file__).with_name("gpu.json")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from harness.model import Problem
-from harness.project.suites import SPARSE
+from gemm_regression.model import Problem
+from gemm_regression.project.suites import SPARSE
 from tests.mutants.mutant import Mutant
 
 _LD = "N, K or ld mixed up"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.model import Problem
+from gemm_regression.model import Problem
 from tests.mutants.mutant import Mutant
 from tests.mutants.order import EARLY, FEW_TILES, IN_STEP
 

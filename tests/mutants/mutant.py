@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.compiler.sources import closure
-from harness.model import DTYPES, SPARSE, Case, Kernel, Problem
-from harness.project.loader import load
-from harness.project.names import find_config
-from harness.project.suites import VERIFIED
+from gemm_regression.compiler.sources import closure
+from gemm_regression.model import DTYPES, SPARSE, Case, Kernel, Problem
+from gemm_regression.project.loader import load
+from gemm_regression.project.names import find_config
+from gemm_regression.project.suites import VERIFIED
 from tests.ladder import LADDER
 
 OPERATIONS = load(Path(__file__).parents[1] / "operations").kernels

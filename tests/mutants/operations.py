@@ -5,7 +5,7 @@ Of the ladder's kernels, and of the tests' own (``tests/operations``).
 
 from __future__ import annotations
 
-from harness.model import Problem
+from gemm_regression.model import Problem
 from tests.mutants.mutant import Mutant
 
 # A gap and leading dimensions of different lengths, a last block with room for more; M, N, K all different.

@@ -13,8 +13,8 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from harness.compiler.sources import closure
-from harness.model import Kernel
+from gemm_regression.compiler.sources import closure
+from gemm_regression.model import Kernel
 from tests.ladder import LADDER
 from tests.mutants.mutant import Edits, Mutant
 

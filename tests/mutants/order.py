@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.model import Problem
+from gemm_regression.model import Problem
 from tests.mutants.mutant import Mutant
 
 FIRST_BARRIER = "        __syncthreads();  // the tiles are complete\n"

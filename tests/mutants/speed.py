@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from harness.model import Problem
+from gemm_regression.model import Problem
 from tests.mutants.mutant import Mutant
 
 # Edges of every kind, and nothing but whole tiles.

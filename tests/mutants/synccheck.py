@@ -19,11 +19,11 @@ from pathlib import Path
 
 import numpy as np
 
-from harness import ptx
-from harness.commands import sanitize
-from harness.compiler.errors import ToolchainError
-from harness.compiler.tools import find_tool
-from harness.ptx import nvcc
+import ptxsan
+from gemm_regression.cli import sanitize
+from gemm_regression.compiler.errors import ToolchainError
+from gemm_regression.compiler.tools import find_tool
+from ptxsan.frontend import nvcc
 
 ARCH = "sm_90a"
 THREADS = 128
@@ -173,10 +173,10 @@ def source(name: str) -> str:
 
 
 @cache
-def emulate(name: str) -> ptx.Result:
+def emulate(name: str) -> ptxsan.Result:
     """The pattern without a GPU."""
     out = np.zeros(THREADS, np.int32)
-    return ptx.run(source(name), grid=1, block=THREADS, arguments=[out], arch=ARCH)
+    return ptxsan.run(source(name), grid=1, block=THREADS, arguments=[out], arch=ARCH)
 
 
 def checks(name: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.model import (
+from gemm_regression.model import (
     BF16,
     DTYPES,
     F16,

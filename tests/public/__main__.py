@@ -29,7 +29,7 @@ def check(project: Path, suite: str, jobs: int, seconds: float) -> None:
     command = [
         sys.executable,
         "-m",
-        "harness",
+        "gemm_regression",
         "check",
         "--no-cache",  # what is answered from it is not in the report
         "--project",

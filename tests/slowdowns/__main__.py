@@ -18,10 +18,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.commands.progress import progress
-from harness.devices import DeviceError, NoDevice, open_cuda, open_emulated
-from harness.oracle import verify
-from harness.study.__main__ import commit_id
+from gemm_regression.cli.progress import progress
+from gemm_regression.devices import DeviceError, NoDevice, open_cuda, open_emulated
+from gemm_regression.oracle import verify
+from lab.study.command import commit_id
 from tests.ladder import PROJECT
 from tests.slowdowns import PLANTED, Rotten, Slowdown, firsts, gate, measured, page, small
 from tests.slowdowns.beside import Cost, measure

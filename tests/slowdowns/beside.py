@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.compiler.core import core_of
-from harness.compiler.tools import arch
-from harness.devices import DeviceError, Gpu
-from harness.gate.pairing import Pair, Pairing
-from harness.model import Case
-from harness.timing.interval import Estimate
-from harness.timing.looks import Rule
-from harness.timing.plan import PairPlan
-from harness.timing.schedule import stretch
-from harness.verdicts.vocabulary import DEFAULT_MARGIN
+from gemm_regression.compiler.core import core_of
+from gemm_regression.compiler.tools import arch
+from gemm_regression.devices import DeviceError, Gpu
+from gemm_regression.judge.vocabulary import DEFAULT_MARGIN
+from gemm_regression.model import Case
+from gemm_regression.run.pairing import Pair, Pairing
+from gemm_regression.timing.interval import Estimate
+from gemm_regression.timing.looks import Rule
+from gemm_regression.timing.plan import PairPlan
+from gemm_regression.timing.schedule import stretch
 from tests.slowdowns.gate import Judged
 from tests.slowdowns.slowdown import Slowdown
 

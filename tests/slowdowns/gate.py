@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.gate.replay import replay
-from harness.model import Case
-from harness.project import selection
-from harness.verdicts.evidence import UNUSABLE
-from harness.verdicts.paired import Paired, red
+from gemm_regression.judge.evidence import UNUSABLE
+from gemm_regression.judge.paired import Paired, red
+from gemm_regression.model import Case
+from gemm_regression.project import selection
+from gemm_regression.run.replay import replay
 from tests.ladder import PROJECT
 from tests.slowdowns.slowdown import Slowdown, together
 
@@ -100,8 +101,14 @@ def run(
     timed = selection.select(PROJECT, selection.Choice(suite="full"), capability).timed
     cases = [*(slowdown.real for slowdown in slowdowns), *beside(slowdowns, timed)]
     chosen = " or ".join(f"[{case.id}]" for case in cases)
-    command = [sys.executable, "-m", "harness", "gpu", "--suite", "full", "-k", chosen]
-    subprocess.run([*command, f"--benchmark-json={json_file}", *options], cwd=folder, check=False)
+    command = [sys.executable, "-m", "gemm_regression", "gpu", "--suite", "full", "-k", chosen]
+    packages = {"PYTHONPATH": str(folder / "harness")}  # the clone's own
+    subprocess.run(
+        [*command, f"--benchmark-json={json_file}", *options],
+        cwd=folder,
+        env=os.environ | packages,
+        check=False,
+    )
     if not json_file.is_file():
         raise ValueError("`gpu` recorded nothing")
     document = json.loads(json_file.read_text(encoding="utf-8"))

@@ -5,7 +5,7 @@ Several are of one variant: measured each by itself; in a clone, the first of ea
 
 from __future__ import annotations
 
-from harness.model import Problem
+from gemm_regression.model import Problem
 from tests.slowdowns.slowdown import Slowdown
 
 _512, _1024, _2048, _4096, _8192 = (Problem(n, n, n) for n in (512, 1024, 2048, 4096, 8192))

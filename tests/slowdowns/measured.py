@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness.baselines.provenance import nvcc_version
-from harness.devices.cuda.environment import GpuInfo
+from gemm_regression.baselines.provenance import nvcc_version
+from gemm_regression.devices.cuda.environment import GpuInfo
 
 FILE = Path(__file__).with_name("measured.json")
 MEASURE, GATE = "measure", "gate"  # how a run was made

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.reports.markdown import table_text
-from harness.study import frozen
-from harness.study.analysis import Rate
-from harness.study.cases import CLASSES, class_of
+from gemm_regression.report.markdown import table_text
+from lab.study import frozen
+from lab.study.analysis import Rate
+from lab.study.cases import CLASSES, class_of
 from tests.slowdowns.gate import RED
 from tests.slowdowns.measured import GATE, cost
 from tests.slowdowns.slowdown import Slowdown

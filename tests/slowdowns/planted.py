@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.model import Problem
+from gemm_regression.model import Problem
 from tests.slowdowns.slowdown import Slowdown
 
 _1024, _2048, _4096 = (Problem(n, n, n) for n in (1024, 2048, 4096))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.baselines import append, load_run, merge_runs
+from gemm_regression.baselines import append, load_run, merge_runs
 from tests.unit.replay import ReplayDevice
 from tests.unit.rig import RECORDED, Rig
 from tests.unit.samples import select

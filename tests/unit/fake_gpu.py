@@ -11,8 +11,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from harness.devices.work import Work
-from harness.model import Array
+from gemm_regression.devices.work import Work
+from gemm_regression.model import Array
 from tests.unit.fake_pycuda import made_up
 
 MODULES = ("pools", "timed_data", "checks", "timing", "fresh", "library", "modules", "kernels", "bench")
@@ -167,7 +167,7 @@ def matrix(gpu: FakeGpu, work: Work, at: dict[str, int], name: str) -> Array:
 
 @contextlib.contextmanager
 def made_up_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeGpu, Any]]:
-    """The GPU, and by name the modules of harness.devices.cuda that know no other."""
+    """The GPU, and by name the modules of gemm_regression.devices.cuda that know no other."""
     gpu = FakeGpu()
     names = ("mem_alloc", "mem_get_info", "memset_d8", "memcpy_dtoh", "memcpy_dtod_async", "to_device")
     functions: dict[str, Any] = {name: getattr(gpu, name) for name in (*names, "from_device", "Stream")}

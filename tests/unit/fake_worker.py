@@ -8,8 +8,8 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from harness.devices.cuda.protocol import Reply, Request
-from harness.timing.plan import Plan
+from gemm_regression.devices.cuda.protocol import Reply, Request
+from gemm_regression.timing.plan import Plan
 
 LATE = 2.0  # seconds
 

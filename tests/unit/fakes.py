@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.devices import Inputs, Outputs, Violation
-from harness.model import Array, Case, Problem
+from gemm_regression.devices import Inputs, Outputs, Violation
+from gemm_regression.model import Array, Case, Problem
 
 # A fault computes the product's place (m, n), or changes the finished C, given what a kernel is given.
 Multiply = Callable[[Array, Array, Problem], Array]

@@ -1,7 +1,7 @@
 """Made-up files for reports: a run of the stored H200 baseline with three planted faults, a series of
 baselines in which one case becomes slower, a comparison.
 
-python -m tests.unit.made_report FOLDER   writes them, to be looked at with `python -m harness report`
+python -m tests.unit.made_report FOLDER   writes them, to be looked at with `python -m gemm_regression report`
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import Any
 
 import numpy as np
 
-from harness.baselines import Baseline, BaselineEntry, append, current, gpu_slug
-from harness.devices.stored import StoredBinary
-from harness.gate.compare import Row, compare
-from harness.gate.document import document
-from harness.gate.pairing import Pair
-from harness.gate.pairs import Side
-from harness.gate.record import extra_info
-from harness.gate.timed import Result, observation
-from harness.model import F32, Case, Config, Resources
-from harness.project.commit import Commit, Tree
-from harness.timing.interval import Estimate
-from harness.timing.looks import Finding, Rule
-from harness.timing.measurement import Measurement
-from harness.timing.plan import PairPlan
-from harness.tuning.stored import Evaluation, Failed, Tuned
-from harness.tuning.stored import write as write_tuned
-from harness.verdicts.evidence import MACHINES, UNUSABLE, Evidence, conclude
-from harness.verdicts.paired import SAME_BINARY, Paired
-from harness.verdicts.vocabulary import DEFAULT_MARGIN, Policy
+from gemm_regression.baselines import Baseline, BaselineEntry, append, current, gpu_slug
+from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.judge.evidence import MACHINES, UNUSABLE, Evidence, conclude
+from gemm_regression.judge.paired import SAME_BINARY, Paired
+from gemm_regression.judge.vocabulary import DEFAULT_MARGIN, Policy
+from gemm_regression.model import F32, Case, Config, Resources
+from gemm_regression.project.commit import Commit, Tree
+from gemm_regression.run.compare import Row, compare
+from gemm_regression.run.document import document
+from gemm_regression.run.pairing import Pair
+from gemm_regression.run.pairs import Side
+from gemm_regression.run.record import extra_info
+from gemm_regression.run.timed import Result, observation
+from gemm_regression.timing.interval import Estimate
+from gemm_regression.timing.looks import Finding, Rule
+from gemm_regression.timing.measurement import Measurement
+from gemm_regression.timing.plan import PairPlan
+from gemm_regression.tune.stored import Evaluation, Failed, Tuned
+from gemm_regression.tune.stored import write as write_tuned
 from tests.ladder import LADDER, PROJECT
 from tests.unit import synthetic
 from tests.unit.simulated import SimulatedDevice

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness.devices.cuda.environment import GpuInfo
+from gemm_regression.devices.cuda.environment import GpuInfo
 from tests.unit.samples import select
 from tests.unit.simulated import RECORDED
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness.verdicts.evidence import MACHINES, UNUSABLE
+from gemm_regression.judge.evidence import MACHINES, UNUSABLE
 
 FOLDER = Path(__file__).with_name("recorded")
 _INFO = ("case", "variant", "verdict", "verdict_reason", "red", "evidence")

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from harness.devices import DeviceError, Inputs, Outputs
-from harness.devices.stored import StoredBinary
-from harness.model import Case, Resources
-from harness.timing.measurement import Measurement
-from harness.timing.samples import PairedSamples
+from gemm_regression.devices import DeviceError, Inputs, Outputs
+from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.model import Case, Resources
+from gemm_regression.timing.measurement import Measurement
+from gemm_regression.timing.samples import PairedSamples
 from tests.unit.fakes import NumpyDevice
 from tests.unit.simulated import SimulatedDevice, recorded
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from harness.model import F32, BlockShape, Case, Config, Kernel, Problem
-from harness.project.loader import Project
+from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem
+from gemm_regression.project.loader import Project
 
 PARAMETERS = (
     "int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb, "
@@ -21,7 +21,7 @@ def source(body: str = "C[0] = alpha;", parameters: str = PARAMETERS, entry: str
 
 def declarations(name: str = "one", threads: int = 32, tail: str = "") -> str:
     return f'''
-from harness.model import F32, BlockShape, Config, Kernel
+from gemm_regression.model import F32, BlockShape, Config, Kernel
 
 def shape(config, dtype):
     return BlockShape(threads=({threads}, 1), tile=(1, {threads}))

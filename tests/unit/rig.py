@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from harness.baselines import Baseline, BaselineEntry, append, current, gpu_slug, history
-from harness.devices import NoDevice
+from gemm_regression.baselines import Baseline, BaselineEntry, append, current, gpu_slug, history
+from gemm_regression.devices import NoDevice
 from tests.unit.replay import ReplayDevice, recorded
 from tests.unit.samples import select
 

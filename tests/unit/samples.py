@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.model import Case, Kernel
-from harness.project import names, selection
-from harness.project.loader import load
-from harness.project.selection import Choice, Selection
+from gemm_regression.model import Case, Kernel
+from gemm_regression.project import names, selection
+from gemm_regression.project.loader import load
+from gemm_regression.project.selection import Choice, Selection
 
 PROJECT = load(Path(__file__).with_name("sample"))
 KERNELS = PROJECT.kernels

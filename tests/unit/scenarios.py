@@ -6,19 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from harness.baselines import Baseline, BaselineEntry
-from harness.counters.traffic import Known
-from harness.devices.stored import StoredBinary
-from harness.gate.boards import Board
-from harness.gate.machine import shift_of
-from harness.gate.pairing import Pairing
-from harness.gate.timed import Gate, Result, changed, id_of, usable_shift
-from harness.model import Case, Problem
-from harness.timing.looks import Rule
-from harness.timing.plan import TIMING, Plan
-from harness.verdicts.health import Health
-from harness.verdicts.machine import MachineVerdict, judge_machine
-from harness.verdicts.vocabulary import Policy
+from gemm_regression.baselines import Baseline, BaselineEntry
+from gemm_regression.counters.traffic import Known
+from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.judge.health import Health
+from gemm_regression.judge.machine import MachineVerdict, judge_machine
+from gemm_regression.judge.vocabulary import Policy
+from gemm_regression.model import Case, Problem
+from gemm_regression.run.boards import Board
+from gemm_regression.run.machine import shift_of
+from gemm_regression.run.pairing import Pairing
+from gemm_regression.run.timed import Gate, Result, changed, id_of, usable_shift
+from gemm_regression.timing.looks import Rule
+from gemm_regression.timing.plan import TIMING, Plan
 from tests.unit import synthetic
 from tests.unit.simulated import SimulatedDevice
 

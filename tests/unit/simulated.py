@@ -10,15 +10,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness.devices import DeviceError
-from harness.devices.cuda.environment import GpuInfo, Telemetry
-from harness.devices.cuda.pairing import time_pair
-from harness.devices.stored import StoredBinary
-from harness.devices.work import Work
-from harness.model import Case, Resources
-from harness.timing.measurement import Measurement
-from harness.timing.plan import PairPlan, Plan
-from harness.timing.samples import PairedSamples
+from gemm_regression.devices import DeviceError
+from gemm_regression.devices.cuda.environment import GpuInfo, Telemetry
+from gemm_regression.devices.cuda.pairing import time_pair
+from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.devices.work import Work
+from gemm_regression.model import Case, Resources
+from gemm_regression.timing.measurement import Measurement
+from gemm_regression.timing.plan import PairPlan, Plan
+from gemm_regression.timing.samples import PairedSamples
 
 MHZ = 1980.0
 BOARD = "4173df1b"

@@ -9,8 +9,8 @@ from math import log
 from random import Random
 from statistics import median
 
-from harness.verdicts.health import Health
-from harness.verdicts.machine import Shift
+from gemm_regression.judge.health import Health
+from gemm_regression.judge.machine import Shift
 
 # Microseconds on an H200 of cases from 256³ to 8192³, and what bounds them.
 _CUDA = [(24, "latency"), (40, "latency"), (68, "latency"), (110, "compute"), (480, "compute")]

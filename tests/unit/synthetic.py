@@ -9,9 +9,9 @@ from typing import Any
 
 from pytest_benchmark.stats import Stats
 
-from harness.baselines import Baseline, BaselineEntry, load_run, merge_runs
-from harness.model import Case, Kernel, Problem, Resources
-from harness.timing.measurement import Measurement
+from gemm_regression.baselines import Baseline, BaselineEntry, load_run, merge_runs
+from gemm_regression.model import Case, Kernel, Problem, Resources
+from gemm_regression.timing.measurement import Measurement
 from tests.unit.samples import KERNELS as LADDER
 
 GPU = "Test GPU 1000"

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from harness.baselines import BaselineError, append
-from harness.commands import advice as command
-from harness.model import Case, Problem, variant_name
-from harness.model.legality import GpuLimits, refusals, suggested_block
-from harness.project.suites import TIMED, TIMED_BATCHED
-from harness.reports.advice import page
-from harness.timing.measurement import Measurement
-from harness.tuning.advice import POLICIES, Policy, Target, best_single, mean_share, rank
-from harness.tuning.survey import FILE, Surveyed, every, store, surveyed
+from gemm_regression.baselines import BaselineError, append
+from gemm_regression.model import Case, Problem, variant_name
+from gemm_regression.model.legality import GpuLimits, refusals, suggested_block
+from gemm_regression.project.suites import TIMED, TIMED_BATCHED
+from gemm_regression.timing.measurement import Measurement
+from gemm_regression.tune.survey import FILE, Surveyed, every, store, surveyed
+from lab.advice import command
+from lab.advice.page import page
+from lab.advice.policies import POLICIES, Policy, Target, best_single, mean_share, rank
 from tests.ladder import LADDER, PROJECT, select
 from tests.unit.replay import ReplayDevice
 from tests.unit.rig import Rig

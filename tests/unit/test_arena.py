@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.devices.cuda.guards import ALIGN, GUARD, violations
-from harness.model import Array
+from gemm_regression.devices.cuda.guards import ALIGN, GUARD, violations
+from gemm_regression.model import Array
 from tests.unit.fake_pycuda import made_up
 
 BASE = 1 << 20  # where the first allocation lies
@@ -62,7 +62,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Memory]:
 
 
 def arena(kind: str) -> Any:
-    return getattr(importlib.import_module("harness.devices.cuda.memory"), kind)()
+    return getattr(importlib.import_module("gemm_regression.devices.cuda.memory"), kind)()
 
 
 def test_launches_have_places_of_their_own_and_are_copied_together(memory: Memory) -> None:

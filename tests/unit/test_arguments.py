@@ -12,12 +12,24 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
-from harness.compiler.elf import parameter_offsets
-from harness.compiler.nvcc import compile_cubin
-from harness.devices.cuda import arguments
-from harness.devices.work import Work
-from harness.model import F16, F32, GEMM, TF32, BlockShape, Case, Config, DType, Kernel, Problem, TensorMap
-from harness.project.loader import load
+from gemm_regression.compiler.elf import parameter_offsets
+from gemm_regression.compiler.nvcc import compile_cubin
+from gemm_regression.devices.cuda import arguments
+from gemm_regression.devices.work import Work
+from gemm_regression.model import (
+    F16,
+    F32,
+    GEMM,
+    TF32,
+    BlockShape,
+    Case,
+    Config,
+    DType,
+    Kernel,
+    Problem,
+    TensorMap,
+)
+from gemm_regression.project.loader import load
 from tests.unit import synthetic
 
 OPERATIONS = load(Path(__file__).parents[1] / "operations").kernels

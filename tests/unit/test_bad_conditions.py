@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from harness import baselines
-from harness.commands import evidence as evidence_command
-from harness.devices import DeviceError
-from harness.devices.stored import StoredBinary
-from harness.model import Case
-from harness.timing.measurement import Measurement
-from harness.timing.samples import PairedSamples
+from gemm_regression import baselines
+from gemm_regression.cli import evidence as evidence_command
+from gemm_regression.devices import DeviceError
+from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.model import Case
+from gemm_regression.timing.measurement import Measurement
+from gemm_regression.timing.samples import PairedSamples
 from tests.unit.replay import ReplayDevice, slowed
 from tests.unit.rig import CASES, LIBRARY, OTHER, OURS, RECORDED, SLOW, Rig, named
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.baselines import (
+from gemm_regression.baselines import (
     BaselineEntry,
     BaselineError,
     append,
@@ -20,10 +20,10 @@ from harness.baselines import (
     prune,
     prune_binaries,
 )
-from harness.baselines.binaries import cubin_path, launches_path
-from harness.devices.stored import StoredBinary
-from harness.devices.work import Work
-from harness.model import Case, Problem
+from gemm_regression.baselines.binaries import cubin_path, launches_path
+from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.devices.work import Work
+from gemm_regression.model import Case, Problem
 from tests.unit.synthetic import SLUG, baseline, case, entry
 
 TILED, NAIVE, CUBLAS = case("tiled"), case("naive"), case("cublas")
@@ -126,7 +126,7 @@ def test_a_missing_or_damaged_launch_is_refused(root: Path) -> None:
 
 
 def test_a_launch_of_nonsense_is_refused(root: Path) -> None:
-    from harness.devices.stored import launch_id
+    from gemm_regression.devices.stored import launch_id
 
     document = {"symbol": "_Ztiled", "problem": {"m": "many"}}
     with launches_path(root).open("a") as file:

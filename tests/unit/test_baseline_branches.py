@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.baselines import BaselineEntry, append, binary, current, history
-from harness.model import Case
+from gemm_regression.baselines import BaselineEntry, append, binary, current, history
+from gemm_regression.model import Case
 from tests.unit.synthetic import MACHINE, SLUG, baseline, case
 from tests.unit.test_baseline_binaries import built, measured
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from harness.baselines import Baseline, BaselineError, append, current
-from harness.baselines.export import named, read_file, write_export
-from harness.commands.baseline import main
+from gemm_regression.baselines import Baseline, BaselineError, append, current
+from gemm_regression.baselines.export import named, read_file, write_export
+from gemm_regression.cli.baseline import main
 from tests.unit.samples import PROJECT
 from tests.unit.synthetic import GPU, MACHINE, SLUG, baseline, case, entry, five_runs, saved
 

@@ -12,14 +12,14 @@ from typing import Any, cast
 
 import pytest
 
-from harness.baselines import Baseline, BaselineError, append, binary, current, history, stored
-from harness.baselines.merge import load_run, of_run
-from harness.baselines.store import figures_path
-from harness.commands.baseline import main
-from harness.commands.storing import store
-from harness.devices import Gpu
-from harness.devices.stored import StoredBinary
-from harness.model import Case, Problem
+from gemm_regression.baselines import Baseline, BaselineError, append, binary, current, history, stored
+from gemm_regression.baselines.merge import load_run, of_run
+from gemm_regression.baselines.store import figures_path
+from gemm_regression.cli.baseline import main
+from gemm_regression.cli.storing import store
+from gemm_regression.devices import Gpu
+from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.model import Case, Problem
 from tests.unit.samples import PROJECT, select
 from tests.unit.synthetic import GPU, SLUG, case, contents, five_runs, measurement, merged, run, saved
 from tests.unit.test_baseline_binaries import built
@@ -276,7 +276,7 @@ def test_the_command_line_fails_in_one_line(tmp_path: Path) -> None:
         (["merge"], 2),
         (["grow"], 2),
     ):
-        command = [sys.executable, "-m", "harness", "baseline", *arguments]
+        command = [sys.executable, "-m", "gemm_regression", "baseline", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
         assert done.returncode == status
         assert "error: " in done.stderr

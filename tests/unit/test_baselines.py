@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from harness.baselines import (
+from gemm_regression.baselines import (
     Baseline,
     BaselineEntry,
     BaselineError,
@@ -25,9 +25,9 @@ from harness.baselines import (
     prune,
     stored,
 )
-from harness.baselines.lines import TimedLine, line, read
-from harness.baselines.store import figures_path
-from harness.model import Case, Problem
+from gemm_regression.baselines.lines import TimedLine, line, read
+from gemm_regression.baselines.store import figures_path
+from gemm_regression.model import Case, Problem
 from tests.unit.synthetic import (
     GPU,
     MACHINE,
@@ -374,7 +374,7 @@ def test_a_file_that_cannot_grow_loses_nothing(root: Path, file: Path) -> None:
     before = file.read_text()
     script = (
         "import resource, signal, sys\nfrom pathlib import Path\n"
-        "from harness.baselines import BaselineError, append\nfrom tests.unit import synthetic as s\n"
+        "from gemm_regression.baselines import BaselineError, append\nfrom tests.unit import synthetic as s\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({len(before) + 100},) * 2)\n"
         "try:\n    append(Path(sys.argv[1]), s.baseline(s.entry(s.case(), 0.008)), {})\n"

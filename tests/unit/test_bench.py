@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.devices import DeviceError
-from harness.devices.cuda.protocol import Build
-from harness.devices.work import Work
-from harness.model import Array, Problem
-from harness.timing.plan import PairPlan, Plan
+from gemm_regression.devices import DeviceError
+from gemm_regression.devices.cuda.protocol import Build
+from gemm_regression.devices.work import Work
+from gemm_regression.model import Array, Problem
+from gemm_regression.timing.plan import PairPlan, Plan
 from tests.unit.fake_gpu import FakeGpu, made_up_gpu, matrix, product
 from tests.unit.synthetic import case
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from harness.commands import bisect as command
-from harness.compiler.errors import CompileError
-from harness.compiler.nvcc import Binary
-from harness.devices import NoDevice
-from harness.devices.stored import StoredBinary
-from harness.gate import revisions
-from harness.gate.bisect import Found, Revision, State, first_bad, grouped, steps
-from harness.model import Config, DType, Kernel, Resources
-from harness.verdicts.paired import Paired
+from gemm_regression.cli import bisect as command
+from gemm_regression.compiler.errors import CompileError
+from gemm_regression.compiler.nvcc import Binary
+from gemm_regression.devices import NoDevice
+from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.judge.paired import Paired
+from gemm_regression.model import Config, DType, Kernel, Resources
+from gemm_regression.run import revisions
+from gemm_regression.run.bisect import Found, Revision, State, first_bad, grouped, steps
 from tests.unit import synthetic
 from tests.unit.repo import PROBLEM, Repo, declarations, source
 from tests.unit.simulated import SimulatedDevice

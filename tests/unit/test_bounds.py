@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from harness.compiler.static.files import StoreError
-from harness.counters import seen
-from harness.counters.hardware import TRAFFIC
-from harness.counters.seen import Seen
-from harness.counters.traffic import Known, of_ncu, requested
-from harness.model import F32, Case, Problem
-from harness.reports.bounds import bound_text
-from harness.reports.markdown import job_summary
-from harness.reports.terminal import ladder_table
-from harness.timing.bounds import Level, Roofs, Work, bound, roofs_of, shares
+from gemm_regression.compiler.static.files import StoreError
+from gemm_regression.counters import seen
+from gemm_regression.counters.hardware import TRAFFIC
+from gemm_regression.counters.seen import Seen
+from gemm_regression.counters.traffic import Known, of_ncu, requested
+from gemm_regression.model import F32, Case, Problem
+from gemm_regression.report.bounds import bound_text
+from gemm_regression.report.markdown import job_summary
+from gemm_regression.report.terminal import ladder_table
+from gemm_regression.timing.bounds import Level, Roofs, Work, bound, roofs_of, shares
 from tests.ladder import LADDER, PROJECT, find_kernel
 from tests.unit.made_report import ROOFS
 from tests.unit.test_report import ROWS, made

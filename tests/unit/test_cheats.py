@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.devices.emulated.device import EmulatedDevice
-from harness.model import Case, Config, Problem
-from harness.oracle import make_inputs
+from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.model import Case, Config, Problem
+from gemm_regression.oracle import make_inputs
 from tests.cheats import CHEATS, case, kernel
 
 SIZE = 32

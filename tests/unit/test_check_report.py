@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from harness.commands import init, plugin
-from harness.compiler import tools
-from harness.compiler.errors import ToolchainError
-from harness.devices import DeviceError, Inputs, Outputs, Violation
-from harness.gate.checked import check
-from harness.model import Case, Problem, Takes
-from harness.reports.check import check_rows, check_table, counts_text, notes_lines
-from harness.reports.markdown import job_summary
-from harness.reports.wording import checked_text
+from gemm_regression.cli import init
+from gemm_regression.compiler import tools
+from gemm_regression.compiler.errors import ToolchainError
+from gemm_regression.devices import DeviceError, Inputs, Outputs, Violation
+from gemm_regression.model import Case, Problem, Takes
+from gemm_regression.pytest_plugin import plugin
+from gemm_regression.report.check import check_rows, check_table, counts_text, notes_lines
+from gemm_regression.report.markdown import job_summary
+from gemm_regression.report.wording import checked_text
+from gemm_regression.run.checked import check
 from tests.unit import synthetic
 from tests.unit.fakes import NumpyDevice
 from tests.unit.rig import KERNELS_FILE, SUITE_FILE, Rig

@@ -12,12 +12,12 @@ from typing import Any, NoReturn
 
 import pytest
 
-from harness.commands import plugin_gpus
-from harness.devices import Inputs, Outputs
-from harness.gate.boards import Board
-from harness.gate.checked import check
-from harness.gate.checkers import Checker, Setup, close_all
-from harness.model import Case
+from gemm_regression.devices import Inputs, Outputs
+from gemm_regression.model import Case
+from gemm_regression.pytest_plugin import plugin_gpus
+from gemm_regression.run.boards import Board
+from gemm_regression.run.checked import check
+from gemm_regression.run.checkers import Checker, Setup, close_all
 from tests.unit.fakes import NumpyDevice
 from tests.unit.rig import REPOSITORY
 from tests.unit.samples import select

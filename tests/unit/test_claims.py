@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from harness.claims import CLAIMS, Claim, Facts, Judged, Verdict
-from harness.claims.claim import UNEXPLAINED, together
-from harness.claims.feeding import conflict
-from harness.claims.rules import LARGE, SMALL, all_of
-from harness.commands import claims as command
-from harness.counters.seen import Seen
-from harness.reports.claims import page
-from harness.tuning.advice import BLOCKS, REGISTERS, TILING, WALL
-from harness.tuning.survey import Surveyed
+from gemm_regression.counters.seen import Seen
+from gemm_regression.tune.survey import Surveyed
+from lab.advice.policies import BLOCKS, REGISTERS, TILING, WALL
+from lab.claims import CLAIMS, Claim, Facts, Judged, Verdict, command
+from lab.claims.claim import UNEXPLAINED, together
+from lab.claims.feeding import conflict
+from lab.claims.page import page
+from lab.claims.rules import LARGE, SMALL, all_of
 from tests.ladder import LADDER, PROJECT
 
 HOLDS, CONTRADICTED, DEPENDS, NOT_MEASURED = Verdict

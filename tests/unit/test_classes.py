@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.baselines import Baseline, BaselineEntry
-from harness.model import Problem
-from harness.project.selection import Choice, select
-from tests import classes
+from gemm_regression.baselines import Baseline, BaselineEntry
+from gemm_regression.model import Problem
+from gemm_regression.project.selection import Choice, select
+from lab import classes
 from tests.ladder import LADDER, PROJECT
 
 SQUARE = Problem(4096, 4096, 4096)

@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.devices import DeviceError
-from harness.devices.cuda import client
-from harness.devices.cuda.client import CudaDevice
-from harness.devices.cuda.protocol import Build
-from harness.devices.stored import StoredBinary
-from harness.devices.work import Work
-from harness.model import Problem
-from harness.oracle import make_inputs
-from harness.timing.plan import PairPlan
+from gemm_regression.devices import DeviceError
+from gemm_regression.devices.cuda import client
+from gemm_regression.devices.cuda.client import CudaDevice
+from gemm_regression.devices.cuda.protocol import Build
+from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.devices.work import Work
+from gemm_regression.model import Problem
+from gemm_regression.oracle import make_inputs
+from gemm_regression.timing.plan import PairPlan
 from tests.unit import synthetic
 from tests.unit.fake_worker import (
     LATE,
@@ -348,7 +348,7 @@ def test_the_worker_of_a_numbered_gpu_sees_it_alone(monkeypatch: pytest.MonkeyPa
         seen.append((os.environ.get("CUDA_VISIBLE_DEVICES"), times))
 
     worker = SimpleNamespace(main=main)
-    monkeypatch.setitem(sys.modules, "harness.devices.cuda.worker", worker)
+    monkeypatch.setitem(sys.modules, "gemm_regression.devices.cuda.worker", worker)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     client._serve(None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")

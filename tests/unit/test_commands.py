@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-import harness
-from harness.commands import baseline, check, cli, gpu, init, measuring, static
-from harness.commands.common import PLUGIN, SHOWN
+import gemm_regression
+from gemm_regression.cli import baseline, check, gpu, init, measuring, static
+from gemm_regression.cli import main as cli
+from gemm_regression.cli.common import PLUGIN, SHOWN
 from tests.ladder import PROJECT
 from tests.unit.test_init import harness as harness_in
 
@@ -45,9 +46,9 @@ def test_help_has_a_line_for_each_command(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_help_of_a_command_needs_no_project_compiler_or_gpu(command: str, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "harness", command, "--help"],
+        [sys.executable, "-m", "gemm_regression", command, "--help"],
         cwd=tmp_path,
-        env={"PYTHONPATH": str(PROJECT.root), "PATH": "/nowhere"},
+        env={"PYTHONPATH": str(PROJECT.root / "harness"), "PATH": "/nowhere"},
         capture_output=True,
         text=True,
     )
@@ -76,7 +77,7 @@ def test_help_of_measuring_has_what_it_takes_besides(capsys: pytest.CaptureFixtu
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--version"]) == 0
-    assert capsys.readouterr().out == f"gemm-regression {harness.__version__}\n"
+    assert capsys.readouterr().out == f"gemm-regression {gemm_regression.__version__}\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["chekc"], ["--project", "x"], ["--project"]])
@@ -167,7 +168,7 @@ def test_an_id_that_no_test_has_is_an_error(
 def test_an_id_that_names_no_test_does_not_run_all_others(
     command: Any, runs: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.compiler.tools.pinned_tools", lambda: None)
+    monkeypatch.setattr("gemm_regression.compiler.tools.pinned_tools", lambda: None)
     assert command.main(["tests/test_static.py::nope"]) == 3
     assert [word for word in runs[0] if word.startswith("tests")] == ["tests/test_static.py::nope"]
 
@@ -206,7 +207,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "kernels" / "__init__.py").write_text(
-        "from harness.model import BlockShape, Kernel\n"
+        "from gemm_regression.model import BlockShape, Kernel\n"
         "KERNELS = (Kernel('one', 'one.cu', 'one', BlockShape((32, 1), (1, 32))),)\n"
     )
     for file in TIMED:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-RUN = "import sys; sys.argv = ['gemm-regression']; from harness.commands.cli import run; run()"
+RUN = "import sys; sys.argv = ['gemm-regression']; from gemm_regression.cli.main import run; run()"
 
 
 def completed(line: str, folder: Path) -> list[str]:
@@ -18,7 +18,7 @@ def completed(line: str, folder: Path) -> list[str]:
     environment = {
         **os.environ,
         **{"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": " "},
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": str(ROOT / "harness"),
     }
     command = ["bash", "-c", f'"$0" -c "{RUN}" 8>&1 9>/dev/null', sys.executable]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands import static as __main__
-from harness.compiler import tools
-from harness.compiler.errors import ToolchainError
-from harness.compiler.nvcc import compile_ptx
-from harness.compiler.static import files
-from harness.compiler.static.files import StoreError
-from harness.counters import stored as store
-from harness.counters.check import CounterCheck, CounterEntry, entries
-from harness.counters.stored import compare
-from harness.model import Problem
-from harness.project.table import Table
+from gemm_regression.cli import static as __main__
+from gemm_regression.compiler import tools
+from gemm_regression.compiler.errors import ToolchainError
+from gemm_regression.compiler.nvcc import compile_ptx
+from gemm_regression.compiler.static import files
+from gemm_regression.compiler.static.files import StoreError
+from gemm_regression.counters import stored as store
+from gemm_regression.counters.check import CounterCheck, CounterEntry, entries
+from gemm_regression.counters.stored import compare
+from gemm_regression.model import Problem
+from gemm_regression.project.table import Table
 from tests.ladder import LADDER, PROJECT
 from tests.mutants import Edits, Mutant, build
 
@@ -250,7 +250,7 @@ def test_a_vector_that_nvcc_leaves_in_two_is_no_finding(
     """But another access or barrier is."""
     real = compile_ptx
     monkeypatch.setattr(
-        "harness.devices.emulated.device.compile_ptx", lambda *a, **how: change(real(*a, **how))
+        "gemm_regression.devices.emulated.device.compile_ptx", lambda *a, **how: change(real(*a, **how))
     )
     check.device.lines = lambda case: {}  # type: ignore[method-assign]
     finding = check.finding(entry(name))

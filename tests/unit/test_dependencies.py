@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from harness.compiler import dependencies, nvcc, tools
-from harness.compiler.errors import CompileError
-from harness.compiler.nvcc import compile_cubin, compile_ptx
-from harness.devices import DeviceError
-from harness.devices.cuda.protocol import Build
-from harness.model import F32, BlockShape, Case, Config, Kernel, Problem
+from gemm_regression.compiler import dependencies, nvcc, tools
+from gemm_regression.compiler.errors import CompileError
+from gemm_regression.compiler.nvcc import compile_cubin, compile_ptx
+from gemm_regression.devices import DeviceError
+from gemm_regression.devices.cuda.protocol import Build
+from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem
 from tests.unit.fake_pycuda import made_up
 from tests.unit.test_init import harness as run
 

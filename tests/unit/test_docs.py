@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from harness.model import F32, BlockShape, Case, Config, Kernel, Problem
-from harness.oracle import verify
+from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem
+from gemm_regression.oracle import verify
 from tests.unit.fakes import NumpyDevice
 
 ROOT = Path(__file__).parents[2]
 
 
 PAGES = sorted((ROOT / "docs").glob("*.md")) + [
-    ROOT / name for name in ("README.md", "CONTRIBUTING.md", "harness/ptx/README.md")
+    ROOT / name for name in ("README.md", "CONTRIBUTING.md", "harness/ptxsan/README.md")
 ]
 
 
@@ -42,7 +42,7 @@ def test_the_architecture_names_every_folder_and_has_the_layers_of_the_import_co
     order = [name for line in reversed(layers["layers"]) for name in line.split(" | ") if name != "__main__"]
     (shown,) = re.findall(r"```\n(files →.*?)```", text, re.DOTALL)
     assert re.findall(r"\w+", shown) == order
-    assert [name for name in order if f"`harness/{name}" not in text] == []
+    assert [name for name in order if f"`harness/gemm_regression/{name}" not in text] == []
 
 
 def _anchors(page: Path) -> set[str]:
@@ -85,13 +85,13 @@ def test_every_claim_of_what_it_sees_names_tests_that_there_are() -> None:
 
 def _codes(file: str) -> set[str]:
     """The words in capitals that a module holds as texts: kinds of verdicts, reasons, codes of errors."""
-    tree = ast.parse((ROOT / "harness" / file).read_text(encoding="utf-8"))
+    tree = ast.parse((ROOT / "harness" / "gemm_regression" / file).read_text(encoding="utf-8"))
     texts = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
     return {text for text in texts if re.fullmatch(r"[A-Z][A-Z0-9_]{2,}[A-Z]", text)}
 
 
-_TELLING = [f"verdicts/{name}.py" for name in ("vocabulary", "judge", "paired", "machine", "health")] + [
-    "gate/checked.py"
+_TELLING = [f"judge/{name}.py" for name in ("vocabulary", "judge", "paired", "machine", "health")] + [
+    "run/checked.py"
 ]
 _TELLING += [f"devices/cuda/{name}.py" for name in ("client", "protocol")] + ["devices/cuda/worker.py"]
 
@@ -123,7 +123,7 @@ def test_the_declarations_of_the_documentation_are_declarations() -> None:
     )
 
 
-_ROOMS = ("baselines", "gate", "study", "timing", "verdicts")
+_ROOMS = ("lab/study", *(f"gemm_regression/{name}" for name in ("baselines", "judge", "run", "timing")))
 
 
 def test_docstring_of_a_public_dataclass_names_each_attribute() -> None:

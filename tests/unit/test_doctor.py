@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.baselines import append
-from harness.commands import doctor
-from harness.compiler import tools
-from harness.compiler.errors import ToolchainError
+from gemm_regression.baselines import append
+from gemm_regression.cli import doctor
+from gemm_regression.compiler import tools
+from gemm_regression.compiler.errors import ToolchainError
 from tests.unit import synthetic
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ def test_a_missing_compiler_fails_and_says_what_to_do(
 
 
 def test_it_needs_nothing_but_python() -> None:
-    command = [sys.executable, "-S", "-m", "harness", "doctor"]
+    command = [sys.executable, "-S", "-m", "gemm_regression", "doctor"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
     assert "not installed; run this through nox, or pip install" in done.stdout
@@ -78,7 +78,7 @@ def test_a_repository_in_which_branches_that_measure_conflict(tmp_path: Path) ->
 
 
 def test_a_reader_that_has_enough_sees_no_traceback() -> None:
-    command = [sys.executable, "-m", "harness", "doctor"]
+    command = [sys.executable, "-m", "gemm_regression", "doctor"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
         assert run.stdout
         assert run.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.compiler.errors import ToolchainError
+from gemm_regression.compiler.errors import ToolchainError
 from tests import documents, outputs
 from tests.documents import COMPILER, DOCUMENTS, GPU, Document
 
@@ -65,7 +65,7 @@ def test_what_only_a_gpu_can_refresh_is_not_red(
 def test_a_check_that_fails_itself_is_neither_up_to_date_nor_stale(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken = Document("docs/page.md", "harness.ptx.instructions --no-such-option", "no")
+    broken = Document("docs/page.md", "ptxsan.isa --no-such-option", "no")
     monkeypatch.setattr(documents, "DOCUMENTS", (broken,))
     monkeypatch.setattr(documents, "pinned_tools", lambda: None)
     assert documents.main([]) == 2

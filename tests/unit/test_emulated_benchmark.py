@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from harness.commands import benchmark
+from lab import benchmark
 
 
 @pytest.mark.compile

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.devices.emulated.device import EmulatedDevice
-from harness.model import F32, BlockShape, Case, Config, Kernel, Problem
-from harness.oracle import verify
+from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem
+from gemm_regression.oracle import verify
 
 SOURCE = """
 extern "C" __global__ void gemm_planted(

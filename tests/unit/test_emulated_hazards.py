@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from harness.ptx import GlobalMemory, Machine, Report, parse
+from ptxsan import GlobalMemory, Machine, Report, parse
 
 
 def run(body: str, blocks: int = 1) -> Report:

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from harness.compiler.nvcc import compile_ptx
-from harness.compiler.static.compiled import variants_of
-from harness.devices import DeviceError
-from harness.devices.emulated.device import EmulatedDevice
-from harness.devices.emulated.lines import align
-from harness.model import F32, BlockShape, Case, Config, Kernel, Problem
-from harness.oracle import Finding, verify
-from harness.ptx import Instruction, parse
-from harness.ptx.places import Place
-from harness.reports.failures import of_finding
+from gemm_regression.compiler.nvcc import compile_ptx
+from gemm_regression.compiler.static.compiled import variants_of
+from gemm_regression.devices import DeviceError
+from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated.lines import align
+from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem
+from gemm_regression.oracle import Finding, verify
+from gemm_regression.report.failures import of_finding
+from ptxsan import Instruction, parse
+from ptxsan.frontend.places import Place
 from tests.ladder import LADDER, find_kernel
 from tests.mutants import Mutant, build
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.compiler import elf
-from harness.compiler.entry import instantiation, names_it, ptx_symbols, symbol_of
-from harness.compiler.errors import CompileError
-from harness.compiler.nvcc import compile_cubin, compile_ptx, entry_symbol
-from harness.model import F32, BlockShape, Config, Kernel
+from gemm_regression.compiler import elf
+from gemm_regression.compiler.entry import instantiation, names_it, ptx_symbols, symbol_of
+from gemm_regression.compiler.errors import CompileError
+from gemm_regression.compiler.nvcc import compile_cubin, compile_ptx, entry_symbol
+from gemm_regression.model import F32, BlockShape, Config, Kernel
 
 # As nvcc and c++filt spell them.
 SYMBOLS = {

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from harness import devices
-from harness.compiler import tools
-from harness.compiler.errors import ToolchainError
-from harness.devices import NoDevice, open_cuda
-from harness.devices.cuda import environment
-from harness.devices.cuda.environment import Gpu, NoGpu, driver_refusal
+from gemm_regression import devices
+from gemm_regression.compiler import tools
+from gemm_regression.compiler.errors import ToolchainError
+from gemm_regression.devices import NoDevice, open_cuda
+from gemm_regression.devices.cuda import environment
+from gemm_regression.devices.cuda.environment import Gpu, NoGpu, driver_refusal
 
 UUID = "GPU-01234567-89ab-cdef-0123-456789abcdef"
 OTHER_UUID = "GPU-ffffffff-89ab-cdef-0123-456789abcdef"

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from harness.commands.evidence import main
-from harness.devices import DeviceError
-from harness.gate.replay import replay
-from harness.model import Case
-from harness.timing.measurement import Measurement
-from harness.verdicts.evidence import MACHINES, UNUSABLE
+from gemm_regression.cli.evidence import main
+from gemm_regression.devices import DeviceError
+from gemm_regression.judge.evidence import MACHINES, UNUSABLE
+from gemm_regression.model import Case
+from gemm_regression.run.replay import replay
+from gemm_regression.timing.measurement import Measurement
 from tests.unit.recorded_run import FOLDER
 from tests.unit.replay import ReplayDevice
 from tests.unit.rig import CASES, OURS, Rig, named

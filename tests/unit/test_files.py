@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from harness.files import fault, write_whole
+from gemm_regression.files import fault, write_whole
 
 
 def test_text_and_bytes_replace_what_was_there(tmp_path: Path) -> None:

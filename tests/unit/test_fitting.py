@@ -7,12 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from harness.counters import counted
-from harness.model import F32, GEMM_BATCHED, S8, BlockShape, Case, Config, Kernel, Problem, Takes, gemm
-from harness.project.fitting import MOST_FLOP
-from harness.project.loader import Project
-from harness.project.selection import Choice, Selection, fitting, listing, select
-from harness.project.suites import SPARSE, VERIFIED
+from gemm_regression.counters import counted
+from gemm_regression.model import (
+    F32,
+    GEMM_BATCHED,
+    S8,
+    BlockShape,
+    Case,
+    Config,
+    Kernel,
+    Problem,
+    Takes,
+    gemm,
+)
+from gemm_regression.project.fitting import MOST_FLOP
+from gemm_regression.project.loader import Project
+from gemm_regression.project.selection import Choice, Selection, fitting, listing, select
+from gemm_regression.project.suites import SPARSE, VERIFIED
 
 H200 = (9, 0)
 TIGHT = "float *C, float *A, float *B, int wA=K, int wB=N"

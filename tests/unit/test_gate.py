@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from harness.baselines import BaselineEntry, BaselineError
-from harness.devices import DeviceError
-from harness.gate.pairing import Pairing
-from harness.gate.record import SampleClock, extra_info
-from harness.gate.timed import Gate, Result
-from harness.model import Case
-from harness.reports.wording import message
-from harness.timing.looks import Rule
-from harness.timing.measurement import Measurement
-from harness.timing.plan import Plan
-from harness.verdicts.evidence import again, conclude, recall
-from harness.verdicts.vocabulary import Policy, VerdictKind
+from gemm_regression.baselines import BaselineEntry, BaselineError
+from gemm_regression.devices import DeviceError
+from gemm_regression.judge.evidence import again, conclude, recall
+from gemm_regression.judge.vocabulary import Policy, VerdictKind
+from gemm_regression.model import Case
+from gemm_regression.report.wording import message
+from gemm_regression.run.pairing import Pairing
+from gemm_regression.run.record import SampleClock, extra_info
+from gemm_regression.run.timed import Gate, Result
+from gemm_regression.timing.looks import Rule
+from gemm_regression.timing.measurement import Measurement
+from gemm_regression.timing.plan import Plan
 from tests.unit import synthetic
 from tests.unit.scenarios import World, is_new
 from tests.unit.simulated import SimulatedDevice

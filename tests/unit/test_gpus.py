@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from harness.commands import gpus, plugin_gpus
-from harness.commands.gpus import chosen
-from harness.devices import DeviceError
-from harness.gate.checkers import Checker, Setup
-from harness.model import Case
-from harness.timing.measurement import Measurement
+from gemm_regression.cli import gpus
+from gemm_regression.cli.gpus import chosen
+from gemm_regression.devices import DeviceError
+from gemm_regression.model import Case
+from gemm_regression.pytest_plugin import plugin_gpus
+from gemm_regression.run.checkers import Checker, Setup
+from gemm_regression.timing.measurement import Measurement
 from tests.unit.replay import ReplayDevice, VerifiedDevice, slowed
 from tests.unit.rig import KERNELS_FILE, LIBRARY, RECORDED, SLOW, SUITE_FILE, Outcome, Rig, named
 from tests.unit.samples import select

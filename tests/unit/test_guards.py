@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.devices import Violation
-from harness.devices.cuda.guards import GUARD, violations
-from harness.model import Array
+from gemm_regression.devices import Violation
+from gemm_regression.devices.cuda.guards import GUARD, violations
+from gemm_regression.model import Array
 
 BUFFERS: dict[str, Array] = {
     "A": np.zeros((4, 8), np.float32),

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from harness.reports.machine import machine_lines
-from harness.verdicts.health import Health
-from harness.verdicts.machine import judge_machine
-from harness.verdicts.vocabulary import VerdictKind
+from gemm_regression.judge.health import Health
+from gemm_regression.judge.machine import judge_machine
+from gemm_regression.judge.vocabulary import VerdictKind
+from gemm_regression.report.machine import machine_lines
 from tests.unit.simulated_machine import HERE, KNOWN, PROBES, SETTINGS, changed, run
 
 

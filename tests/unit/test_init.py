@@ -11,21 +11,23 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.commands import init
-from harness.compiler.errors import ToolchainError
-from harness.compiler.tools import pinned_tools
-from harness.project.loader import load
+from gemm_regression.cli import init, origin
+from gemm_regression.compiler.errors import ToolchainError
+from gemm_regression.compiler.tools import pinned_tools
+from gemm_regression.project.loader import load
 from tests.ladder import PROJECT
 
 
-def harness(folder: Path, *arguments: str, module: str = "harness") -> subprocess.CompletedProcess[str]:
+def harness(
+    folder: Path, *arguments: str, module: str = "gemm_regression"
+) -> subprocess.CompletedProcess[str]:
     """The checkout's harness, in that folder, as where it is installed; not as in CI, which compiles for all
     architectures."""
     environment = {k: v for k, v in os.environ.items() if k != "CI" and not k.startswith("PYTEST_")}
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],
         cwd=folder,
-        env=environment | {"PYTHONPATH": str(PROJECT.root), "COLUMNS": "160"},
+        env=environment | {"PYTHONPATH": str(PROJECT.root / "harness"), "COLUMNS": "160"},
         capture_output=True,
         text=True,
     )
@@ -52,6 +54,57 @@ def test_what_init_writes_is_a_project(begun: Path) -> None:
         ours = (PROJECT.root / ".github" / "workflows").glob("*.yml")
         pins = {pin for file in ours for pin in re.findall(r"uses: (.*)", file.read_text())}
         assert set(re.findall(r"uses: (.*)", text)) <= pins
+
+
+def git(folder: Path, *words: str) -> str:
+    named = ("-c", "user.name=me", "-c", "user.email=me@example.org")
+    done = subprocess.run(["git", *named, *words], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_folder_is_installed_as_its_commit_where_the_remote_has_that(tmp_path: Path) -> None:
+    remote, checkout = tmp_path / "remote.git", tmp_path / "checkout"
+    (checkout / "harness" / "ptxsan").mkdir(parents=True)
+    (checkout / "pyproject.toml").touch()
+    git(tmp_path, "init", "-q", "--bare", str(remote))
+    git(checkout, "init", "-q", "-b", "main")
+    git(checkout, "remote", "add", "origin", str(remote))
+    git(checkout, "add", ".")
+    git(checkout, "commit", "-q", "-m", "one")
+    inner = checkout / "harness" / "ptxsan"
+    direct = [{"url": folder.as_uri(), "dir_info": {}} for folder in (checkout, inner)]
+    assert [origin.url_of(one) for one in direct] == [checkout.as_uri(), inner.as_uri()]  # not pushed
+    git(checkout, "push", "-q", "origin", "main")
+    pinned = f"git+{remote.as_uri()}@{git(checkout, 'rev-parse', 'HEAD')}"
+    assert [origin.url_of(one) for one in direct] == [pinned, f"{pinned}#subdirectory=harness/ptxsan"]
+    (checkout / "pyproject.toml").write_text("# edited")
+    assert origin.url_of(direct[1]) == inner.as_uri()
+
+
+@pytest.mark.parametrize(
+    ("remote", "url"),
+    [
+        ("https://me:token@example.org/a/b.git", "https://example.org/a/b.git"),
+        ("git@example.org:a/b.git", "ssh://git@example.org/a/b.git"),
+        ("ssh://git@example.org/a/b.git", "ssh://git@example.org/a/b.git"),
+        ("/srv/b.git", "file:///srv/b.git"),
+    ],
+)
+def test_a_remote_as_a_url_without_a_token(remote: str, url: str) -> None:
+    assert origin._as_url(remote) == url
+
+
+def test_without_a_known_origin_nothing_is_guessed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unknown() -> None:
+        raise origin.UnknownOriginError("pip recorded no URL of ptxsan")
+
+    monkeypatch.setattr(origin, "requirements", unknown)
+    assert init.main(["--project", str(tmp_path)]) == 0
+    (said,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("to do: ")]
+    assert said.startswith("to do: fill in INSTALL in noxfile.py: pip recorded no URL of ptxsan")
+    assert "INSTALL = ()\n" in (tmp_path / "noxfile.py").read_text()
 
 
 def test_nothing_is_overwritten(begun: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,16 +185,25 @@ def test_pytest_without_a_table_is_as_if_nothing_were_installed(tmp_path: Path) 
         "import sys\n"
         "def pytest_addoption(parser):\n    parser.addoption('--device', default='mine')\n"
         "def pytest_sessionfinish(session):\n"
-        "    print('loaded:', *sorted(m for m in sys.modules if m.startswith('harness')))\n"
+        "    names = ('gemm_regression', 'ptxsan')\n"
+        "    print('loaded:', *sorted(m for m in sys.modules if m.partition('.')[0] in names))\n"
     )
     (tmp_path / "test_it.py").write_text(
         "def test_it(request):\n    assert request.config.option.device == 'mine'\n"
     )
-    options = ("-p", "harness.commands.entry", "-q", "-p", "no:benchmark", "-p", "no:hypothesispytest")
+    options = (
+        "-p",
+        "gemm_regression.pytest_plugin.entry",
+        "-q",
+        "-p",
+        "no:benchmark",
+        "-p",
+        "no:hypothesispytest",
+    )
     done = harness(tmp_path, *options, module="pytest")
     assert done.returncode == 0, done.stdout
-    loaded = "harness harness.commands harness.commands.entry harness.project harness.project.table\n"
-    assert f"loaded: {loaded}" in done.stdout
+    loaded = ("", ".project", ".project.table", ".pytest_plugin", ".pytest_plugin.entry")
+    assert f"loaded: {' '.join(f'gemm_regression{name}' for name in loaded)}\n" in done.stdout
     assert "gpu:" not in done.stdout
 
 
@@ -150,6 +212,6 @@ def test_a_broken_declaration_ends_pytest_in_one_line(begun: Path) -> None:
     done = harness(begun, "check")
     assert done.returncode == 2
     assert done.stderr == "error: kernels/__init__.py:1: SyntaxError: '(' was never closed\n"
-    done = harness(begun, "-p", "harness.commands.entry", module="pytest")
+    done = harness(begun, "-p", "gemm_regression.pytest_plugin.entry", module="pytest")
     assert done.returncode == 4
     assert "ERROR: kernels/__init__.py:1: SyntaxError: '(' was never closed" in done.stderr

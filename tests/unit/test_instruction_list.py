@@ -9,23 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from harness.ptx import PtxError
-from harness.ptx.instructions import TABLES, known
-from harness.ptx.instructions.__main__ import page
-from harness.ptx.instructions.refused import LIMITS, REFUSED
+from ptxsan import PtxError
+from ptxsan.isa import TABLES, known
+from ptxsan.isa.__main__ import page
+from ptxsan.isa.refused import LIMITS, REFUSED
 from tests.unit.emulated.rig import execute, hazards, kernel, numbers
 
 PAGE = Path(__file__).parents[2] / "docs" / "instructions.md"
 
 
 def test_the_page_is_what_the_table_says() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "python -m harness.ptx.instructions writes it"
+    assert PAGE.read_text(encoding="utf-8") == page(), "python -m ptxsan.isa writes it"
 
 
 def test_check_finds_a_page_that_is_out_of_date(tmp_path: Path) -> None:
     other = tmp_path / "page.md"
     other.write_text(page().replace("| `bfi` |", "| `bfj` |"), encoding="utf-8")
-    command = [sys.executable, "-m", "harness.ptx.instructions", "--check", "--page"]
+    command = [sys.executable, "-m", "ptxsan.isa", "--check", "--page"]
     done = subprocess.run([*command, str(other)], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "is out of date" in done.stderr

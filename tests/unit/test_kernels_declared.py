@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.compiler.sources import closure
-from harness.model import F32, Config, Kernel
-from harness.model.parameters import parse_parameters
+from gemm_regression.compiler.sources import closure
+from gemm_regression.model import F32, Config, Kernel
+from gemm_regression.model.parameters import parse_parameters
 from tests.ladder import KERNELS_DIR, LADDER
 
 KERNELS = [kernel for kernel in LADDER if kernel.compiled]

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from harness.model import BF16, F16, F32, TF32, BlockShape, Config, Kernel, Problem
-from harness.model.legality import GpuLimits, legal_variants, occupancy, refusals
+from gemm_regression.model import BF16, F16, F32, TF32, BlockShape, Config, Kernel, Problem
+from gemm_regression.model.legality import GpuLimits, legal_variants, occupancy, refusals
 from tests.ladder import LADDER
 
 H200 = GpuLimits.of((9, 0))

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from harness.reports.machine import finding_text, machine_lines
-from harness.verdicts.machine import LEAST_CASES, MachineVerdict, Shift, again, judge_machine
-from harness.verdicts.vocabulary import VerdictKind
+from gemm_regression.judge.machine import LEAST_CASES, MachineVerdict, Shift, again, judge_machine
+from gemm_regression.judge.vocabulary import VerdictKind
+from gemm_regression.report.machine import finding_text, machine_lines
 from tests.unit.simulated_machine import HERE, KNOWN, SETTINGS, changed, run
 
 _LONGER = ("wgmma", "wgmma_tf32", "mma_tma")

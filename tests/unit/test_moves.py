@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.baselines import Baseline, BaselineEntry, append, current
-from harness.baselines.moves import Move, lost, measured, moves
-from harness.commands.baseline import main
-from harness.model import Case, Problem
+from gemm_regression.baselines import Baseline, BaselineEntry, append, current
+from gemm_regression.baselines.moves import Move, lost, measured, moves
+from gemm_regression.cli.baseline import main
+from gemm_regression.model import Case, Problem
 from tests.unit import synthetic
 
 TILED, NAIVE, WMMA = (synthetic.case(name) for name in ("tiled", "naive", "wmma"))

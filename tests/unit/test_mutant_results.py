@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pytest_benchmark.utils import get_commit_info
 
-from harness.compiler.errors import ToolchainError
-from harness.devices import DeviceError, Outputs
+from gemm_regression.compiler.errors import ToolchainError
+from gemm_regression.devices import DeviceError, Outputs
 from tests.mutants import MUTANTS, SLOW, WRONG, gpu, matrix
 from tests.mutants.examine import Seen
 from tests.mutants.gpu import Results

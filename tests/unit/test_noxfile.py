@@ -81,7 +81,7 @@ def test_every_command_is_there_and_says_what_it_does() -> None:
         "compare",
         "bisect",
         "docs",
-        "study",
+        "lab",
         "baseline",
         "sanitize",
         "profile",
@@ -107,7 +107,7 @@ def test_the_browser_opens_the_report_alone(calls: Any) -> None:
 
 
 def test_the_report_takes_files(calls: Any) -> None:
-    assert calls("report", "run.json")[1] == [["-m", "harness", "report", "run.json"]]
+    assert calls("report", "run.json")[1] == [["-m", "gemm_regression", "report", "run.json"]]
 
 
 @pytest.mark.parametrize(
@@ -123,23 +123,28 @@ def test_judge_takes_the_gpu_where_there_is_one(
         tool.parent.mkdir()
         tool.write_text(f"#!/bin/sh\necho '{said}'\n")
         tool.chmod(0o755)
-    assert calls("judge", "-k", "naive") == (0, [["-m", "harness", command, "-k", "naive"]])
+    assert calls("judge", "-k", "naive") == (0, [["-m", "gemm_regression", command, "-k", "naive"]])
 
 
-@pytest.mark.parametrize("session", ["check", "gpu", "baseline", "static", "sanitize", "profile", "study"])
+@pytest.mark.parametrize("session", ["check", "gpu", "baseline", "static", "sanitize", "profile"])
 def test_commands_take_the_selection(session: str, calls: Any) -> None:
-    program = ["harness.study"] if session == "study" else ["harness", session]
-    assert calls(session, "-k", "naive")[1] == [["-m", *program, "-k", "naive"]]
+    assert calls(session, "-k", "naive")[1] == [["-m", "gemm_regression", session, "-k", "naive"]]
+
+
+def test_the_lab_takes_the_name_of_its_command(calls: Any) -> None:
+    assert calls("lab", "study", "measure")[1] == [["-m", "lab", "study", "measure"]]
 
 
 def test_compare_takes_the_commit_and_the_selection(calls: Any) -> None:
-    assert calls("compare", "main", "-k", "naive")[1] == [["-m", "harness", "compare", "main", "-k", "naive"]]
+    assert calls("compare", "main", "-k", "naive")[1] == [
+        ["-m", "gemm_regression", "compare", "main", "-k", "naive"]
+    ]
 
 
 def test_bisect_takes_the_case_and_the_commits(calls: Any) -> None:
     case = "naive-f32-block32x32-1024x1024x1024"
     words = [case, "v1", "main"]
-    assert calls("bisect", *words)[1] == [["-m", "harness", "bisect", *words]]
+    assert calls("bisect", *words)[1] == [["-m", "gemm_regression", "bisect", *words]]
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from harness.compiler import elf, nvcc, tools
-from harness.compiler.cache import cache_dir
-from harness.compiler.entry import symbol_of
-from harness.compiler.errors import CompileError, ToolchainError
-from harness.compiler.nvcc import Binary, compile_all, compile_cubin, compile_options, compile_ptx
-from harness.devices.cuda.protocol import Build
-from harness.model import BF16, F32, BlockShape, Case, Config, Kernel, Problem
+from gemm_regression.compiler import elf, nvcc, tools
+from gemm_regression.compiler.cache import cache_dir
+from gemm_regression.compiler.entry import symbol_of
+from gemm_regression.compiler.errors import CompileError, ToolchainError
+from gemm_regression.compiler.nvcc import Binary, compile_all, compile_cubin, compile_options, compile_ptx
+from gemm_regression.devices.cuda.protocol import Build
+from gemm_regression.model import BF16, F32, BlockShape, Case, Config, Kernel, Problem
 
 SOURCE = """
 extern "C" __global__ void gemm_planted(float* c) { c[threadIdx.x] = SCALE; }

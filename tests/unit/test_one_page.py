@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands import init
-from harness.commands.common import SHOWN
+from gemm_regression.cli import init
+from gemm_regression.cli.common import SHOWN
 from tests.unit.rig import OURS, Rig
 from tests.unit.simulated import SimulatedDevice
 from tests.unit.test_init import harness

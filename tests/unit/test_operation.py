@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness import oracle
-from harness.devices import Inputs, Outputs
-from harness.model import (
+from gemm_regression import oracle
+from gemm_regression.devices import Inputs, Outputs
+from gemm_regression.model import (
     F16,
     F32,
     GELU,

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import oracle
-from harness.devices import Inputs
-from harness.model import (
+from gemm_regression import oracle
+from gemm_regression.devices import Inputs
+from gemm_regression.model import (
     BF16,
     DTYPES,
     F16,
@@ -28,7 +28,7 @@ from harness.model import (
     Problem,
     Takes,
 )
-from harness.project.suites import VERIFIED
+from gemm_regression.project.suites import VERIFIED
 from tests.unit.fakes import NumpyDevice, product
 
 KERNEL = Kernel(

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from harness.devices.stored import StoredBinary
-from harness.gate.compare import Row
-from harness.gate.pairing import Pair
-from harness.gate.pairs import Side, pairs_of, removed
-from harness.model import F32, Case, Config
-from harness.project.commit import CommitError, checked_out, find, working_tree
-from harness.project.loader import Project, load
-from harness.project.selection import Choice
-from harness.verdicts.paired import BASE_UNUSABLE, COMPILE_ERROR, NOT_IN_BASE, REMOVED, SAME_BINARY
-from harness.verdicts.vocabulary import Outcome
+from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.judge.paired import BASE_UNUSABLE, COMPILE_ERROR, NOT_IN_BASE, REMOVED, SAME_BINARY
+from gemm_regression.judge.vocabulary import Outcome
+from gemm_regression.model import F32, Case, Config
+from gemm_regression.project.commit import CommitError, checked_out, find, working_tree
+from gemm_regression.project.loader import Project, load
+from gemm_regression.project.selection import Choice
+from gemm_regression.run.compare import Row
+from gemm_regression.run.pairing import Pair
+from gemm_regression.run.pairs import Side, pairs_of, removed
 from tests.ladder import LADDER
 from tests.unit.repo import PARAMETERS, PROBLEM, Repo, declarations, source
 
@@ -164,7 +164,7 @@ def test_commit_without_kernels(repo: Repo) -> None:
 @pytest.mark.parametrize(
     ("declared", "why"),
     [
-        ("from harness.model import Krenel", "ImportError: cannot import name 'Krenel'"),
+        ("from gemm_regression.model import Krenel", "ImportError: cannot import name 'Krenel'"),
         (declarations().replace("idea", "purpose"), "TypeError: .* argument 'purpose'"),
         ("KERNELS = 3", "it must define KERNELS"),
         ("KERNELS = ()", "it must define KERNELS"),
@@ -181,6 +181,16 @@ def test_declarations_for_another_harness(repo: Repo, declared: str, why: str) -
         CommitError, match=rf"are declared for another version of the harness \(\S+__init__.py(:\d+)?: {why}"
     ):
         raise CommitError(refusal(repo))
+    assert set(sys.modules) == modules
+
+
+def test_a_commit_from_before_the_package_was_renamed(repo: Repo) -> None:
+    text = declarations()
+    assert "from gemm_regression.model import" in text
+    repo.commit(declared=text.replace("from gemm_regression", "from harness"))
+    modules = set(sys.modules)
+    with checked_out("HEAD", repo.project) as commit:
+        assert [kernel.name for kernel in commit.kernels] == ["one"]
     assert set(sys.modules) == modules
 
 
@@ -300,7 +310,7 @@ def test_case_that_the_commit_does_not_have_is_new(
 
 
 def test_a_problem_that_the_base_refuses_is_new(repo: Repo) -> None:
-    takes = "from harness.model import Takes\n" + declarations().replace(
+    takes = "from gemm_regression.model import Takes\n" + declarations().replace(
         "shape=shape,", "shape=shape, takes=Takes({'m': 128}),"
     )
     repo.commit(declared=takes)

@@ -12,25 +12,25 @@ from typing import Any
 
 import pytest
 
-from harness.commands.compare import main
-from harness.compiler.tools import Nvcc, find_nvcc
-from harness.devices import DeviceError, NoDevice
-from harness.devices.stored import StoredBinary
-from harness.gate.compare import Comparison, Row, compare
-from harness.gate.document import document, verdicts
-from harness.gate.pairing import Pair
-from harness.gate.pairs import Side
-from harness.model import Case, Problem
-from harness.project.commit import Commit, Tree
-from harness.reports.page.sources import Compared
-from harness.reports.page.verdicts import of_comparison
-from harness.reports.paired import heading, markdown, table
-from harness.timing import throttle
-from harness.timing.looks import Rule
-from harness.timing.plan import PairPlan
-from harness.verdicts import paired
-from harness.verdicts.paired import Paired
-from harness.verdicts.vocabulary import Outcome, VerdictKind
+from gemm_regression.cli.compare import main
+from gemm_regression.compiler.tools import Nvcc, find_nvcc
+from gemm_regression.devices import DeviceError, NoDevice
+from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.judge import paired
+from gemm_regression.judge.paired import Paired
+from gemm_regression.judge.vocabulary import Outcome, VerdictKind
+from gemm_regression.model import Case, Problem
+from gemm_regression.project.commit import Commit, Tree
+from gemm_regression.report.page.sources import Compared
+from gemm_regression.report.page.verdicts import of_comparison
+from gemm_regression.report.paired import heading, markdown, table
+from gemm_regression.run.compare import Comparison, Row, compare
+from gemm_regression.run.document import document, verdicts
+from gemm_regression.run.pairing import Pair
+from gemm_regression.run.pairs import Side
+from gemm_regression.timing import throttle
+from gemm_regression.timing.looks import Rule
+from gemm_regression.timing.plan import PairPlan
 from tests.ladder import KERNELS_DIR
 from tests.unit import synthetic
 from tests.unit.repo import Repo

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.timing.interval import MIN_BLOCKS, Estimate, PairedKind
-from harness.timing.looks import Finding, Rule, conclude, look_until
-from harness.timing.samples import Block, PairedSamples, into_blocks, total
-from harness.timing.schedule import stretch
-from harness.verdicts.vocabulary import DEFAULT_MARGIN
+from gemm_regression.judge.vocabulary import DEFAULT_MARGIN
+from gemm_regression.timing.interval import MIN_BLOCKS, Estimate, PairedKind
+from gemm_regression.timing.looks import Finding, Rule, conclude, look_until
+from gemm_regression.timing.samples import Block, PairedSamples, into_blocks, total
+from gemm_regression.timing.schedule import stretch
 from tests.unit.replay import recorded
 
 RULE = Rule()

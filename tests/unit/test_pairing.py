@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from harness.devices import DeviceError
-from harness.devices.stored import StoredBinary
-from harness.gate.pairing import Pair, Pairing, Timed
-from harness.model import Case, Problem
-from harness.timing.looks import Rule
+from gemm_regression.devices import DeviceError
+from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.model import Case, Problem
+from gemm_regression.run.pairing import Pair, Pairing, Timed
+from gemm_regression.timing.looks import Rule
 from tests.unit import synthetic
 from tests.unit.simulated import SimulatedDevice, crash
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.devices import DeviceError
-from harness.devices.emulated.device import EmulatedDevice
-from harness.model import (
+from gemm_regression.devices import DeviceError
+from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.model import (
     F16,
     F32,
     GEMM,
@@ -32,8 +32,8 @@ from harness.model import (
     Workspace,
     gemm,
 )
-from harness.model.parameters import parse_parameters
-from harness.oracle import make_inputs
+from gemm_regression.model.parameters import parse_parameters
+from gemm_regression.oracle import make_inputs
 from tests.ladder import find_kernel
 
 PROBLEM = Problem(20, 30, 40, alpha=2, beta=3, lda=44, ldb=33, ldc=35)

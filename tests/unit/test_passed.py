@@ -13,20 +13,21 @@ from typing import Any
 
 import pytest
 
-import harness
-from harness.commands import plugin_unchanged
-from harness.compiler import tools
-from harness.compiler.cache import load_entry, store_entry
-from harness.compiler.tools import Nvcc
-from harness.gate import passed
-from harness.gate.passed import Keys, Passed
-from harness.project.loader import Project, load
-from harness.project.selection import Choice, select
-from harness.ptx.native import build
+import gemm_regression
+import ptxsan
+from gemm_regression.compiler import tools
+from gemm_regression.compiler.cache import load_entry, store_entry
+from gemm_regression.compiler.tools import Nvcc
+from gemm_regression.project.loader import Project, load
+from gemm_regression.project.selection import Choice, select
+from gemm_regression.pytest_plugin import plugin_unchanged
+from gemm_regression.run import passed
+from gemm_regression.run.passed import Keys, Passed
+from ptxsan.native import build
 from tests.ladder import H200, PROJECT
 from tests.unit.test_init import harness as run
 
-OF_THE_HARNESS = Path(harness.__file__).parent
+PACKAGES = (gemm_regression, ptxsan)
 PARAMETERS = "const float *A, const float *B, float *C, int M, int N, int K"
 SOURCE = f"""#include "edge.cuh"
 extern "C" __global__ void gemm({PARAMETERS}) {{
@@ -44,8 +45,8 @@ extern "C" __global__ void gemm({PARAMETERS}) {{
 }}
 """
 HEADER = "#define INSIDE(i, n) ((i) < (n))\n"
-DECLARED = f"""from harness.model import BlockShape, Kernel, Problem, Waiver
-from harness.project.suites import Suite
+DECLARED = f"""from gemm_regression.model import BlockShape, Kernel, Problem, Waiver
+from gemm_regression.project.suites import Suite
 from numbers_of_mine import SIZE
 
 SMALL = Problem(3, 2, 7)
@@ -76,13 +77,18 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "kernels" / "gemm.cu").write_text(SOURCE)
     (root / "kernels" / "other.cu").write_text(SOURCE.replace('#include "edge.cuh"\n', HEADER))
     (root / "kernels" / "edge.cuh").write_text(HEADER)
-    (root / "tests" / "test_kernels.py").write_text("from harness.commands.judged import test_kernel\n")
+    (root / "tests" / "test_kernels.py").write_text(
+        "from gemm_regression.pytest_plugin.judged import test_kernel\n"
+    )
     (root / "tests" / "test_static.py").write_text("")
     monkeypatch.syspath_prepend(root)
-    copy = tmp_path / "harness"
-    shutil.copytree(OF_THE_HARNESS, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(harness, "__file__", str(copy / "__init__.py"))
-    monkeypatch.setattr(harness, "BEGAN", 2e10)
+    for package in PACKAGES:
+        copy = tmp_path / "harness" / package.__name__
+        shutil.copytree(
+            Path(str(package.__file__)).parent, copy, ignore=shutil.ignore_patterns("__pycache__")
+        )
+        monkeypatch.setattr(package, "__file__", str(copy / "__init__.py"))
+    monkeypatch.setattr(gemm_regression, "BEGAN", 2e10)
     imported = passed._imported
     # Those of this process are of the real one.
     monkeypatch.setattr(passed, "_imported", lambda: (p for p in imported() if p.is_relative_to(tmp_path)))
@@ -124,10 +130,10 @@ EDITS = {
     "conftest": lambda root: (root / "conftest.py").write_text("import os\n") and None,
     "helper of the tests": lambda root: (root / "tests" / "mine.py").write_text("") and None,
     "pytest's options": replaced("pyproject.toml", "[", "[tool.pytest.ini_options]\n["),
-    "interpreter": replaced("../harness/ptx/arithmetic.py", "def ", "# edited\ndef "),
-    "interpreter in C": replaced("../harness/ptx/native/blocks.c", "{", "{ "),
-    "oracle": replaced("../harness/oracle/verify.py", "_LITTLE = 1000", "_LITTLE = 999"),
-    "model": replaced("../harness/model/operation.py", "alpha", "alpha "),
+    "interpreter": replaced("../harness/ptxsan/rounding/arithmetic.py", "def ", "# edited\ndef "),
+    "interpreter in C": replaced("../harness/ptxsan/native/blocks.c", "{", "{ "),
+    "oracle": replaced("../harness/gemm_regression/oracle/verify.py", "_LITTLE = 1000", "_LITTLE = 999"),
+    "model": replaced("../harness/gemm_regression/model/operation.py", "alpha", "alpha "),
 }
 
 
@@ -156,7 +162,7 @@ def test_an_address_in_memory_makes_no_other_key(root: Path) -> None:
 
 def test_bytecode_and_hidden_files_make_no_other_key(root: Path) -> None:
     before = keys(root)
-    for folder in (root.parent / "harness" / "ptx", root / "kernels"):
+    for folder in (root.parent / "harness" / "ptxsan", root / "kernels"):
         (folder / "__pycache__").mkdir(exist_ok=True)
         (folder / "__pycache__" / "machine.cpython-311.pyc.139823").write_bytes(b"half")
         (folder / ".machine.py.swp").write_bytes(b"an editor's")
@@ -246,7 +252,7 @@ def test_nothing_is_kept_where_the_harness_was_changed_after_it_was_read(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = next(iter(keys(root).values()))
-    monkeypatch.setattr(harness, "BEGAN", os.stat(root / "numbers_of_mine.py").st_ctime - 60)
+    monkeypatch.setattr(gemm_regression, "BEGAN", os.stat(root / "numbers_of_mine.py").st_ctime - 60)
     results(root).keep({one: RECORDS}, ())
     assert results(root).answers == {}
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from harness import baselines
-from harness.baselines.export import write_export
-from harness.model import Case
-from harness.timing.measurement import Measurement
+from gemm_regression import baselines
+from gemm_regression.baselines.export import write_export
+from gemm_regression.model import Case
+from gemm_regression.timing.measurement import Measurement
 from tests.unit.replay import ReplayDevice, VerifiedDevice, slowed
 from tests.unit.rig import CASES, KERNELS_FILE, OTHER, OURS, RECORDED, SLOW, Rig, named
 from tests.unit.samples import select
@@ -181,7 +181,7 @@ def test_collecting_opens_no_device(rig: Rig) -> None:
 def test_collecting_lists_what_would_run_here(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = {}
     for there in (False, True):
-        monkeypatch.setattr("harness.commands.plugin.has_gpu", lambda there=there: there)
+        monkeypatch.setattr("gemm_regression.pytest_plugin.plugin.has_gpu", lambda there=there: there)
         found = rig.run(KERNELS_FILE, "--collect-only", "-q", outputs=False).text
         listed[there] = {line for line in found.splitlines() if "::test_kernel[" in line}
     assert any("[cublas" in line for line in listed[True])
@@ -271,8 +271,8 @@ def test_illegal_config_is_refused_with_the_reason(rig: Rig) -> None:
 
 
 def _an_illegal_one() -> tuple[str, str]:
-    from harness.model.legality import GpuLimits
-    from harness.project.selection import illegal
+    from gemm_regression.model.legality import GpuLimits
+    from gemm_regression.project.selection import illegal
     from tests.unit.samples import KERNELS as LADDER
 
     variant, reasons = illegal(LADDER, GpuLimits.of((9, 0)))[0]

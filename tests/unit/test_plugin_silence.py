@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from harness import baselines
-from harness.commands import evidence as evidence_command
-from harness.devices import DeviceError
-from harness.model import Case
-from harness.timing.measurement import Measurement
-from harness.timing.samples import PairedSamples
+from gemm_regression import baselines
+from gemm_regression.cli import evidence as evidence_command
+from gemm_regression.devices import DeviceError
+from gemm_regression.model import Case
+from gemm_regression.timing.measurement import Measurement
+from gemm_regression.timing.samples import PairedSamples
 from tests.unit.replay import ReplayDevice, slowed
 from tests.unit.rig import CASES, KERNELS_FILE, LIBRARY, OTHER, OURS, RECORDED, REPOSITORY, SLOW, Rig, named
 from tests.unit.samples import find_case
@@ -75,7 +75,7 @@ def test_workers_of_xdist_time_nothing_and_are_red(rig: Rig) -> None:
     device = """
         from tests.unit.replay import ReplayDevice
 
-        pytest_plugins = ["harness.commands.plugin"]
+        pytest_plugins = ["gemm_regression.pytest_plugin.plugin"]
 
         def pytest_gemm_device(config):
             return ReplayDevice()

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from harness import baselines
-from harness.commands import evidence as evidence_command
-from harness.model import Case
-from harness.reports.wording import refresh_several
-from harness.timing.measurement import Measurement
+from gemm_regression import baselines
+from gemm_regression.cli import evidence as evidence_command
+from gemm_regression.model import Case
+from gemm_regression.report.wording import refresh_several
+from gemm_regression.timing.measurement import Measurement
 from tests.unit.replay import ReplayDevice, slowed
 from tests.unit.rig import CASES, LIBRARY, OTHER, OURS, RECORDED, SLOW, Outcome, Rig, named
 from tests.unit.samples import select
@@ -308,7 +308,7 @@ def test_baseline_case_that_is_gone_fails(orphaned: tuple[Rig, str]) -> None:
     assert outcome.failures.keys() == {"test_no_orphans"}
     message = outcome.failures["test_no_orphans"]
     assert f"ORPHAN: 1 baseline cases are no longer in the suite: {gone}." in message
-    assert "python -m harness baseline prune" in message
+    assert "python -m gemm_regression baseline prune" in message
 
 
 def test_orphans_may_be_allowed_and_are_listed(orphaned: tuple[Rig, str]) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.devices.cuda import protocol
-from harness.model import Array
-from harness.ptx import Buffer, GlobalMemory, Machine, nvcc, parse
+from gemm_regression.devices.cuda import protocol
+from gemm_regression.model import Array
+from ptxsan import Buffer, GlobalMemory, Machine, parse
+from ptxsan.frontend import nvcc
 from tests.unit.fake_gpu import ROW
 
 PROBE = Path(protocol.__file__).with_name("probe.cu")

@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands import profile
-from harness.compiler import tools
-from harness.compiler.errors import ToolchainError
-from harness.compiler.static.files import StoreError
-from harness.counters import ncu as compared
-from harness.counters import profiler, seen
-from harness.counters.chosen import chosen
-from harness.counters.hardware import GROUPS, METRICS
-from harness.counters.profiler import ProfileError
-from harness.counters.traffic import of_ncu
-from harness.model import F32
-from harness.project.selection import Choice
-from harness.reports.profile import Column, tables
-from harness.timing.bounds import Level, Roofs, bound, shares
+from gemm_regression.cli import profile
+from gemm_regression.compiler import tools
+from gemm_regression.compiler.errors import ToolchainError
+from gemm_regression.compiler.static.files import StoreError
+from gemm_regression.counters import ncu as compared
+from gemm_regression.counters import profiler, seen
+from gemm_regression.counters.chosen import chosen
+from gemm_regression.counters.hardware import GROUPS, METRICS
+from gemm_regression.counters.profiler import ProfileError
+from gemm_regression.counters.traffic import of_ncu
+from gemm_regression.model import F32
+from gemm_regression.project.selection import Choice
+from gemm_regression.report.profile import Column, tables
+from gemm_regression.timing.bounds import Level, Roofs, bound, shares
 from tests.ladder import H200, LADDER, PROJECT, find_kernel
 
 try:
@@ -239,7 +239,7 @@ def test_main_prints_the_cases_asked_for(ncu: Path, capsys: pytest.CaptureFixtur
     assert "97.25" in said
     assert "Nsight Compute 2025.3.1.0" in said
     args = Path(f"{ncu}.args").read_text()
-    assert args.endswith(f"-m harness.devices.cuda.once {PROJECT.root} {SOME}\n")
+    assert args.endswith(f"-m gemm_regression.devices.cuda.once {PROJECT.root} {SOME}\n")
     assert "--clock-control none" in args
 
 
@@ -456,7 +456,7 @@ class TestBeside:
             330,
         )
         assert f"| {CASE} | load requests | 330 | 330 | 0 |  |" in Path(f"{ncu}.md").read_text().splitlines()
-        assert Path(f"{ncu}.args").read_text().count("harness.devices.cuda.once") == 1
+        assert Path(f"{ncu}.args").read_text().count("gemm_regression.devices.cuda.once") == 1
 
     def test_another_count_of_global_memory_is_red(
         self, ncu: Path, capsys: pytest.CaptureFixture[str]

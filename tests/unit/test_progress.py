@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from harness.commands import progress as module
-from harness.commands.progress import Steps, progress, quiet
-from harness.devices import DeviceError
-from harness.timing.measurement import Measurement
+from gemm_regression.cli import progress as module
+from gemm_regression.cli.progress import Steps, progress, quiet
+from gemm_regression.devices import DeviceError
+from gemm_regression.timing.measurement import Measurement
 from tests.unit.replay import ReplayDevice
 from tests.unit.rig import CASES, OURS, Rig
 
@@ -99,7 +99,7 @@ def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_is_left_is_told_by_the_pace_of_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred checks in ten seconds, then cases that take two each: 45 of those are 90 s, not 14."""
     now = 0.0
-    monkeypatch.setattr("harness.commands.progress.time.monotonic", lambda: now)
+    monkeypatch.setattr("gemm_regression.cli.progress.time.monotonic", lambda: now)
     steps = Steps("gpu", 160)
     for seconds in [0.1] * 100 + [2.0] * 15:
         now += seconds

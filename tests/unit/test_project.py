@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.model import BlockShape
-from harness.project.loader import Project, ProjectError, find, load
+from gemm_regression.model import BlockShape
+from gemm_regression.project.loader import Project, ProjectError, find, load
 
 HEAD = (
-    "from harness.model import F16, F32, BlockShape, Config, Kernel, TensorMap\n"
-    "from harness.project.suites import Suite\n"
+    "from gemm_regression.model import F16, F32, BlockShape, Config, Kernel, TensorMap\n"
+    "from gemm_regression.project.suites import Suite\n"
 )
 SHAPE = "BlockShape((32, 1), (1, 32))"
 PLAIN = f'Kernel("one", "one.cu", "one", {SHAPE})'

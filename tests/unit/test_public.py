@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.compiler.errors import ToolchainError
-from harness.compiler.tools import pinned_tools
+from gemm_regression.cli import init
+from gemm_regression.compiler.errors import ToolchainError
+from gemm_regression.compiler.tools import pinned_tools
 from tests.public.__main__ import REPORT, main
 from tests.public.page import render
 from tests.public.results import Judged, Ran, Result, judge, read_results
@@ -176,7 +177,7 @@ __global__ void wrong(int M, int N, int K, const float* A, const float* B, float
 }
 """
 DECLARED = """
-from harness.model import BlockShape, Kernel, Takes
+from gemm_regression.model import BlockShape, Kernel, Takes
 
 KERNELS = tuple(
     Kernel(name, "sgemm.cu", name, BlockShape((32, 1), (1, 32)), takes=Takes({"n": 32}),
@@ -194,7 +195,7 @@ def test_a_made_up_repository_is_checked_and_its_fault_has_to_be_explained(
         pinned_tools()
     except ToolchainError as error:
         pytest.skip(str(error))
-    project, templates = tmp_path / "sgemm", Path(__file__).parents[2] / "harness" / "commands" / "templates"
+    project, templates = tmp_path / "sgemm", Path(init.__file__).with_name("templates")
     (project / "tests").mkdir(parents=True)
     for name in ("test_kernels", "test_static"):
         shutil.copy(templates / f"{name}.template", project / "tests" / f"{name}.py")

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from harness.baselines import append, current
-from harness.baselines.store import figures_path
-from harness.commands.report import main
-from harness.model import Problem
-from harness.reports.markdown import BEGIN, END, NO_BASELINE, job_summary, readme_section, replaced
-from harness.reports.page.roofs import dram_share
-from harness.reports.terminal import Row, ladder_table, row
-from harness.timing.bounds import Roofs
-from harness.verdicts.vocabulary import Policy, Verdict, VerdictKind
+from gemm_regression.baselines import append, current
+from gemm_regression.baselines.store import figures_path
+from gemm_regression.cli.report import main
+from gemm_regression.judge.vocabulary import Policy, Verdict, VerdictKind
+from gemm_regression.model import Problem
+from gemm_regression.report.markdown import BEGIN, END, NO_BASELINE, job_summary, readme_section, replaced
+from gemm_regression.report.page.roofs import dram_share
+from gemm_regression.report.terminal import Row, ladder_table, row
+from gemm_regression.timing.bounds import Roofs
 from tests.unit.samples import KERNELS as LADDER
 from tests.unit.samples import PROJECT
 from tests.unit.synthetic import (
@@ -334,7 +334,15 @@ def test_a_damaged_baseline_makes_no_table(project: Path, capsys: pytest.Capture
 
 
 def test_the_command_fails_in_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "harness", "report", "readme", "--readme", str(tmp_path / "absent.md")]
+    command = [
+        sys.executable,
+        "-m",
+        "gemm_regression",
+        "report",
+        "readme",
+        "--readme",
+        str(tmp_path / "absent.md"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 1
     assert done.stderr == f"error: {tmp_path}/absent.md: No such file or directory\n"

@@ -13,18 +13,28 @@ from typing import Any
 
 import pytest
 
-from harness.baselines import BaselineError
-from harness.baselines.export import write_export
-from harness.commands.report import main
-from harness.counters.hardware import TRAFFIC
-from harness.counters.seen import Seen
-from harness.counters.traffic import Known
-from harness.reports.page import charts, history, records, render, roofs, sources, spaces, tested, verdicts
-from harness.reports.page import pictures as pictures_page
-from harness.reports.page.sources import Content, Measured, Source
-from harness.timing.bounds import roofs_of
-from harness.verdicts.health import Health
-from harness.verdicts.machine import judge_machine
+from gemm_regression.baselines import BaselineError
+from gemm_regression.baselines.export import write_export
+from gemm_regression.cli.report import main
+from gemm_regression.counters.hardware import TRAFFIC
+from gemm_regression.counters.seen import Seen
+from gemm_regression.counters.traffic import Known
+from gemm_regression.judge.health import Health
+from gemm_regression.judge.machine import judge_machine
+from gemm_regression.report.page import (
+    charts,
+    history,
+    records,
+    render,
+    roofs,
+    sources,
+    spaces,
+    tested,
+    verdicts,
+)
+from gemm_regression.report.page import pictures as pictures_page
+from gemm_regression.report.page.sources import Content, Measured, Source
+from gemm_regression.timing.bounds import roofs_of
 from tests.ladder import LADDER, PROJECT
 from tests.unit import made_report, synthetic
 from tests.unit.made_report import CRASHED, SLOWER, WRONG

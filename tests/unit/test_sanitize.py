@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands import sanitize
-from harness.commands.sanitize import FOUND, Finding
+from gemm_regression.cli import sanitize
+from gemm_regression.cli.sanitize import FOUND, Finding
 from tests.ladder import LADDER, find_kernel
 
 NAMES = ("gemm_",)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from harness.baselines import append, current
-from harness.gate.creep import refresh
-from harness.gate.pairing import Pairing
-from harness.model import Case, Kernel
-from harness.timing.looks import Rule
+from gemm_regression.baselines import append, current
+from gemm_regression.model import Case, Kernel
+from gemm_regression.run.creep import refresh
+from gemm_regression.run.pairing import Pairing
+from gemm_regression.timing.looks import Rule
 from tests.unit import synthetic
 from tests.unit.scenarios import OTHER, World, cases_of, is_new, reasons, red
 from tests.unit.simulated import SimulatedDevice

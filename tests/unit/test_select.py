@@ -1,4 +1,4 @@
-"""The choice of a kernel and config for a problem: by figures near it, by the notes, and what is refused."""
+"""The choice of a kernel and config for a problem: by figures near it, without any, and what is refused."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.baselines import BaselineError, append
-from harness.commands import cli
-from harness.model import (
+from gemm_regression.baselines import BaselineError, append
+from gemm_regression.cli import main as cli
+from gemm_regression.model import (
     F16,
     F32,
     GEMM_BATCHED,
@@ -28,14 +28,14 @@ from harness.model import (
     TensorMap,
     find_problem,
 )
-from harness.model.legality import GpuLimits
-from harness.project.loader import load
-from harness.tuning import stored, survey
-from harness.tuning.figures import Known, SelectError, known
-from harness.tuning.header import header
-from harness.tuning.rules import FIELDS, Variant, refusals, rules
-from harness.tuning.select import Selector, select
-from harness.tuning.table import BITS, Figure, block_of, log2_fixed, place_of
+from gemm_regression.model.legality import GpuLimits
+from gemm_regression.project.loader import load
+from gemm_regression.tune import stored, survey
+from gemm_regression.tune.figures import Known, SelectError, known
+from gemm_regression.tune.header import header
+from gemm_regression.tune.rules import FIELDS, Variant, refusals, rules
+from gemm_regression.tune.select import Selector, select
+from gemm_regression.tune.table import BITS, Figure, block_of, log2_fixed, place_of
 from tests.ladder import PROJECT
 from tests.unit.samples import find_kernel
 from tests.unit.synthetic import SLUG, case, five_runs, merged
@@ -208,43 +208,24 @@ def replace_known(of: Selector, capability: tuple[int, int]) -> Selector:
     return Selector(of.kernels, replace(of.known, limits=GpuLimits.of(capability)))
 
 
-@pytest.mark.parametrize(
-    ("size", "tile"), [(100, 16), (255, 16), (256, 32), (1024, 32), (1025, 64), (4096, 64), (4097, 128)]
-)
-def test_without_figures_the_notes_decide(size: int, tile: int) -> None:
+def test_without_figures_the_first_declared_is_taken() -> None:
     of = selector((), kernel("any", 128, 16, 64, 32))
-    found = of.select(Problem(size, size, size))
-    assert found.variant.stage == f"any tile{tile}"
-    assert f"-tile{tile}" in found.rule
+    found = of.select(Problem(100, 100, 100))
+    assert found.variant.stage == "any tile128"
     assert found.gflops is None
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype", "name"),
-    [
-        ("4096x4096x4096", "f32", "register-f32-tile64x64x8-thread4x8-pad0"),
-        ("4096x64x4096", "f32", "register-f32-tile128x64x8-thread8x4-pad0"),
-        ("64x64x64-batch9", "f32", "batched_small-f32-tile8-matrices1"),
-        ("4096x4096x4096", "bf16", "wmma-bf16-tile128x128x32-warp64x32"),
-    ],
-)
-def test_the_ladder_has_what_the_notes_recommend(shape: str, dtype: str, name: str) -> None:
-    found = select(shape, "sm_80", dtype, PROJECT)
-    assert found.variant.name == name
-    assert found.rule.startswith(f"{name} (How to choose block and tile sizes, §")
-
-
-def test_what_the_notes_recommend_and_a_kernel_refuses_is_replaced_by_the_nearest() -> None:
+def test_without_figures_a_kernel_that_refuses_is_passed_over() -> None:
     of = selector((), kernel("whole", 16, takes=Takes({"m": 16})), kernel("other", 128, 32, 4))
     assert of.select(Problem(96, 96, 96)).variant.stage == "whole tile16"
-    assert of.select(Problem(100, 100, 100)).variant.stage == "other tile32"
+    assert of.select(Problem(100, 100, 100)).variant.stage == "other tile128"
 
 
-def test_a_dtype_without_figures_is_the_notes_too() -> None:
+def test_figures_of_another_dtype_do_not_decide() -> None:
     both = replace(SMALL, dtypes=(F32, F16))
     of = selector([figure(both, Problem(512, 512, 512), 1.0)], both)
-    assert of.select(Problem(512, 512, 512), F16).rule
-    assert not of.select(Problem(512, 512, 512), F32).rule
+    assert of.select(Problem(512, 512, 512), F16).found is None
+    assert of.select(Problem(512, 512, 512), F32).found
 
 
 @given(st.randoms(use_true_random=False))
@@ -343,7 +324,7 @@ def test_files_of_another_gpu_are_told(tmp_path: Path) -> None:
 
 
 def known_machine(root: Path) -> dict[str, str]:
-    from harness.baselines import stored as baselines
+    from gemm_regression.baselines import stored as baselines
 
     return dict(baselines(root / "baselines")[0].machine_info)
 
@@ -375,7 +356,7 @@ def test_the_command_answers_in_a_line_and_says_why(
     assert "GFLOPS expected, by 4096x4096x4096 and others)" in near
     assert "100%, 0.9 octaves away" in near
     assert "tiled tile32-pad0: 100.0%; 82 of 32x32\n" in near
-    assert "by the notes" in said(capsys, "64x64x64", "--gpu", "sm_80", "--project", project)
+    assert "nothing was measured" in said(capsys, "64x64x64", "--gpu", "sm_80", "--project", project)
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.model import F32, Problem, Takes
-from harness.tuning.figures import SelectError
-from harness.tuning.header import exported, header
-from harness.tuning.select import Selector
-from harness.tuning.table import key_of
+from gemm_regression.model import F32, Problem, Takes
+from gemm_regression.tune.figures import SelectError
+from gemm_regression.tune.header import exported, header
+from gemm_regression.tune.select import Selector
+from gemm_regression.tune.table import key_of
 from tests.ladder import PROJECT
 from tests.unit.test_select import BATCH, CUBES, EVEN, FIGURES, LARGE, MAPPED, SMALL, figure, kernel, selector
 

@@ -10,27 +10,27 @@ from typing import Any
 
 import pytest
 
-from harness.baselines import append, load_run, merge_runs
-from harness.commands.select import main as command
-from harness.counters.chosen import chosen as counted
-from harness.devices import DeviceError
-from harness.devices.cuda.protocol import Build
-from harness.devices.stored import StoredBinary
-from harness.gate.pairing import Pairing
-from harness.gate.timed import Gate, Result, observation
-from harness.model import F32, Case, Config, Problem, find_dtype
-from harness.model.legality import GpuLimits
-from harness.project.loader import ProjectError, load
-from harness.project.selection import Choice, select
-from harness.reports import row
-from harness.timing.looks import Rule
-from harness.timing.measurement import Measurement
-from harness.timing.plan import Plan
-from harness.tuning.accuracy import Summary, outcomes
-from harness.tuning.figures import Known, gpus
-from harness.tuning.select import Selector
-from harness.tuning.table import Figure
-from harness.verdicts.vocabulary import Policy, Verdict, VerdictKind
+from gemm_regression.baselines import append, load_run, merge_runs
+from gemm_regression.cli.select import main as command
+from gemm_regression.counters.chosen import chosen as counted
+from gemm_regression.devices import DeviceError
+from gemm_regression.devices.cuda.protocol import Build
+from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.judge.vocabulary import Policy, Verdict, VerdictKind
+from gemm_regression.model import F32, Case, Config, Problem, find_dtype
+from gemm_regression.model.legality import GpuLimits
+from gemm_regression.project.loader import ProjectError, load
+from gemm_regression.project.selection import Choice, select
+from gemm_regression.report import row
+from gemm_regression.run.pairing import Pairing
+from gemm_regression.run.timed import Gate, Result, observation
+from gemm_regression.timing.looks import Rule
+from gemm_regression.timing.measurement import Measurement
+from gemm_regression.timing.plan import Plan
+from gemm_regression.tune.accuracy import Summary, outcomes
+from gemm_regression.tune.figures import Known, gpus
+from gemm_regression.tune.select import Selector
+from gemm_regression.tune.table import Figure
 from tests.ladder import H200, LADDER, PROJECT
 from tests.unit.replay import ReplayDevice, VerifiedDevice
 from tests.unit.rig import KERNELS_FILE, Outcome, Rig
@@ -155,7 +155,7 @@ def test_a_declaration_that_chooses_has_no_source(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.gemm-regression]\nkernels = "k.py"\n')
     (tmp_path / "a.cu").write_text("")
     (tmp_path / "k.py").write_text(
-        "from harness.model import BlockShape, Kernel\n"
+        "from gemm_regression.model import BlockShape, Kernel\n"
         "KERNELS = (Kernel('a', 'a.cu', 'a', BlockShape((1, 1), (1, 1)), chooses=True),)\n"
     )
     with pytest.raises(ProjectError, match="it chooses among the other kernels, so it has no source"):
@@ -209,7 +209,7 @@ def test_a_baseline_that_cannot_be_trusted_is_told(rig: Rig) -> None:
 
 
 def test_the_table_in_the_readme_shows_what_was_chosen(tmp_path: Path) -> None:
-    from harness.reports.markdown import readme_section
+    from gemm_regression.report.markdown import readme_section
 
     runs = five_runs([case("tiled")])
     for document in runs:
@@ -315,13 +315,13 @@ def test_a_page_that_is_not_is_told(tmp_path: Path, capsys: pytest.CaptureFixtur
     page.write_text("# Page\n\n<!-- select:begin -->\n<!-- select:end -->\n")
     words = ["--markdown", str(page), "--project", str(tmp_path)]
     assert command([*words, "--check"]) == 1
-    assert "out of date; `python -m harness select --markdown" in capsys.readouterr().err
+    assert "out of date; `python -m gemm_regression select --markdown" in capsys.readouterr().err
     assert command(words) == command([*words, "--check"]) == 0
     assert f"### {SLUG}" in page.read_text()
     page.write_text("no markers")
     assert command([*words, "--check"]) == 1
 
 
-def test_on_a_gpu_without_a_baseline_the_notes_choose() -> None:
+def test_on_a_gpu_without_a_baseline_something_is_chosen() -> None:
     known = Known("new-gpu", GpuLimits.of(H200))
     assert Selector(LADDER, known).resolved(ROW).choice

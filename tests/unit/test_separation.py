@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.devices.emulated.device import EmulatedDevice
-from harness.model import Case, Problem
-from harness.oracle import verify
+from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.model import Case, Problem
+from gemm_regression.oracle import verify
 from tests.mutants import Mutant, build
 from tests.separation import EQUIVALENT, ROLES, Duty, Tile, duties, hidden, shown, verified
 

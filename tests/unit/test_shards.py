@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from harness.baselines import BaselineError, load_run
-from harness.commands.shards import main
-from harness.gate.replay import replay
-from harness.gate.shards import Shard
-from harness.reports.page.sources import Source
-from harness.reports.page.sources import read as read_source
+from gemm_regression.baselines import BaselineError, load_run
+from gemm_regression.cli.shards import main
+from gemm_regression.report.page.sources import Source
+from gemm_regression.report.page.sources import read as read_source
+from gemm_regression.run.replay import replay
+from gemm_regression.run.shards import Shard
 from tests.unit.replay import ReplayDevice, slowed
 from tests.unit.rig import RECORDED, SLOW, Rig, named
 from tests.unit.samples import select

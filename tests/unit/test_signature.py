@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pytest
 
-from harness.compiler.nvcc import compile_ptx, entry_symbol
-from harness.compiler.signature import mismatch, parameters
-from harness.model import F32, BlockShape, Case, Config, Kernel, Problem
+from gemm_regression.compiler.nvcc import compile_ptx, entry_symbol
+from gemm_regression.compiler.signature import mismatch, parameters
+from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem
 from tests.ladder import LADDER
 
 

@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from harness.compiler.nvcc import compile_all
-from harness.devices import DeviceError
-from harness.model import Case
-from harness.project.selection import Choice, select
-from harness.study import frozen
-from harness.study.cases import KINDS
+from gemm_regression.compiler.nvcc import compile_all
+from gemm_regression.devices import DeviceError
+from gemm_regression.model import Case
+from gemm_regression.project.selection import Choice, select
+from lab.study import frozen
+from lab.study.cases import KINDS
 from tests.ladder import LADDER, PROJECT
 from tests.slowdowns import (
     PLANTED,

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.compiler import nvcc
-from harness.compiler.errors import CompileError
-from harness.compiler.nvcc import Binary, compile_cubin, compile_ptx, unit_of
-from harness.compiler.sources import closure, digest
-from harness.model import F32, BlockShape, Config, Kernel
+from gemm_regression.compiler import nvcc
+from gemm_regression.compiler.errors import CompileError
+from gemm_regression.compiler.nvcc import Binary, compile_cubin, compile_ptx, unit_of
+from gemm_regression.compiler.sources import closure, digest
+from gemm_regression.model import F32, BlockShape, Config, Kernel
 
 MAIN = """#include "common.cuh"
 #include <cuda_fp16.h>

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from harness.commands import static as __main__
-from harness.commands.common import PLUGIN
-from harness.compiler import static, tools
-from harness.compiler.errors import CompileError, ToolchainError
-from harness.compiler.nvcc import Variant
-from harness.compiler.static import StaticFigures, check, compiled, store
-from harness.compiler.static.check import Check, Entry, entries
-from harness.compiler.tools import Disassembler, Nvcc
-from harness.model import F32, Config, Kernel
-from harness.project.table import Table
+from gemm_regression.cli import static as __main__
+from gemm_regression.cli.common import PLUGIN
+from gemm_regression.compiler import static, tools
+from gemm_regression.compiler.errors import CompileError, ToolchainError
+from gemm_regression.compiler.nvcc import Variant
+from gemm_regression.compiler.static import StaticFigures, check, compiled, store
+from gemm_regression.compiler.static.check import Check, Entry, entries
+from gemm_regression.compiler.tools import Disassembler, Nvcc
+from gemm_regression.model import F32, Config, Kernel
+from gemm_regression.project.table import Table
 from tests.ladder import KERNELS_DIR, LADDER, PROJECT, find_kernel
 from tests.unit.test_static_diff import BEFORE
 

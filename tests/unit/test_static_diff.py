@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.compiler.static import StaticFigures, compare
+from gemm_regression.compiler.static import StaticFigures, compare
 
 BEFORE = StaticFigures(
     registers=96,

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.compiler import elf, tools
-from harness.compiler.errors import ToolchainError
-from harness.compiler.nvcc import compile_cubin
-from harness.compiler.static import sass
-from harness.compiler.tools import Disassembler
-from harness.model import F32, BlockShape, Config, Kernel
+from gemm_regression.compiler import elf, tools
+from gemm_regression.compiler.errors import ToolchainError
+from gemm_regression.compiler.nvcc import compile_cubin
+from gemm_regression.compiler.static import sass
+from gemm_regression.compiler.tools import Disassembler
+from gemm_regression.model import F32, BlockShape, Config, Kernel
 
 # A copy of a float4 each through shared memory, then c = v.x * v.y + v.z * v.w; and c = 1.
 LISTING = (Path(__file__).parent / "nvdisasm_sm_90a.txt").read_text()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.compiler.static import files, store
-from harness.compiler.static.store import StoreError
+from gemm_regression.compiler.static import files, store
+from gemm_regression.compiler.static.store import StoreError
 from tests.ladder import PROJECT
 from tests.unit.test_static_diff import BEFORE
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from harness.devices.stored import StoredBinary, launch_document, launch_id, read_launch
-from harness.devices.work import Work
-from harness.model import Case
-from harness.project.loader import Project, load
-from harness.project.selection import Choice, select
+from gemm_regression.devices.stored import StoredBinary, launch_document, launch_id, read_launch
+from gemm_regression.devices.work import Work
+from gemm_regression.model import Case
+from gemm_regression.project.loader import Project, load
+from gemm_regression.project.selection import Choice, select
 from tests.ladder import PROJECT
 from tests.unit.synthetic import case
 

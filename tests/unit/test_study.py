@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from harness.devices import DeviceError
-from harness.devices.stored import StoredBinary
-from harness.model import Case
-from harness.study import analysis, cases, document, frozen, methods, plot, trials
-from harness.study.__main__ import main
-from harness.study.analysis import RED, REGRESSED, Cell, Rate
-from harness.study.raw import StudyError, append, read, resume
-from harness.study.studies import load
-from harness.timing.looks import Rule
+from gemm_regression.devices import DeviceError
+from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.model import Case
+from gemm_regression.timing.looks import Rule
+from lab.study import analysis, cases, document, frozen, methods, plot, trials
+from lab.study.analysis import RED, REGRESSED, Cell, Rate
+from lab.study.command import main
+from lab.study.raw import StudyError, append, read, resume
+from lab.study.studies import load
 from tests.ladder import PROJECT
 from tests.unit.simulated import SimulatedDevice
 
@@ -35,7 +35,7 @@ def device(board: str = "0a1b2c3d", **how: Any) -> SimulatedDevice:
 
 @pytest.fixture(autouse=True)
 def commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.study.__main__.commit_id", lambda: COMMIT)
+    monkeypatch.setattr("lab.study.command.commit_id", lambda: COMMIT)
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_the_budget_ends_it_between_two_pairs(
         now[0] += 1.0
 
     now = [0.0]
-    monkeypatch.setattr("harness.study.__main__.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("lab.study.command.time.monotonic", lambda: now[0])
     slow = device(spread=0.0001, process=0.0, fail=later)
     status, said = measure("--processes", "3", "--budget", "10", on=[slow])
     assert status == 1
@@ -337,7 +337,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     head, records = read(STORED / "nvidia-h200.jsonl.gz")
     append(folder / "whole.jsonl.gz", [head, *records[:48]])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("harness.study.__main__.commit_id", lambda: COMMIT)
+        patch.setattr("lab.study.command.commit_id", lambda: COMMIT)
         for number in range(2):
             gpu = [device(f"board{number}", seed=number)]
             options = ["--processes", "2", "-q", "-k", "2048"]

@@ -7,13 +7,13 @@ from itertools import groupby
 
 import pytest
 
-from harness.model import Config, Problem, find_problem
-from harness.model.kernel import variant_name
-from harness.model.legality import GpuLimits, legal_variants, refusals
-from harness.project.names import find_config, find_suite
-from harness.project.selection import Choice, illegal
-from harness.project.selection import select as select_cases
-from harness.project.suites import (
+from gemm_regression.model import Config, Problem, find_problem
+from gemm_regression.model.kernel import variant_name
+from gemm_regression.model.legality import GpuLimits, legal_variants, refusals
+from gemm_regression.project.names import find_config, find_suite
+from gemm_regression.project.selection import Choice, illegal
+from gemm_regression.project.selection import select as select_cases
+from gemm_regression.project.suites import (
     DEEP,
     DEEP_BATCHED,
     SPARSE,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.compiler import tools
-from harness.compiler.errors import ToolchainError
+from gemm_regression.compiler import tools
+from gemm_regression.compiler.errors import ToolchainError
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_cuda_path_comes_before_the_wheels(
 
 def test_wheels_are_found_in_this_environment(tmp_path: Path) -> None:
     path = nvcc(tmp_path / "nvidia" / "cu13" / "bin" / "nvcc")
-    code = "from harness.compiler import tools; print(*tools._in_wheels('nvcc'))"
+    code = "from gemm_regression.compiler import tools; print(*tools._in_wheels('nvcc'))"
     environment = {"PYTHONPATH": f"{tmp_path}:{Path(tools.__file__).parents[2]}"}
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert str(path) in said.stdout.split(), said.stderr

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.baselines import provenance
-from harness.commands import tune
-from harness.devices import NoDevice
-from harness.model import Config
-from harness.project.loader import load
-from harness.tuning import local, stored
+from gemm_regression.baselines import provenance
+from gemm_regression.cli import tune
+from gemm_regression.devices import NoDevice
+from gemm_regression.model import Config
+from gemm_regression.project.loader import load
+from gemm_regression.tune import local, stored
 from tests.unit.tunable import DECLARATIONS, SOURCE, FakeGpu, project
 
 pytestmark = pytest.mark.compile
@@ -127,7 +127,7 @@ def test_ctrl_c_before_the_search_is_said_in_a_line(
         raise KeyboardInterrupt
 
     use(FakeGpu())
-    monkeypatch.setattr("harness.tuning.screening.compile_all", stop)
+    monkeypatch.setattr("gemm_regression.tune.screening.compile_all", stop)
     assert run() == 130
     assert capsys.readouterr().err == (
         "tune: stopped before anything was timed; what was compiled stays in the cache\n"
@@ -146,7 +146,7 @@ def test_the_best_config_is_written_into_the_declaration(
 def test_a_large_space_is_screened_as_it_is_asked_for(
     root: Path, use: Callable[[FakeGpu], FakeGpu], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.tuning.tune.AHEAD", 3)
+    monkeypatch.setattr("gemm_regression.tune.tune.AHEAD", 3)
     use(FakeGpu())
     assert run() == 0
     tuned = the_file(root)

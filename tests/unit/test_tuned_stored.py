@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.baselines import BaselineError, store
-from harness.model import Config
-from harness.tuning import stored
-from harness.tuning.stored import Evaluation, Failed, Tuned
+from gemm_regression.baselines import BaselineError, store
+from gemm_regression.model import Config
+from gemm_regression.tune import stored
+from gemm_regression.tune.stored import Evaluation, Failed, Tuned
 
 FLOP = 2 * 4096**3
 MACHINE = {

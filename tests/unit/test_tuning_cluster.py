@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from harness.commands import tune
-from harness.model import Config, Problem
-from harness.tuning import cluster
-from harness.tuning.cluster import Cluster, ClusterError, Setup
-from harness.tuning.evaluating import Measured
-from harness.tuning.local import OneDevice
+from gemm_regression.cli import tune
+from gemm_regression.model import Config, Problem
+from gemm_regression.tune import cluster
+from gemm_regression.tune.cluster import Cluster, ClusterError, Setup
+from gemm_regression.tune.evaluating import Measured
+from gemm_regression.tune.local import OneDevice
 from tests.unit.tunable import project
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands import tune
-from harness.model import Config, Rule, Space
-from harness.project.loader import load
-from harness.reports import tuning as said
-from harness.tuning import stored
-from harness.tuning.accept import AcceptError, accept, edited
-from harness.tuning.cachefile import CacheFile, head
-from harness.tuning.evaluating import Job, Measured
-from harness.tuning.search import Budget, SearchError, search
-from harness.tuning.simulate import COMPARED, replay
-from harness.tuning.stored import Evaluation, Failed, Tuned
+from gemm_regression.cli import tune
+from gemm_regression.model import Config, Rule, Space
+from gemm_regression.project.loader import load
+from gemm_regression.report import tuning as said
+from gemm_regression.tune import stored
+from gemm_regression.tune.accept import AcceptError, accept, edited
+from gemm_regression.tune.cachefile import CacheFile, head
+from gemm_regression.tune.evaluating import Job, Measured
+from gemm_regression.tune.search import Budget, SearchError, search
+from gemm_regression.tune.simulate import COMPARED, replay
+from gemm_regression.tune.stored import Evaluation, Failed, Tuned
 from tests.unit.tunable import DECLARATIONS, project
 
 pytest.importorskip("kernel_tuner")

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands import init
-from harness.devices.emulated.device import EmulatedDevice
-from harness.model import F32, BlockShape, Case, Config, Kernel, Problem, Waiver
-from harness.oracle import Examined, examine
-from harness.verdicts.waived import unused
+from gemm_regression.cli import init
+from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.judge.waived import unused
+from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem, Waiver
+from gemm_regression.oracle import Examined, examine
 from tests.unit.test_init import harness
 
 RACE = Waiver("race", "seen[0] =   N;", "all threads write the same value")
@@ -25,8 +25,8 @@ SOURCE = f"""extern "C" __global__ void gemm({PARAMETERS}) {{
     if (row < M && column < N) C[row * seen[0] + column] = sum;
 }}
 """
-DECLARED = """from harness.model import BlockShape, Kernel, Problem, Waiver
-from harness.project.suites import Suite
+DECLARED = """from gemm_regression.model import BlockShape, Kernel, Problem, Waiver
+from gemm_regression.project.suites import Suite
 
 SMALL = Problem(3, 2, 7)
 SUITES = (Suite("full", (Problem(13, 11, 9), SMALL), ()), Suite("smoke", (SMALL,), ()))

@@ -9,12 +9,8 @@ from typing import Any
 
 import pytest
 
-from harness.reports.changed import changed_text
-from harness.reports.wording import baseline_text, message, paired_text, told
-from harness.timing.interval import Estimate
-from harness.timing.looks import Finding
-from harness.verdicts.evidence import Evidence, conclude
-from harness.verdicts.paired import (
+from gemm_regression.judge.evidence import Evidence, conclude
+from gemm_regression.judge.paired import (
     BASE_UNUSABLE,
     BINARY_NOT_KEPT,
     CONTROL_FAILED,
@@ -22,7 +18,11 @@ from harness.verdicts.paired import (
     Paired,
     failed_beside,
 )
-from harness.verdicts.vocabulary import CompareFail, Observation, Policy, Reference
+from gemm_regression.judge.vocabulary import CompareFail, Observation, Policy, Reference
+from gemm_regression.report.changed import changed_text
+from gemm_regression.report.wording import baseline_text, message, paired_text, told
+from gemm_regression.timing.interval import Estimate
+from gemm_regression.timing.looks import Finding
 from tests.unit.samples import find_case
 
 CASE = find_case("tiled-f32-tile32-pad0-1024x1024x1024").id

@@ -24,11 +24,12 @@ def test_x(i):
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """pytest on TESTS, with the suite's part for workers alone."""
     (folder / "test_x.py").write_text(TESTS)
-    plugins = ["-p", "harness.commands.plugin_workers", "-p", "no:cacheprovider"]
+    plugins = ["-p", "gemm_regression.pytest_plugin.plugin_workers", "-p", "no:cacheprovider"]
     return subprocess.run(
         [sys.executable, "-m", "pytest", *plugins, "-q", *options, "."],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "", "COLUMNS": "200"},
+        env=os.environ
+        | {"PYTHONPATH": str(ROOT / "harness"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "", "COLUMNS": "200"},
         capture_output=True,
         text=True,
         timeout=120,
@@ -66,7 +67,7 @@ def test_what_a_worker_refuses_ends_the_run_with_that_line(
 def test_the_tests_of_a_variant_run_in_one_process() -> None:
     words = ("-k", "strided and (1x1x1 or 7x5x9 or counters)", "-n", "2", "--dist", "loadgroup")
     done = subprocess.run(
-        [sys.executable, "-m", "harness", "check", "--no-cache", *words, "-v"],
+        [sys.executable, "-m", "gemm_regression", "check", "--no-cache", *words, "-v"],
         cwd=ROOT,
         capture_output=True,
         text=True,

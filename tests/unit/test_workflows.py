@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.baselines import current
-from harness.project.selection import Choice, select
+from gemm_regression.baselines import current
+from gemm_regression.project.selection import Choice, select
 from tests.ladder import PROJECT
 
 ROOT = Path(__file__).parents[2]

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.devices import DeviceError, Inputs, Outputs
-from harness.devices.cuda.environment import GpuInfo
-from harness.model import Case, Resources
-from harness.timing.measurement import Measurement
-from harness.timing.plan import Plan
+from gemm_regression.devices import DeviceError, Inputs, Outputs
+from gemm_regression.devices.cuda.environment import GpuInfo
+from gemm_regression.model import Case, Resources
+from gemm_regression.timing.measurement import Measurement
+from gemm_regression.timing.plan import Plan
 from tests.unit.fakes import NumpyDevice
 from tests.unit.replay import recorded
 
@@ -35,7 +35,7 @@ extern "C" __global__ void gemm_one(int M, int N, int K, float alpha, const floa
 """
 
 DECLARATIONS = """\
-from harness.model import F32, BlockShape, Config, Kernel, Rule, Space
+from gemm_regression.model import F32, BlockShape, Config, Kernel, Rule, Space
 
 def shape(config, dtype):
     return BlockShape(threads=(config["SIZE"], config["SIZE"]), tile=(config["SIZE"], config["SIZE"]))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.ptx import Buffer, GlobalMemory, Machine, Report, parse
+from ptxsan import Buffer, GlobalMemory, Machine, Report, parse
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from harness.ptx import PtxError
+from ptxsan import PtxError
 from tests.unit.emulated.rig import Array, execute, hazards, kernel, launch, numbers, per_lane
 
 CELLS = ".shared .align 16 .b8 cells[512];\n"

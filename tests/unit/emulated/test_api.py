@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import ptx
-from harness.ptx.report import describe
+import ptxsan
+from ptxsan.report import describe
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 # y[i] = a · x[i], of the first n elements.
@@ -45,8 +45,8 @@ OTHER = (
 X = np.arange(64, dtype=np.float32).reshape(8, 8)
 
 
-def scale(*arguments: Any, text: str = HEAD + SCALE, **how: Any) -> ptx.Result:
-    return ptx.run(text, **{"grid": 2, "block": 32, "arguments": arguments, **how})
+def scale(*arguments: Any, text: str = HEAD + SCALE, **how: Any) -> ptxsan.Result:
+    return ptxsan.run(text, **{"grid": 2, "block": 32, "arguments": arguments, **how})
 
 
 def test_arrays_come_back_and_the_callers_stay() -> None:
@@ -63,7 +63,7 @@ def test_arrays_come_back_and_the_callers_stay() -> None:
 def test_counts_are_those_of_the_launch() -> None:
     counts = scale(60, 2.0, X, np.zeros(64, np.float32)).counts
     assert counts.flop == 60
-    assert counts.loads == ptx.GlobalAccess(requests=2, sectors=8, ideal=8, bytes=240)
+    assert counts.loads == ptxsan.GlobalAccess(requests=2, sectors=8, ideal=8, bytes=240)
     assert (counts.barriers, counts.divergent) == (0, 1)
 
 
@@ -73,7 +73,7 @@ def test_what_the_kernel_does_wrong_is_a_result() -> None:
     assert result.stopped
     assert hazard.check == "bounds"
     assert re.search(r"0 bytes past the end of arg3 \(128 bytes\) at PTX line \d+: st.global", hazard.message)
-    unread = scale(64, 2.0, ptx.Empty((8, 8)), np.zeros(64, np.float32))
+    unread = scale(64, 2.0, ptxsan.Empty((8, 8)), np.zeros(64, np.float32))
     assert [h.check for h in unread.hazards] == ["uninit"]
     assert (
         "stores an undefined value to arg3[0], which comes from arg2[0], which" in unread.hazards[0].message
@@ -99,7 +99,7 @@ def test_what_the_kernel_does_wrong_is_a_result() -> None:
     ],
 )
 def test_arguments_are_checked(arguments: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(ptx.PtxError, match=message):
+    with pytest.raises(ptxsan.PtxError, match=message):
         scale(*arguments)
 
 
@@ -115,7 +115,7 @@ def test_arguments_are_checked(arguments: tuple[Any, ...], message: str) -> None
     ],
 )
 def test_launches_are_checked(how: dict[str, Any], message: str) -> None:
-    with pytest.raises(ptx.PtxError, match=message):
+    with pytest.raises(ptxsan.PtxError, match=message):
         scale(1, 2.0, X, X, **how)
 
 
@@ -123,9 +123,9 @@ def test_an_unknown_instruction_of_another_entry_is_nothing_to_this_one() -> Non
     text = HEAD + OTHER + SCALE
     assert scale(64, 2.0, X, X, text=text, entry="scale").clean
     with pytest.raises(
-        ptx.PtxError, match=r"unknown instruction tcgen05.fence::before_thread_sync: PTX line 6: tcgen05"
+        ptxsan.PtxError, match=r"unknown instruction tcgen05.fence::before_thread_sync: PTX line 6: tcgen05"
     ):
-        ptx.run(text, entry="other", grid=1, block=32, arguments=[1])
+        ptxsan.run(text, entry="other", grid=1, block=32, arguments=[1])
 
 
 def test_a_name_in_a_namespace_or_of_an_instance() -> None:
@@ -134,7 +134,7 @@ def test_a_name_in_a_namespace_or_of_an_instance() -> None:
         assert scale(64, 2.0, X, X, text=text, entry="scale").clean
     text += SCALE.replace("entry scale", "entry _Z5scaleIdEvifPT_S1_")
     with pytest.raises(
-        ptx.PtxError, match="there are several instances of scale; the entries are: _Z5scaleIfE"
+        ptxsan.PtxError, match="there are several instances of scale; the entries are: _Z5scaleIfE"
     ):
         scale(64, 2.0, X, X, text=text, entry="scale")
 
@@ -162,24 +162,24 @@ def test_a_struct_by_value() -> None:
     fields = np.dtype([("a", "i1"), ("b", "i1", 3), ("x", "f4"), ("n", "i8"), ("u", "u4"), ("v", "u4")])
     held = np.array((1, (-5, 0, 0), 2.5, -(2**40), 7, 9), fields)
     for argument in (held[()], held.tobytes()):
-        result = ptx.run(HEAD + STRUCT, grid=1, block=32, arguments=[argument, np.zeros(6, np.uint32)])
+        result = ptxsan.run(HEAD + STRUCT, grid=1, block=32, arguments=[argument, np.zeros(6, np.uint32)])
         out = result.arrays[1]
         assert [h.check for h in result.hazards] == ["race"] * 4  # each thread writes the same words
         assert out[:2].view(np.int64) == -(2**40)
         assert out[2:3].view(np.float32) == 2.5
         assert list(out[3:].view(np.int32)) == [-5, 7, 9]
-    with pytest.raises(ptx.PtxError, match=r"argument 0 of k, arg0: 23 bytes, .* a struct of 24 bytes"):
-        ptx.run(HEAD + STRUCT, grid=1, block=32, arguments=[bytes(23), np.zeros(6, np.uint32)])
+    with pytest.raises(ptxsan.PtxError, match=r"argument 0 of k, arg0: 23 bytes, .* a struct of 24 bytes"):
+        ptxsan.run(HEAD + STRUCT, grid=1, block=32, arguments=[bytes(23), np.zeros(6, np.uint32)])
     beyond = STRUCT.replace("[k_p+16]", "[k_p+20]")
-    with pytest.raises(ptx.PtxError, match=r"no parameter k_p\+20"):
-        ptx.run(HEAD + beyond, grid=1, block=32, arguments=[bytes(24), np.zeros(6, np.uint32)])
+    with pytest.raises(ptxsan.PtxError, match=r"no parameter k_p\+20"):
+        ptxsan.run(HEAD + beyond, grid=1, block=32, arguments=[bytes(24), np.zeros(6, np.uint32)])
 
 
 def test_launches_of_a_batch_with_structs_of_their_own() -> None:
-    machine = ptx.Machine(ptx.parse(HEAD + STRUCT, "k"), "k.cu")
-    out = ptx.Buffer("out", 0, [np.zeros((1, 6), np.uint32)] * 2, writable=True)
+    machine = ptxsan.Machine(ptxsan.parse(HEAD + STRUCT, "k"), "k.cu")
+    out = ptxsan.Buffer("out", 0, [np.zeros((1, 6), np.uint32)] * 2, writable=True)
     given = [[bytes([v] * 24), np.int64(out.address(i))] for i, v in enumerate((1, 2))]
-    machine.run((1, 1, 1), (32, 1, 1), 0, given, ptx.GlobalMemory([out]), 100)
+    machine.run((1, 1, 1), (32, 1, 1), 0, given, ptxsan.GlobalMemory([out]), 100)
     assert [int(out.values(i)[0, 5]) for i in (0, 1)] == [0x01010101, 0x02020202]
 
 
@@ -210,23 +210,23 @@ def test_cuda_as_text_and_as_a_file(tmp_path: Path) -> None:
     path.write_text(SAXPY, encoding="utf-8")
     for source in (SAXPY, path, str(path)):
         arguments = [np.int32(64), np.float32(2), X, np.ones(64, np.float32)]
-        result = ptx.run(source, entry="saxpy", grid=2, block=32, arguments=arguments)
+        result = ptxsan.run(source, entry="saxpy", grid=2, block=32, arguments=arguments)
         assert result.clean
         assert result.names == ("count", "factor", "x", "y")
         assert np.array_equal(result.arrays[3], 2 * X.ravel() + 1)
-    short = ptx.run(path, grid=2, block=32, arguments=[64, 2.0, X, np.ones(63, np.float32)])
+    short = ptxsan.run(path, grid=2, block=32, arguments=[64, 2.0, X, np.ones(63, np.float32)])
     assert "past the end of y (252 bytes) at saxpy.cu:5 (PTX line" in short.hazards[0].message
 
 
 @pytest.mark.compile
 def test_cuda_that_does_not_compile() -> None:
-    with pytest.raises(ptx.PtxError, match=r"nvcc: .*kernel\.cu\(2\): error: .*nonsense"):
-        ptx.run("__global__ void f() {\n    nonsense();\n}\n", grid=1, block=32)
+    with pytest.raises(ptxsan.PtxError, match=r"nvcc: .*kernel\.cu\(2\): error: .*nonsense"):
+        ptxsan.run("__global__ void f() {\n    nonsense();\n}\n", grid=1, block=32)
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.ptx.nvcc._candidates", lambda: iter(()))
+    monkeypatch.setattr("ptxsan.frontend.nvcc._candidates", lambda: iter(()))
     with pytest.raises(
-        ptx.PtxError, match=r"no nvcc on PATH, in \$CUDA_HOME or in NVIDIA's wheels: `pip install"
+        ptxsan.PtxError, match=r"no nvcc on PATH, in \$CUDA_HOME or in NVIDIA's wheels: `pip install"
     ):
-        ptx.run("__global__ void f() {\n}\n", grid=1, block=32)
+        ptxsan.run("__global__ void f() {\n}\n", grid=1, block=32)

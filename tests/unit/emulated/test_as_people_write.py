@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.devices import DeviceError
-from harness.devices.emulated.device import EmulatedDevice
-from harness.model import F32, BlockShape, Case, Config, Kernel, Problem, Takes, find_dtype
-from harness.oracle.verify import Finding, examine, verify
+from gemm_regression.devices import DeviceError
+from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem, Takes, find_dtype
+from gemm_regression.oracle.verify import Finding, examine, verify
 
 PARAMETERS = "int M, int N, int K, float alpha, const float *A, const float *B, float beta, float *C"
 PLAIN = """

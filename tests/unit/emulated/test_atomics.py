@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.ptx import PtxError
+from ptxsan import PtxError
 from tests.unit.emulated.rig import checks, execute, kernel, numbers
 
 WIDE = ".global .align 8 .b8 cell[8] = {{{}}};"

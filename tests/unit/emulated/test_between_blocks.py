@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import ptx
-from harness.ptx import nvcc
+import ptxsan
+from ptxsan.frontend import nvcc
 from tests.unit.emulated.rig import checks, execute, hazards, kernel, numbers
 
 KERNELS = Path(__file__).parent / "kernels"
@@ -27,10 +27,10 @@ def compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
 _COMPILE = cache(nvcc.compile_file)
 
 
-def last_block(*defines: str, blocks: int = 6) -> ptx.Result:
-    arguments = [X, np.int32(1024), ptx.Empty(128 * blocks), COUNTER, ptx.Empty(1)]
+def last_block(*defines: str, blocks: int = 6) -> ptxsan.Result:
+    arguments = [X, np.int32(1024), ptxsan.Empty(128 * blocks), COUNTER, ptxsan.Empty(1)]
     source = KERNELS / "last_block.cu"
-    return ptx.run(source, grid=blocks, block=128, arguments=arguments, defines=defines)
+    return ptxsan.run(source, grid=blocks, block=128, arguments=arguments, defines=defines)
 
 
 def line_of(file: str, text: str) -> int:
@@ -41,7 +41,7 @@ def line_of(file: str, text: str) -> int:
 @pytest.fixture(params=[128, 256, 8192])
 def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """A block at a time, two of them, or all together."""
-    monkeypatch.setattr("harness.ptx.machine.LANES", request.param)
+    monkeypatch.setattr("ptxsan.kernel.LANES", request.param)
     return int(request.param)
 
 
@@ -80,10 +80,10 @@ def test_a_fence_of_one_thread_past_the_barrier_is_enough(chunks: int) -> None:
 
 @pytest.mark.compile
 def test_the_example_of_the_programming_guide(chunks: int) -> None:
-    def run(*defines: str) -> ptx.Result:
-        arguments = [X, np.uint32(1024), ptx.Empty(4)]
+    def run(*defines: str) -> ptxsan.Result:
+        arguments = [X, np.uint32(1024), ptxsan.Empty(4)]
         source = KERNELS / "threadfence.cu"
-        return ptx.run(source, grid=4, block=64, arguments=arguments, defines=defines)
+        return ptxsan.run(source, grid=4, block=64, arguments=arguments, defines=defines)
 
     good, bad = run(), run("NO_FENCE")
     assert good.hazards == ()
@@ -97,9 +97,9 @@ def test_the_example_of_the_programming_guide(chunks: int) -> None:
     ("defines", "clean"), [((), True), (("RELAXED",), False), (("OF_THE_BLOCK",), False)]
 )
 def test_release_and_acquire_by_an_atomic(defines: tuple[str, ...], clean: bool, chunks: int) -> None:
-    arguments = [X[:512], ptx.Empty(512), COUNTER, np.zeros(128, np.float32)]
+    arguments = [X[:512], ptxsan.Empty(512), COUNTER, np.zeros(128, np.float32)]
     source = KERNELS / "release.cu"
-    result = ptx.run(source, grid=4, block=128, arguments=arguments, defines=defines)
+    result = ptxsan.run(source, grid=4, block=128, arguments=arguments, defines=defines)
     assert list(result.arrays[3]) == list(X[:512].reshape(4, 128).sum(axis=0))
     assert (result.hazards == ()) is clean
     assert {hazard.check for hazard in result.hazards} <= {"race"}
@@ -108,12 +108,12 @@ def test_release_and_acquire_by_an_atomic(defines: tuple[str, ...], clean: bool,
 @pytest.mark.compile
 def test_turns_by_a_flag_where_the_blocks_come_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A flag that another block has set is an order, too; one that is never set is a hang."""
-    monkeypatch.setattr("harness.ptx.machine.LANES", 64)
+    monkeypatch.setattr("ptxsan.kernel.LANES", 64)
 
-    def run(*defines: str) -> ptx.Result:
+    def run(*defines: str) -> ptxsan.Result:
         arguments: list[Any] = [np.zeros(64, np.float32), np.zeros(1, np.int32)]
         source = KERNELS / "turns.cu"
-        return ptx.run(source, grid=4, block=64, arguments=arguments, defines=defines, steps=1000)
+        return ptxsan.run(source, grid=4, block=64, arguments=arguments, defines=defines, steps=1000)
 
     result = run()
     assert result.hazards == ()
@@ -152,21 +152,21 @@ def test_what_orders_two_blocks(
     fence: str, atomic: str, wanted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Block 1 reads what block 0 wrote, which ran before."""
-    monkeypatch.setattr("harness.ptx.machine.LANES", 32)
+    monkeypatch.setattr("ptxsan.kernel.LANES", 32)
     late = "setp.eq.u32 %p1, %r2, 0;\n@%p1 bra $END;\n" + OTHER + READ + "$END:\n"
     body = f"st.global.u32 [%rd6], %r1;\n{fence}\n{ARRIVE.format(atomic)}{late}"
     assert checks(body, blocks=2, outside=COUNT) == wanted
 
 
 def test_a_write_past_the_fence_is_not_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.ptx.machine.LANES", 32)
+    monkeypatch.setattr("ptxsan.kernel.LANES", 32)
     late = "setp.eq.u32 %p1, %r2, 0;\n@%p1 bra $END;\n" + OTHER + READ + "$END:\n"
     body = f"membar.gl;\nst.global.u32 [%rd6], %r1;\n{ARRIVE.format('')}{late}"
     assert checks(body, blocks=2, outside=COUNT) == ["race"]
 
 
 def test_another_counter_hands_over_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.ptx.machine.LANES", 32)
+    monkeypatch.setattr("ptxsan.kernel.LANES", 32)
     two = ".global .align 4 .b8 count[8];"
     own = "mul.wide.s32 %rd8, %r2, 4;\nmov.u64 %rd9, count;\nadd.s64 %rd8, %rd9, %rd8;\n"
     late = "setp.eq.u32 %p1, %r2, 0;\n@%p1 bra $END;\n" + OTHER + READ + "$END:\n"

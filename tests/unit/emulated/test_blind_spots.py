@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness import ptx
+import ptxsan
 from tests.unit.emulated.rig import checks, execute, kernel, notes, numbers
 
 
@@ -39,7 +39,7 @@ def test_what_the_compiler_removes() -> None:
 """
     for kind, value in (("int", 0), ("float", np.nan)):
         text = source.replace("TYPE", kind)
-        result = ptx.run(text, grid=1, block=32, arguments=[np.ones(32, np.float32)])
+        result = ptxsan.run(text, grid=1, block=32, arguments=[np.ones(32, np.float32)])
         assert (result.hazards, result.notes) == ((), ())
         assert np.array_equal(result.arrays[0], np.full(32, value), equal_nan=True)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness import ptx
-from harness.ptx import nvcc
+import ptxsan
+from ptxsan.frontend import nvcc
 from tests.unit.emulated.rig import Array, execute, kernel, per_lane, results
 
 CALLS = Path(__file__).with_name("kernels") / "calls.cu"
@@ -21,9 +21,9 @@ def text() -> str:
     return nvcc.compile_file(CALLS)
 
 
-def launch(text: str, n: int) -> ptx.Result:
-    arguments = [ptx.Empty(32), np.int32(n), SCALE]
-    return ptx.run(text, entry="calls", grid=1, block=32, arguments=arguments)
+def launch(text: str, n: int) -> ptxsan.Result:
+    arguments = [ptxsan.Empty(32), np.int32(n), SCALE]
+    return ptxsan.run(text, entry="calls", grid=1, block=32, arguments=arguments)
 
 
 def levels(n: int) -> int:
@@ -60,9 +60,9 @@ def test_a_function_that_calls_itself_too_often(text: str) -> None:
 
 def test_the_heap_is_refused_with_its_line(text: str) -> None:
     with pytest.raises(
-        ptx.PtxError, match=r"malloc: .* heap is not supported\): calls.cu:\d+ \(PTX line \d+: call"
+        ptxsan.PtxError, match=r"malloc: .* heap is not supported\): calls.cu:\d+ \(PTX line \d+: call"
     ):
-        ptx.run(text, entry="heap", grid=1, block=32, arguments=[ptx.Empty(32), np.int32(8)])
+        ptxsan.run(text, entry="heap", grid=1, block=32, arguments=[ptxsan.Empty(32), np.int32(8)])
 
 
 FUNCTION = """.func (.param .b32 out) pick (.param .b32 in, .param .b32 by)
@@ -104,10 +104,10 @@ def test_arguments_in_registers_and_exits_in_a_function() -> None:
 
 def test_a_function_without_a_body_and_a_pointer_to_one() -> None:
     with pytest.raises(
-        ptx.PtxError, match=r"elsewhere is a function that the PTX does not have.*PTX line \d+"
+        ptxsan.PtxError, match=r"elsewhere is a function that the PTX does not have.*PTX line \d+"
     ):
         of_calls("call.uni elsewhere;")
-    with pytest.raises(ptx.PtxError, match=r"a call through a pointer.*PTX line \d+: call"):
+    with pytest.raises(ptxsan.PtxError, match=r"a call through a pointer.*PTX line \d+: call"):
         of_calls("call (%r12), %rd7, (%r1, %r10), proto;")
 
 

@@ -1,4 +1,4 @@
-"""python -m harness.ptx: words to arguments, a report, an exit status."""
+"""python -m ptxsan: words to arguments, a report, an exit status."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from harness.ptx import Empty, PtxError
-from harness.ptx.__main__ import main
-from harness.ptx.arguments import read
+from ptxsan import Empty, PtxError
+from ptxsan.arguments import read
+from ptxsan.command import main
 from tests.unit.emulated.test_api import HEAD, OTHER, SCALE
 
 KERNELS = Path(__file__).parent / "kernels"
@@ -151,9 +151,7 @@ README = Path(main.__code__.co_filename).with_name("README.md").read_text(encodi
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize(
-    "shown", re.findall(r"```console\n\$ python -m harness.ptx (.*?)```", README, re.DOTALL)
-)
+@pytest.mark.parametrize("shown", re.findall(r"```console\n\$ ptxsan (.*?)```", README, re.DOTALL))
 def test_the_package_s_page_shows_what_the_command_prints(
     shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

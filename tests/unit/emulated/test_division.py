@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.compiler.nvcc import compile_ptx
-from harness.model import F32, BlockShape, Config, Kernel
+from gemm_regression.compiler.nvcc import compile_ptx
+from gemm_regression.model import F32, BlockShape, Config, Kernel
 from tests.unit.emulated.rig import execute
 
 SOURCE = """

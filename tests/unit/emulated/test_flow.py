@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.ptx import Buffer, GlobalMemory, machine, parse
+from ptxsan import Buffer, GlobalMemory, parse
+from ptxsan import kernel as machine
 from tests.unit.emulated.rig import checks, execute, hazards, kernel, numbers, per_lane
 
 ALL = 0xFFFFFFFF

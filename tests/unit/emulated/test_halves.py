@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.ptx import Entry, Machine, parse
-from harness.ptx.syntax import Register, Vector
+from ptxsan import Entry, Machine, parse
+from ptxsan.frontend.syntax import Register, Vector
 from tests.unit.emulated.rig import kernel
 
 END = """add.f32 %f1, %f1, %f2;

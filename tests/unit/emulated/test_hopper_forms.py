@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import ptx
-from harness.ptx import arithmetic
+import ptxsan
+from ptxsan.rounding import arithmetic
 from tests.hopper.cases import (
     BOXES,
     FORMS,
@@ -112,7 +112,7 @@ def test_what_else_does_not_round() -> None:
         (box("2d-nan"), "a fill of NaN for real elements but tfloat32"),
     ):
         rounding = replace(launch.arguments[0], tf32=True)
-        with pytest.raises(ptx.PtxError, match=said):
+        with pytest.raises(ptxsan.PtxError, match=said):
             replace(launch, arguments=(rounding, *launch.arguments[1:])).emulate()
 
 
@@ -129,8 +129,8 @@ def test_what_else_does_not_round() -> None:
 )
 def test_what_the_driver_refuses_of_a_tensor_map(wrong: dict[str, Any], said: str) -> None:
     launch = box("2d")
-    tiled = ptx.Tiled(launch.arguments[0].array, **wrong)
-    with pytest.raises(ptx.PtxError, match=said):
+    tiled = ptxsan.Tiled(launch.arguments[0].array, **wrong)
+    with pytest.raises(ptxsan.PtxError, match=said):
         replace(launch, arguments=(tiled, *launch.arguments[1:])).emulate()
 
 
@@ -153,10 +153,10 @@ def test_where_a_box_may_begin(which: int, place: tuple[int, int], check: str, s
 
 
 def test_a_tensor_map_is_read_back() -> None:
-    made = ptx.TensorMap("float16", 1 << 50, (100, 7, 5), (208, 1456), (8, 3, 2), (1, 2, 1), 32, True)
-    assert ptx.TensorMap.decode(made.encode()) == made
-    rounding = ptx.TensorMap("tfloat32", 1 << 50, (100, 7), (400,), (8, 3))
-    assert ptx.TensorMap.decode(rounding.encode()) == rounding
+    made = ptxsan.TensorMap("float16", 1 << 50, (100, 7, 5), (208, 1456), (8, 3, 2), (1, 2, 1), 32, True)
+    assert ptxsan.TensorMap.decode(made.encode()) == made
+    rounding = ptxsan.TensorMap("tfloat32", 1 << 50, (100, 7), (400,), (8, 3))
+    assert ptxsan.TensorMap.decode(rounding.encode()) == rounding
     assert len(made.encode()) == 128
 
 
@@ -164,9 +164,9 @@ GROUPS = Path(__file__).with_name("kernels") / "cluster_groups.cu"
 
 
 def test_clusters_as_cooperative_groups_have_them() -> None:
-    x, out = np.arange(256, dtype=np.int32), ptx.Empty(256, np.int32)
-    arguments = [x, out, ptx.Empty((4, 4), np.int32)]
-    result = ptx.run(GROUPS, entry="neighbours", grid=4, block=64, cluster=2, arguments=arguments)
+    x, out = np.arange(256, dtype=np.int32), ptxsan.Empty(256, np.int32)
+    arguments = [x, out, ptxsan.Empty((4, 4), np.int32)]
+    result = ptxsan.run(GROUPS, entry="neighbours", grid=4, block=64, cluster=2, arguments=arguments)
     assert result.clean, result.hazards
     np.testing.assert_array_equal(result.arrays[1].reshape(4, 64), x.reshape(4, 64)[[1, 0, 3, 2]])
     sums = x.reshape(2, 128).sum(axis=1)
@@ -176,6 +176,8 @@ def test_clusters_as_cooperative_groups_have_them() -> None:
 
 def test_bulk_copies_as_the_programming_guide_has_them() -> None:
     x = np.arange(128, dtype=np.int32)
-    result = ptx.run(GROUPS, entry="one_more", grid=1, block=128, arguments=[x, ptx.Empty(128, np.int32)])
+    result = ptxsan.run(
+        GROUPS, entry="one_more", grid=1, block=128, arguments=[x, ptxsan.Empty(128, np.int32)]
+    )
     assert result.clean, result.hazards
     np.testing.assert_array_equal(result.arrays[1], x + 1)

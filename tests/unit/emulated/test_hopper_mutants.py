@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from harness import ptx
+import ptxsan
 from tests.hopper.cases import Launch, bulk, multicast, pipeline, registers, ring, sums, tokens
 
 
-def ran(launch: Launch) -> tuple[ptx.Result, bool]:
+def ran(launch: Launch) -> tuple[ptxsan.Result, bool]:
     """What the emulated device says of a launch, and whether it is right."""
     result = launch.emulate()
     return result, launch.right(result.arrays)
 
 
-def said(result: ptx.Result) -> str:
+def said(result: ptxsan.Result) -> str:
     return "\n".join(f"{h.check}: {h.message}" for h in result.hazards)
 
 
@@ -71,7 +71,7 @@ def test_a_mistake_in_the_pipeline_is_found(mistake: str) -> None:
     check(result, right, PIPELINE[mistake])
 
 
-def check(result: ptx.Result, right: bool, wanted: str) -> None:
+def check(result: ptxsan.Result, right: bool, wanted: str) -> None:
     if not wanted:
         assert not right
         return

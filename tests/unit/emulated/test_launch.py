@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import ptx
-from harness.devices import DeviceError
-from harness.devices.emulated.device import EmulatedDevice
-from harness.model import F32, BlockShape, Case, Config, Kernel, Problem
-from harness.oracle import verify
+import ptxsan
+from gemm_regression.devices import DeviceError
+from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem
+from gemm_regression.oracle import verify
 from tests.unit.emulated.rig import Array
 
 TEXT = """
@@ -43,7 +43,7 @@ def launched(
 ) -> bool:
     text = TEXT.format(target=target, shared=shared, directives=directives)
     out = np.zeros(1, np.int32)
-    result = ptx.run(text, grid=grid, block=block, arguments=[out], shared=dynamic)
+    result = ptxsan.run(text, grid=grid, block=block, arguments=[out], shared=dynamic)
     return bool(result.arrays[0][0] == 7)
 
 
@@ -102,7 +102,7 @@ def test_a_launch_within_the_limits(how: dict[str, Any]) -> None:
     ],
 )
 def test_a_launch_that_a_gpu_refuses(how: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ptx.LaunchError) as caught:
+    with pytest.raises(ptxsan.LaunchError) as caught:
         launched(**how)
     said = str(caught.value)
     assert said.startswith("a GPU refuses to launch k: ")
@@ -143,8 +143,8 @@ def test_a_block_of_any_number_of_threads(block: tuple[int, int]) -> None:
     """The lanes that fill the last warp never live: no barrier waits for them, and nothing counts them."""
     n, blocks = block[0] * block[1], 300
     x = np.arange(blocks * n, dtype=np.int32) % 7
-    empty = [ptx.Empty(blocks * n, np.int32), ptx.Empty(blocks * n, np.uint32)]
-    result = ptx.run(SUM.replace("BOUNDS", ""), grid=blocks, block=block, arguments=[x, *empty])
+    empty = [ptxsan.Empty(blocks * n, np.int32), ptxsan.Empty(blocks * n, np.uint32)]
+    result = ptxsan.run(SUM.replace("BOUNDS", ""), grid=blocks, block=block, arguments=[x, *empty])
     assert (result.hazards, result.notes) == ((), ())
     rows = x.reshape(blocks, n)
     want = 100 * rows.sum(axis=1) + (rows % 2).sum(axis=1)
@@ -155,10 +155,10 @@ def test_a_block_of_any_number_of_threads(block: tuple[int, int]) -> None:
 @pytest.mark.compile
 def test_launch_bounds_of_a_kernel_hold() -> None:
     source = SUM.replace("BOUNDS", "__launch_bounds__(48)")
-    arguments = [np.ones(64, np.int32), ptx.Empty(64, np.int32), ptx.Empty(64, np.uint32)]
-    assert ptx.run(source, grid=1, block=48, arguments=arguments).clean
-    with pytest.raises(ptx.LaunchError, match=r"64 threads, 48 at most by \.maxntid"):
-        ptx.run(source, grid=1, block=64, arguments=arguments)
+    arguments = [np.ones(64, np.int32), ptxsan.Empty(64, np.int32), ptxsan.Empty(64, np.uint32)]
+    assert ptxsan.run(source, grid=1, block=48, arguments=arguments).clean
+    with pytest.raises(ptxsan.LaunchError, match=r"64 threads, 48 at most by \.maxntid"):
+        ptxsan.run(source, grid=1, block=64, arguments=arguments)
 
 
 GEMM = """

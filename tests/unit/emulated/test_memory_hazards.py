@@ -7,8 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from harness import ptx
-from harness.ptx import Buffer, GlobalMemory, Machine, Report, parse
+import ptxsan
+from ptxsan import Buffer, GlobalMemory, Machine, Report, parse
 from tests.unit.emulated.rig import Array, checks, execute, hazards, kernel, notes, numbers, per_lane
 
 # X has 32 rows of 4 words for each of which Y has one of 2; [%rd4] and [%rd6] are the lane's own.
@@ -133,7 +133,7 @@ def test_two_blocks_that_write_one_element() -> None:
 
 
 def test_blocks_of_different_chunks_that_write_one_element(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.ptx.machine.LANES", 32)
+    monkeypatch.setattr("ptxsan.kernel.LANES", 32)
     body = "mul.wide.s32 %rd7, %r1, 8;\nadd.s64 %rd7, %rd2, %rd7;\nst.global.u32 [%rd7], %r1;"
     (said,) = hazards(body, blocks=3)
     assert "of block (1, 0, 0) writes Y(0, 0), which another thread of block (0, 0, 0) wrote too" in said
@@ -345,8 +345,8 @@ def test_a_store_to_some_bytes_of_an_element_is_of_these_bytes(
     offsets: tuple[int, ...], load: str, defined: bool
 ) -> None:
     stores = "\n".join(f"st.global.u8 [%rd1 + {offset}], %r1;" for offset in offsets)
-    words = [ptx.Empty(32, np.int32), ptx.Empty(32, np.int32)]
-    result = ptx.run(BYTES.format(stores=stores, load=load), grid=1, block=32, arguments=words)
+    words = [ptxsan.Empty(32, np.int32), ptxsan.Empty(32, np.int32)]
+    result = ptxsan.run(BYTES.format(stores=stores, load=load), grid=1, block=32, arguments=words)
     assert [hazard.check for hazard in result.hazards] == ([] if defined else ["uninit"])
     if not defined:
         assert "arg0[0]" in result.hazards[0].message

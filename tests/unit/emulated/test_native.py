@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import ptx
-from harness.devices.emulated import device as emulated
-from harness.devices.emulated.device import EmulatedDevice
-from harness.model import Case, Kernel
-from harness.oracle import make_inputs
-from harness.ptx import Counters
-from harness.ptx.native import build
-from harness.ptx.native.operations import OPERATIONS, SIZES
+import ptxsan
+from gemm_regression.devices.emulated import device as emulated
+from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.model import Case, Kernel
+from gemm_regression.oracle import make_inputs
+from ptxsan import Counters
+from ptxsan.native import build
+from ptxsan.native.operations import OPERATIONS, SIZES
 from tests.ladder import LADDER, select
 from tests.mutants import MUTANTS, Mutant, real
 from tests.mutants import build as build_mutant
@@ -123,11 +123,11 @@ def test_an_operation_gives_the_bits_of_numpy(op: str, monkeypatch: pytest.Monke
     given = operands(len(OPERATIONS[op].operands), seed=list(OPERATIONS).index(op))
     for masked in (False, True):
         text = one_operation(op, masked)
-        arguments = [ptx.Empty(LANES, np.uint64), *given]
-        fast = ptx.run(text, grid=LANES // 32, block=32, arguments=arguments)
+        arguments = [ptxsan.Empty(LANES, np.uint64), *given]
+        fast = ptxsan.run(text, grid=LANES // 32, block=32, arguments=arguments)
         with monkeypatch.context() as patch:
             on_numpy(patch)
-            slow = ptx.run(text, grid=LANES // 32, block=32, arguments=arguments)
+            slow = ptxsan.run(text, grid=LANES // 32, block=32, arguments=arguments)
         assert fast.hazards == slow.hazards == ()
         np.testing.assert_array_equal(fast.arrays[0], slow.arrays[0], err_msg=text)
         assert len(np.unique(fast.arrays[0])) > 1
@@ -263,8 +263,8 @@ def test_a_product_gives_the_bits_of_numpy(
     words[:, 4] = low | high << 16
     for masked in (False, True):
         text = one_product(op, counts, masked)
-        arguments = [ptx.Empty(counts[0] * 1024, np.uint32), words.reshape(-1)]
-        run = partial(ptx.run, text, grid=8, block=128, arguments=arguments)
+        arguments = [ptxsan.Empty(counts[0] * 1024, np.uint32), words.reshape(-1)]
+        run = partial(ptxsan.run, text, grid=8, block=128, arguments=arguments)
         fast, slow = both(run, monkeypatch)
         assert fast.hazards == slow.hazards == ()
         np.testing.assert_array_equal(fast.arrays[0], slow.arrays[0], err_msg=text)
@@ -337,7 +337,7 @@ def test_accesses_to_shared_memory_are_checked_alike(seed: int, monkeypatch: pyt
     if seed % 8 == 7:
         at[rng.integers(len(steps)), 2, 5] = rng.choice([1, 4096, -4])
     text = accesses(steps, masked=seed % 3 == 0)
-    fast, slow = both(partial(ptx.run, text, grid=4, block=64, arguments=[at.reshape(-1)]), monkeypatch)
+    fast, slow = both(partial(ptxsan.run, text, grid=4, block=64, arguments=[at.reshape(-1)]), monkeypatch)
     assert fast.hazards == slow.hazards
     assert fast.notes == slow.notes
     assert fast.counts == slow.counts
@@ -349,7 +349,7 @@ def test_lanes_of_a_warp_that_read_one_word_are_ordered_by_a_step_of_it() -> Non
     for step, races in (("warp", 0), ("ld16", 1)):
         steps = ["st32", "block", "ld32", step, "st32"]
         at = np.stack([mine, mine, mine // 128 * 128, mine, mine])
-        found = ptx.run(accesses(steps, masked=False), grid=4, block=64, arguments=[at.reshape(-1)])
+        found = ptxsan.run(accesses(steps, masked=False), grid=4, block=64, arguments=[at.reshape(-1)])
         assert len(found.hazards) == races
 
 

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from harness.compiler.nvcc import compile_ptx
-from harness.compiler.static.compiled import variants_of
-from harness.ptx import Machine, PtxError, parse
+from gemm_regression.compiler.nvcc import compile_ptx
+from gemm_regression.compiler.static.compiled import variants_of
+from ptxsan import Machine, PtxError, parse
 from tests.ladder import LADDER
 from tests.unit.emulated.rig import BEFORE, kernel
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.ptx import parse
-from harness.ptx.warps import all_name_all
+from ptxsan import parse
+from ptxsan.machine.warps import all_name_all
 from tests.unit.emulated.rig import checks, hazards, kernel, per_lane
 
 CELLS = ".shared .align 4 .b8 cells[512];"

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.compiler.static.compiled import variants_of
-from harness.devices.emulated.device import EmulatedDevice
-from harness.model import Case, Problem
-from harness.oracle import verify
+from gemm_regression.compiler.static.compiled import variants_of
+from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.model import Case, Problem
+from gemm_regression.oracle import verify
 from tests.ladder import LADDER
 
 SIZES = st.integers(0, 70)

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import harness.devices
-from harness import ptx
-from harness.ptx import nvcc
-from harness.ptx.counters import Tally
-from harness.timing.roofs import THREADS, arithmetic, work
+import gemm_regression.devices
+import ptxsan
+from gemm_regression.timing.roofs import THREADS, arithmetic, work
+from ptxsan.frontend import nvcc
+from ptxsan.machine.counters import Tally
 
-SOURCE = Path(harness.devices.__file__).with_name("cuda") / "roofs.cu"
+SOURCE = Path(gemm_regression.devices.__file__).with_name("cuda") / "roofs.cu"
 SINK = np.zeros(2, np.int64)
 
 
@@ -26,14 +26,14 @@ def compiled(arch: str) -> str:
 
 def run(
     entry: str, *arguments: Any, block: int = THREADS, shared: int = 0, arch: str = "sm_90a"
-) -> ptx.Result:
+) -> ptxsan.Result:
     code = compiled(arch)
-    result = ptx.run(code, entry=entry, grid=1, block=block, arguments=arguments, shared=shared)
+    result = ptxsan.run(code, entry=entry, grid=1, block=block, arguments=arguments, shared=shared)
     assert result.clean, result.hazards
     return result
 
 
-def total(result: ptx.Result, operation: str | tuple[str, ...]) -> Tally:
+def total(result: ptxsan.Result, operation: str | tuple[str, ...]) -> Tally:
     assert result.counters is not None
     found = [tally for i, tally in result.counters.tallies() if i.op.startswith(operation)]
     return sum(found, Tally())

@@ -109,7 +109,7 @@ def test_a_vector_of_which_a_word_is_unwritten() -> None:
 @pytest.mark.parametrize("lanes", [32, 8192])
 def test_what_one_block_wrote_another_did_not(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether they run together or one after another."""
-    monkeypatch.setattr("harness.ptx.machine.LANES", lanes)
+    monkeypatch.setattr("ptxsan.kernel.LANES", lanes)
     body = (
         "setp.eq.u32 %p1, %r2, 1;\n@!%p1 st.shared.u32 [cells], 1;\nbar.sync 0;\nld.shared.u32 %r10, [cells];"
     )
@@ -249,7 +249,7 @@ def test_reads_before_a_warp_level_barrier_do_not_join_those_after_it(
 ) -> None:
     """A lane reads a word that its neighbour read before, and then writes it: nobody reads it meanwhile."""
     if numpy:
-        monkeypatch.setattr("harness.ptx.memory.shared_memory.library", lambda: None)
+        monkeypatch.setattr("ptxsan.machine.memory.shared_memory.library", lambda: None)
     own = "ld.shared.u32 %r20, [%r12];\nst.shared.u32 [%r12], 7;\n"
     assert of(f"{WRITE}{order};\n{NEIGHBOUR}{order};\n{own}") == []
     assert of(f"{WRITE}{order};\n{NEIGHBOUR}{own}") == ["race"]
@@ -263,7 +263,7 @@ def test_atomics_after_a_warp_level_barrier_are_ordered_as_writes_are(
     """One warp sets a word and adds to it in two instructions; another one's atomics, after the first
     one's, are ordered with those and not with what it set."""
     if not c:
-        monkeypatch.setattr("harness.ptx.memory.shared_memory.library", lambda: None)
+        monkeypatch.setattr("ptxsan.machine.memory.shared_memory.library", lambda: None)
     start = "setp.ne.u32 %p1, %r1, 0;\nsetp.lt.u32 %p2, %r1, 32;\n@!%p1 st.shared.u32 [cells], 5;\n"
     add, step = "atom.shared.add.u32 %r20, [cells], 1;\n", "bar.warp.sync -1;\n"
     assert of(start + step + add + add, 32) == []

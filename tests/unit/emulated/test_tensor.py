@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from harness.ptx import PtxError
+from ptxsan import PtxError
 from tests.unit.emulated.rig import Array, launch
 
 STORAGE: dict[str, Any] = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness import ptx
+import ptxsan
 from tests.hopper import cases
 
 pytestmark = pytest.mark.compile
@@ -19,7 +19,7 @@ STORE = "out[row_of(thread, j) * 64 + column_of(thread, j)] = d[j];"
 WGMMA = 'asm volatile("wgmma.mma_async'
 
 
-def run(folder: Path, rows: int, *edits: tuple[str, str]) -> ptx.Result:
+def run(folder: Path, rows: int, *edits: tuple[str, str]) -> ptxsan.Result:
     """The form of FP16 with a tile of A of which so many rows are loaded, its source edited."""
     launch = cases.form("f16", "f32", 128)
     text = (cases.HERE / "forms.cu").read_text(encoding="utf-8")
@@ -29,7 +29,7 @@ def run(folder: Path, rows: int, *edits: tuple[str, str]) -> ptx.Result:
         text = text.replace(old, new)
     (folder / "forms.cu").write_text(text, encoding="utf-8")
     (folder / "hopper.cuh").write_bytes((cases.HERE / "hopper.cuh").read_bytes())
-    a = ptx.Tiled(launch.arguments[0].array, (rows, 64), 128)
+    a = ptxsan.Tiled(launch.arguments[0].array, (rows, 64), 128)
     launch = replace(launch, file=str(folder / "forms.cu"), arguments=(a, *launch.arguments[1:]))
     return launch.emulate()
 

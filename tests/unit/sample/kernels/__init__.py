@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.model import BF16, F16, F32, GEMM_BATCHED, TF32, BlockShape, Config, DType, Kernel
-from harness.project.suites import ADVICE, SMOKE
+from gemm_regression.model import BF16, F16, F32, GEMM_BATCHED, TF32, BlockShape, Config, DType, Kernel
+from gemm_regression.project.suites import ADVICE, SMOKE
 
 FLOP_4096 = 2.0 * 4096**3
 

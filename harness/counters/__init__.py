@@ -1,8 +1,0 @@
-"""Memory counters of a launch: requests, sectors, wavefronts, FLOP; needs nvcc and no GPU.
-
-How they are counted: harness/ptx/counters.py.
-"""
-
-from harness.counters.counts import PROBLEMS, Bytes, Counts, count, counted, expected_bytes
-
-__all__ = ["PROBLEMS", "Bytes", "Counts", "count", "counted", "expected_bytes"]

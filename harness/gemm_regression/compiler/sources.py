@@ -1,0 +1,226 @@
+"""A kernel's own files: its .cu file and everything it includes, except the files of the CUDA toolkit.
+
+nvcc reads a copy of them, in cache folders that are named by the digest of their contents. An edited header
+gives another folder, so a stale cache entry is impossible; a file that was not copied is not found, so none
+can be missed; and neither messages nor binaries depend on the location of the checkout."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from gemm_regression.compiler import tools
+from gemm_regression.compiler.cache import cache_dir
+from gemm_regression.compiler.errors import CompileError
+from gemm_regression.model import Kernel
+
+_INCLUDE = re.compile(
+    rb"(?:^[ \t]*#[ \t]*include(?:_next)?|__has_include(?:_next)?[ \t]*\()"
+    rb"""[ \t]*(["<])([^">\n]+)[">]""",
+    re.MULTILINE,
+)
+# Options, of nvcc or passed on by it, that read a file or search a folder.
+_READING = re.compile(
+    r"(?:^|[\s,=\"'])((?:-I|-i[a-z]|-optf|--(?:include-path|system-include|pre-include|options-file|sysroot)\b)[^\s\"']*)"
+)
+_DIGEST = 32  # hexadecimal digits of SHA-256
+_FOLDER = re.compile(rf"/[0-9a-f]{{{_DIGEST}}}/")
+_COPY = re.compile(rf"[^\s'\"(]*/[0-9a-f]{{{_DIGEST}}}/")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Files that are found from one folder: ``files`` by path relative to ``base``, which is
+    that folder unless some of them lie outside of it."""
+
+    base: Path
+    files: Mapping[str, bytes]
+
+    @cached_property
+    def digest(self) -> str:
+        made = hashlib.sha256()
+        for name in sorted(self.files):
+            made.update(f"{name}\0{len(self.files[name])}\0".encode())
+            made.update(self.files[name])
+        return made.hexdigest()[:_DIGEST]
+
+    @property
+    def copy(self) -> Path:
+        """Where the copy is, or is to be."""
+        return _copies(cache_dir()) / self.digest
+
+    def write(self) -> None:
+        """Makes the copy, and mends one that was changed."""
+        for name, content in self.files.items():
+            path = self.copy / name
+            with contextlib.suppress(OSError):
+                if path.read_bytes() == content:
+                    continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
+                file.write(content)
+            # Debug information holds the time; and gcc's #pragma once takes equal files of one time as one.
+            os.utime(file.name, (0, 0))
+            Path(file.name).replace(path)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """A kernel's own files. ``folders``: first that of the .cu file, ``main`` in it; then the include folders
+    that something is found in. ``searched``: the include folders in their order, each as (index of the folder
+    that its files are in, its own path in that)."""
+
+    main: str
+    folders: tuple[Folder, ...]
+    searched: tuple[tuple[int, str], ...]
+
+    @property
+    def include(self) -> tuple[str, ...]:
+        """The copies of the include folders, for nvcc's -I."""
+        return tuple(os.path.normpath(self.folders[i].copy / within) for i, within in self.searched)
+
+    @property
+    def copies(self) -> tuple[str, ...]:
+        """The folders of the copies."""
+        return tuple(str(folder.copy) for folder in self.folders)
+
+    @property
+    def main_copy(self) -> str:
+        return str(self.folders[0].copy / self.main)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What is the same for the same files, wherever they lie."""
+        return self.main, self.searched, tuple(folder.digest for folder in self.folders)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The .cu file, then the others."""
+        found = dict.fromkeys(Path(os.path.normpath(f.base / name)) for f in self.folders for name in f.files)
+        return tuple(found)
+
+    def write(self) -> None:
+        for folder in self.folders:
+            folder.write()
+
+
+def closure(kernel: Kernel) -> tuple[Path, ...]:
+    """A kernel's own files: the .cu file first, then all that it names in an ``#include``, in whatever branch
+    of an ``#if``, and that lies beside the file that includes it or in an include folder.
+
+    Raises CompileError for a file that cannot be read or is included by an absolute path, ValueError for a
+    library kernel.
+    """
+    return sources(kernel).paths
+
+
+def digest(kernel: Kernel) -> str:
+    """A name for what is in a kernel's own files. Raises as ``closure`` does."""
+    return hashlib.sha256(repr(sources(kernel).key).encode()).hexdigest()[:_DIGEST]
+
+
+def sources(kernel: Kernel) -> Sources:
+    """Reads a kernel's own files. Raises as ``closure`` does."""
+    if kernel.source is None:
+        raise ValueError(f"{kernel.name} is a library call: there is nothing to compile")
+    main = Path(os.path.abspath(kernel.source))
+    roots = [main.parent, *_include_folders(kernel, main.parent)]
+    # An include folder within another is found in the copy of that one.
+    home = [next(i for i, outer in enumerate(roots) if root.is_relative_to(outer)) for root in roots]
+    found: dict[int, dict[Path, bytes]] = {}
+    todo = [(0, main)]
+    while todo:
+        at, path = todo.pop()
+        files = found.setdefault(at, {})
+        if path in files:
+            continue
+        try:
+            files[path] = path.read_bytes()
+        except OSError as error:
+            raise CompileError(f"{kernel.name}: cannot read {path}: {error.strerror}") from None
+        for line, quoted, name in _included(files[path]):
+            if os.path.isabs(name):
+                raise CompileError(
+                    f"{kernel.name}: {path.name}:{line} includes {name} by an absolute path: use a relative "
+                    "path, "
+                    "and add its folder to `include` of the declaration"
+                )
+            places = [(at, path.parent / name)] * quoted
+            places += [(home[i], roots[i] / name) for i in range(1, len(roots))]
+            todo += [(i, Path(os.path.normpath(place))) for i, place in places if place.is_file()]
+    used = {i: _folder(roots[i], found[i]) for i in sorted(found)}
+    searched = tuple(
+        (list(used).index(at), os.path.relpath(root, used[at].base))
+        for root, at in list(zip(roots, home, strict=True))[1:]
+        if at in used
+    )
+    return Sources(os.path.relpath(main, used[0].base), tuple(used.values()), searched)
+
+
+def _include_folders(kernel: Kernel, beside: Path) -> Iterator[Path]:
+    """The include folders that a kernel declares, relative to its .cu file."""
+    for folder in kernel.include:
+        path = Path(os.path.normpath(beside / folder))
+        if not path.is_dir():
+            raise CompileError(f"{kernel.name}: its include folder {path} does not exist")
+        yield path
+    given = [*(("flag", flag) for flag in kernel.flags), *zip(tools.FLAGS, tools.flags(), strict=True)]
+    for where, flags in given:
+        if found := _READING.search(flags):
+            raise CompileError(
+                f"{kernel.name}: {where} {found[1]}: add the folder to `include` of the declaration instead, "
+                "so that changes in it are noticed"
+            )
+
+
+@functools.lru_cache(4096)
+def _included(content: bytes) -> tuple[tuple[int, bool, str], ...]:
+    """(line, whether in quotes, name) of each #include of a file, in whatever branch of an #if it stands."""
+    return tuple(
+        (content.count(b"\n", 0, found.start(1)) + 1, found[1] == b'"', os.fsdecode(found[2]))
+        for found in _INCLUDE.finditer(content)
+    )
+
+
+def _folder(root: Path, files: Mapping[Path, bytes]) -> Folder:
+    base = Path(os.path.commonpath([root, *(path.parent for path in files)]))
+    named = {os.path.relpath(path, base): content for path, content in files.items()}
+    return Folder(base, named)
+
+
+@functools.cache
+def _copies(cache: Path) -> Path:
+    """The folder of the copies: in the cache, or for this process alone where that cannot be written."""
+    folder = cache / "sources"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+        return folder
+    except OSError as error:
+        warnings.warn(
+            f"{folder} cannot be written ({error.strerror}): every run compiles all; set GEMM_CACHE_DIR",
+            stacklevel=2,
+        )
+    folder = Path(tempfile.mkdtemp(prefix="gemm-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def readable(text: str) -> str:
+    """A compiler's lines or PTX with files named as the kernel's author knows them, not by their copies."""
+    if not _FOLDER.search(text):
+        return text
+    # Most of a PTX names no file, and the longer pattern is slow.
+    lines = text.splitlines(keepends=True)
+    return "".join(_COPY.sub("", line) if _FOLDER.search(line) else line for line in lines)

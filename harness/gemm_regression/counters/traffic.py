@@ -1,0 +1,123 @@
+"""How much a launch moves at each level, by counts that are stored: those of ncu, of this very case and
+binary, else those of the emulated device, of a small problem."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gemm_regression.compiler import tools
+from gemm_regression.compiler.static.files import StoreError
+from gemm_regression.counters import seen, stored
+from gemm_regression.counters.counts import expected_bytes
+from gemm_regression.counters.hardware import DATA, DRAM, ISSUED, L2, SECTOR
+from gemm_regression.counters.seen import Seen
+from gemm_regression.model import Case, Problem, find_problem
+from gemm_regression.timing.bounds import Work
+from gemm_regression.timing.roofs import SHARED_BYTES
+
+_LINE = 4  # sectors that a wavefront of global memory takes at most
+
+
+@dataclass(frozen=True)
+class Known:
+    """``seen``: what ncu counted, by the folder of the GPU and case id; ``emulated``: counters by variant and
+    problem."""
+
+    seen: Mapping[str, Mapping[str, Seen]] = field(default_factory=dict)
+    emulated: Mapping[str, stored.Variant] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, root: Path) -> Known:
+        """What is stored in a folder of baselines; of emulated counters only what today's compiler made.
+        Raises StoreError."""
+        there = sorted(root.iterdir()) if root.is_dir() else []
+        folders = [path for path in there if path.is_dir() and path.name != "static"]
+        nvcc, _ = tools.pins()
+        counted = {path.name: found for path in folders if (found := seen.load(path))}
+        emulated: Mapping[str, stored.Variant] = {}
+        with contextlib.suppress(StoreError):  # `check` judges these
+            emulated = stored.load(nvcc, root / "static")
+        return cls(counted, emulated)
+
+    def counted(self, gpu: str, case: str, cubin: str | None) -> Seen | None:
+        """What ncu counted of a case on a GPU (the name of its folder), if it was this binary."""
+        one = self.seen.get(gpu, {}).get(case)
+        return one if one and one.cubin == cubin else None
+
+    def work(self, gpu: str, case: Case, cubin: str | None = None) -> Work:
+        """What a launch does of the case, or of what was chosen for it; ``cubin``: SHA-256 of the binary."""
+        compulsory = case.kernel.operation.compulsory_bytes(case.problem, case.dtype)
+        if one := self.counted(gpu, f"{case.variant}-{case.problem.id}", cubin):
+            return of_ncu(one.values, case.flop)
+        if counts := self.emulated.get(case.variant):
+            return scaled(case, counts, compulsory)
+        return Work(case.flop, compulsory, estimated=True)
+
+
+def of_ncu(values: Mapping[str, float], flop: float) -> Work:
+    """DRAM: bytes read and written. L2: sectors that L1 asks for or writes. Shared: 128 bytes per wavefront
+    of L1's data stage, which shared and global memory pass."""
+    return Work(
+        flop,
+        sum(values[name] for name in DRAM),
+        SECTOR * values[L2],
+        SHARED_BYTES * values[DATA],
+        values[ISSUED],
+    )
+
+
+def scaled(case: Case, counts: stored.Variant, compulsory: float) -> Work:
+    """From the largest problem that was counted. What passes shared memory grows with the number of tiles and
+    K; sectors with the bytes that blocks request (`expected_bytes`). What L1 serves is not known of kernels
+    without shared memory, nor how ptxas turns PTX into instructions: no L2 and no issue there. Since ptxas
+    merges loads from shared memory, fewer may pass it. DRAM: each operand once. Of blocks that share a tile
+    only that and the FLOP are known."""
+    shape = case.kernel.shape_of(case.config, case.dtype)
+    if shape.split > 1:
+        return Work(case.flop, compulsory, estimated=True)
+    small = max(counts, key=lambda name: counts[name]["flop"])
+    one, other = counts[small], Case(case.kernel, case.dtype, case.config, find_problem(small))
+    grown = _steps(case, case.problem) / _steps(case, other.problem)
+    waves: float = sum(one[f"{name}_wavefronts"] for name in stored.SHARED)
+    read = one["a_read"] + one["b_read"] + one["c_read"]
+    requests = one["loads_requests"] + one["copies_requests"]
+    waves += _wavefronts(one, "loads", read * one["loads_requests"] / max(1, requests))
+    waves += _wavefronts(one, "stores", one["c_written"])
+    of_shared = bool(shape.shared_bytes)
+    return Work(
+        case.flop,
+        compulsory,
+        requested(case, counts) if of_shared and case.kernel.operation.plain_product else None,
+        SHARED_BYTES * waves * grown,
+        estimated=True,
+    )
+
+
+def _wavefronts(one: stored.Figures, name: str, size: float) -> float:
+    """Of global memory, for so many bytes: a line of four sectors each, and one for each sector that a dense
+    access would not touch."""
+    dense, sectors = size / SECTOR, one[f"{name}_sectors"]
+    return max(one[f"{name}_requests"], min(dense, sectors) / _LINE + max(0, sectors - dense))
+
+
+def requested(case: Case, counts: stored.Variant) -> float:
+    """Bytes of the sectors that a launch of a plain product asks for: those counted of the largest problem,
+    scaled by what blocks request of A and B, and of C."""
+    small = max(counts, key=lambda name: counts[name]["flop"])
+    one, other = counts[small], Case(case.kernel, case.dtype, case.config, find_problem(small))
+    asked, then = expected_bytes(case), expected_bytes(other)
+    reads = sum(asked["A"]) + sum(asked["B"]) + asked["C"].read
+    read_then = sum(then["A"]) + sum(then["B"]) + then["C"].read
+    loads = (one["loads_sectors"] + one["copies_sectors"]) * reads / read_then
+    stores = one["stores_sectors"] * asked["C"].written / then["C"].written
+    return SECTOR * (loads + stores) * case.problem.batch / other.problem.batch
+
+
+def _steps(case: Case, problem: Problem) -> float:
+    """Tiles of C, times K."""
+    shape = case.kernel.shape_of(case.config, case.dtype)
+    rows, columns = shape.tile
+    return -(-problem.m // rows) * -(-problem.n // columns) * -(-problem.batch // shape.batch) * problem.k

@@ -1,0 +1,259 @@
+"""The Device protocol: where a case runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from gemm_regression.model import Array, Case, Resources
+from gemm_regression.timing.measurement import Measurement
+from gemm_regression.timing.plan import PairPlan, Plan
+from gemm_regression.timing.samples import PairedSamples
+
+if TYPE_CHECKING:
+    from gemm_regression.devices.cuda.client import CudaDevice
+    from gemm_regression.devices.cuda.environment import GpuInfo
+    from gemm_regression.devices.emulated.device import EmulatedDevice
+    from gemm_regression.devices.stored import StoredBinary
+
+# Buffers as the kernel sees them, by operand: each of ``Storage.shape``, including padding.
+Inputs = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Violation:
+    """Incorrect behaviour of a kernel, detected by the device: a stable ``check``, and a ``message`` in one
+    line; ``line`` of the ``.cu`` file, 0 where that is not known."""
+
+    check: str
+    message: str
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """``result``: the output buffer after the launch, of ``Storage.shape``; ``violations``: what the device
+    detected; ``complete``: False if a violation stopped the launch, so that ``result`` is meaningless;
+    ``notes``: what is no error: undefined in CUDA C++ but not in PTX, or undefined and without effect."""
+
+    result: Array
+    violations: tuple[Violation, ...] = ()
+    complete: bool = True
+    notes: tuple[Violation, ...] = ()
+
+
+class DeviceError(Exception):
+    """A case did not run to completion. ``code`` is stable (ILLEGAL_ADDRESS, HANG, OUT_OF_MEMORY,
+    COMPILE_ERROR, SIGNATURE, LAUNCH_FAILED, ELEMENT_TYPE, WORKER_DIED, NO_START), the message one line with
+    CUDA's error."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Device(Protocol):
+    """Runs a case on its inputs. Raises DeviceError; a device that raised stays usable."""
+
+    name: str
+
+    def run(self, case: Case, inputs: Inputs) -> Outputs: ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class BatchDevice(Protocol):
+    """A device that can run several launches of one variant together, which differ only in data, alpha and
+    beta.
+
+    Each launch costs it much, and two of the same input never differ: it is given fewer of them.
+    """
+
+    def run_all(self, cases: Sequence[Case], inputs: Sequence[Inputs]) -> list[Outputs]: ...
+
+
+@runtime_checkable
+class SeriesDevice(Protocol):
+    """A device in another process, which is asked once for several launches of one variant."""
+
+    def run_series(self, cases: Sequence[Case], inputs: Sequence[Inputs]) -> list[Outputs]: ...
+
+
+def run_all(device: Device, cases: Sequence[Case], inputs: Sequence[Inputs]) -> list[Outputs]:
+    """The outputs of several launches of one variant, run together if the device can."""
+    if isinstance(device, BatchDevice):
+        return device.run_all(cases, inputs)
+    if isinstance(device, SeriesDevice):
+        return device.run_series(cases, inputs)
+    return [device.run(case, given) for case, given in zip(cases, inputs, strict=True)]
+
+
+Step = Callable[[str], None]
+
+
+class Restartable(Protocol):
+    """A device whose timings run in a process of its own."""
+
+    def restart(self) -> None:
+        """The next timing runs in a new process."""
+
+    def ahead(self) -> None:
+        """Before a `restart` that is likely: begins with the new process, as far as the GPU does not notice.
+        Again: nothing more."""
+
+
+class TimingDevice(Restartable, Protocol):
+    """A device with a clock. Raises DeviceError."""
+
+    def time(self, case: Case, plan: Plan) -> Measurement: ...
+
+
+@runtime_checkable
+class PairingDevice(Restartable, Protocol):
+    """A device that times two builds alternately, each of a case or a binary that is there. Raises
+    DeviceError; its code begins with BASE_ if the base's side failed."""
+
+    def pair(self, base: Case | StoredBinary, case: Case | StoredBinary, plan: PairPlan) -> PairedSamples: ...
+
+    def prepare_pairs(self, cases: Iterable[Case], step: Step = ...) -> None:
+        """Compiles. ``step`` is called with the name of each variant."""
+
+    def binary(self, case: Case) -> StoredBinary | None:
+        """What is timed of a case, without the GPU; None for a library."""
+
+
+class Gpu(TimingDevice, PairingDevice, Protocol):
+    """An open GPU: ``info`` is from NVML."""
+
+    info: GpuInfo
+
+    def prepare(self, cases: Iterable[Case], step: Step = ...) -> dict[str, str]:
+        """Compiles; the errors by variant. ``step`` is called with the name of each variant, twice."""
+
+    def draw(self, cases: Iterable[Case]) -> None:
+        """Makes ahead what cases are timed on, and the code that `roofs` needs, as far as the GPU does not
+        notice."""
+
+    def resources(self, case: Case) -> Resources | None:
+        """What the binary of a case needs; None for a library."""
+
+    def facts(self) -> dict[str, Any]:
+        """What the worker knows of libraries, as ``machine_info`` tells it."""
+
+    def roofs(self) -> dict[str, Any]:
+        """What it can do at most: GFLOPS by dtype, GB/s by memory, and latencies in cycles."""
+
+    def health(self) -> dict[str, Any]:
+        """Whether it is as it should be: the rates of its `roofs`; the power limit and its default in W, ECC,
+        MIG; and ``others``, as `busy` says."""
+
+    def busy(self) -> list[str]:
+        """Other processes that use it, as text."""
+
+    def abandon(self) -> None:
+        """From another thread: whatever it does, and whatever it is asked later, fails at once."""
+
+    def close(self) -> None: ...
+
+
+_NO_NVML = "nvidia-ml-py is not installed; install it with `pip install --group gpu`"
+
+
+class NoDevice(Exception):
+    """There is no device; the message says in one line what is missing."""
+
+
+def has_gpu() -> bool:
+    """Whether the driver shows a GPU; opens nothing."""
+    from importlib.util import find_spec
+
+    if find_spec("pynvml") is None:
+        return False
+    from gemm_regression.devices.cuda.environment import Gpu, NoGpu
+
+    try:
+        Gpu()
+    except NoGpu:
+        return False
+    return True
+
+
+def count_gpus() -> int:
+    """How many GPUs this process sees. Raises NoDevice."""
+    from importlib.util import find_spec
+
+    if find_spec("pynvml") is None:
+        raise NoDevice(_NO_NVML)
+    from gemm_regression.devices.cuda.environment import NoGpu, count
+
+    try:
+        return count()
+    except NoGpu as error:
+        raise NoDevice(str(error)) from None
+
+
+def open_to_check(time_limit: float, index: int | None = None) -> CudaDevice:
+    """As `open_cuda`, to run cases on and not to time them: its worker allocates less when it starts."""
+    return open_cuda(time_limit, index, times=False)
+
+
+def open_cuda(time_limit: float, index: int | None = None, times: bool = True) -> CudaDevice:
+    """The cuda device: the first visible GPU, or number ``index`` of them, which its worker then sees alone.
+    ``times``: whether anything is to be timed. Raises NoDevice without a GPU, PyCUDA, a compiler or a
+    suitable driver."""
+    from importlib.util import find_spec
+
+    if find_spec("pynvml") is None:
+        raise NoDevice(_NO_NVML)
+    from gemm_regression.compiler.errors import ToolchainError
+    from gemm_regression.compiler.tools import find_nvcc
+    from gemm_regression.devices.cuda.environment import NoGpu, driver_refusal
+
+    try:
+        from gemm_regression.devices.cuda.client import CudaDevice
+
+        device = CudaDevice(time_limit, index, times)
+        for module, package in (("pycuda", "PyCUDA"), ("nvmath", "nvmath-python")):
+            if find_spec(module) is None:
+                raise NoDevice(
+                    f"there is a GPU, but {package} is not installed; install it with `pip install --group "
+                    "gpu`"
+                )
+        refusal = driver_refusal(device.info.cuda_driver, find_nvcc().version)
+    except (NoGpu, ToolchainError) as error:
+        raise NoDevice(str(error)) from None
+    if refusal:
+        raise NoDevice(refusal)
+    return device
+
+
+def compile_ahead(cases: Sequence[Case], capability: tuple[int, int]) -> None:
+    """Compiles into this machine's caches what the cuda device will load, over all cores and without a GPU,
+    in a process of its own, which alone imports PyCUDA. What does not compile says so when it is run."""
+    from importlib.util import find_spec
+
+    if find_spec("pycuda") is None or not cases:
+        return
+    from gemm_regression.devices.cuda.ahead import compile_ahead
+
+    compile_ahead(cases, capability)
+
+
+def open_emulated(
+    arch: str, strict: bool = False, time_limit: float = math.inf, by_source: bool = True
+) -> EmulatedDevice:
+    """The emulated device, compiling for an architecture such as "sm_90a"; if ``strict``, its notes are
+    violations; a case takes ``time_limit`` seconds, or hangs; without ``by_source`` findings name lines of
+    the PTX alone. Raises NoDevice without nvcc."""
+    from gemm_regression.compiler.errors import ToolchainError
+    from gemm_regression.compiler.tools import find_nvcc
+    from gemm_regression.devices.emulated.device import EmulatedDevice
+
+    try:
+        find_nvcc()
+    except ToolchainError as error:
+        raise NoDevice(str(error)) from None
+    return EmulatedDevice(arch, by_source=by_source, strict=strict, time_limit=time_limit)

@@ -1,0 +1,199 @@
+"""From a build to something that can be launched: PyCUDA's SourceModule, and cuBLAS with the same
+interface."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pycuda.compiler
+import pycuda.driver as cuda
+
+from gemm_regression.compiler import elf, tools
+from gemm_regression.compiler.cache import alone, cache_dir
+from gemm_regression.compiler.dependencies import listed_in, refuse_others
+from gemm_regression.compiler.entry import symbol_of
+from gemm_regression.compiler.errors import CompileError, ToolchainError
+from gemm_regression.compiler.nvcc import compile_error
+from gemm_regression.devices import DeviceError
+from gemm_regression.devices.cuda.arguments import pack
+from gemm_regression.devices.cuda.protocol import Build
+from gemm_regression.devices.work import Work
+from gemm_regression.model import Resources
+
+_READ: set[Path] = set()  # lists of which this process knows that all in them may be read
+
+for _name in os.environ.keys() - tools.environment().keys():
+    del os.environ[_name]  # PyCUDA gives nvcc those of this process
+
+
+class Loaded:
+    """A kernel in this context, ready to be launched for any problem."""
+
+    def __init__(self, build: Build) -> None:
+        self._build = build
+        self._cubin, self._symbol = image_of(build)
+        try:
+            module = cuda.module_from_buffer(self._cubin) if build.cubin else _source_module(build)
+            self.function = module.get_function(self._symbol)
+        except cuda.LogicError as error:  # of another architecture, say
+            raise DeviceError("LAUNCH_FAILED", f"{build.name}: its binary does not load: {error}") from None
+        self._dynamic = 0
+
+    def another(self) -> Loaded:
+        """The same binary, loaded once more: its code lies elsewhere."""
+        return Loaded(replace(self._build, cubin=self._cubin, entry=self._symbol))
+
+    @cached_property
+    def resources(self) -> Resources:
+        f = self.function
+        return Resources(
+            registers=int(f.num_regs),
+            shared_bytes=int(f.shared_size_bytes) + self._dynamic,
+            local_bytes=int(f.local_size_bytes),
+            cubin_sha256=hashlib.sha256(self._cubin).hexdigest(),
+        )
+
+    @cached_property
+    def _offsets(self) -> tuple[int, ...]:
+        return elf.parameter_offsets(self._cubin, self._symbol)
+
+    def bind(self, work: Work, at: Mapping[str, int]) -> Callable[[Any], None]:
+        """A function that enqueues the launch on a stream, with the operands at these addresses."""
+        launch = work.launch
+        if launch.dynamic_shared != self._dynamic:
+            self._dynamic = launch.dynamic_shared
+            self.function.set_attribute(cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, self._dynamic)
+        format, args = pack(work, at, lambda: self._offsets)
+        self.function.prepare(format)
+        call, shared = self.function.prepared_async_call, launch.dynamic_shared
+        grid, block = launch.grid, launch.block
+        return lambda stream: call(grid, block, stream, *args, shared_size=shared)
+
+
+def _list(build: Build) -> Path:
+    """Where nvcc lists the files that it reads. The name is among the options by which PyCUDA finds a cubin
+    again; it has what PyCUDA leaves out, the options in variables."""
+    of = (build.source, build.options, build.include, build.arch, tools.flags())
+    return cache_dir() / "pycuda" / f"{hashlib.sha256(repr(of).encode()).hexdigest()}.d"
+
+
+def _arguments(build: Build) -> dict[str, Any]:
+    listed = _list(build)
+    listed.parent.mkdir(parents=True, exist_ok=True)
+    return {
+        "nvcc": str(tools.find_nvcc().path),
+        "options": [*build.options, *listed_in(str(listed))],
+        "include_dirs": list(build.include),
+        "no_extern_c": True,
+        "arch": build.arch,
+        "cache_dir": str(listed.parent),
+    }
+
+
+def image_of(build: Build) -> tuple[bytes, str]:
+    """The cubin that is launched, and the symbol of its entry. Needs no context. Raises DeviceError
+    COMPILE_ERROR."""
+    if build.cubin:
+        return build.cubin, build.entry
+    try:
+        cubin = compile_cached(build)
+        return cubin, symbol_of(build.entry, elf.symbols(cubin), build.name)
+    except (CompileError, ToolchainError) as error:
+        raise DeviceError("COMPILE_ERROR", str(error)) from None
+
+
+def compile_cached(build: Build) -> bytes:
+    """The cubin, from SourceModule's own disk cache or the compiler. Needs no context.
+
+    Raises DeviceError COMPILE_ERROR with the compiler's own lines, or for a file that may not be read.
+    """
+    if build.failure:
+        raise DeviceError("COMPILE_ERROR", f"{build.name}: {build.failure}")
+    listed = _list(build)
+    try:
+        with alone(listed):
+            cubin: bytes = pycuda.compiler.compile(build.source, **_arguments(build))
+            if not (_is_whole(cubin) and listed.is_file()):
+                cubin = pycuda.compiler.compile(build.source, **{**_arguments(build), "cache_dir": False})
+            if listed not in _READ:
+                refuse_others(build.name, listed, build.own, tools.find_nvcc())
+                _READ.add(listed)
+    except cuda.CompileError as error:
+        raise DeviceError("COMPILE_ERROR", _compiler_lines(build, error)) from None
+    except (CompileError, ToolchainError) as error:
+        raise DeviceError("COMPILE_ERROR", str(error)) from None
+    return cubin
+
+
+def _is_whole(cubin: bytes) -> bool:
+    """PyCUDA writes its cache in place: a process killed while writing leaves half a binary behind."""
+    try:
+        elf.symbols(cubin)
+    except elf.DAMAGE:
+        return False
+    return True
+
+
+def _compiler_lines(build: Build, error: Any) -> str:
+    """The compiler's messages, with the file names of the kernel's author."""
+    said = [text for text in (error.stdout, error.stderr) if text] or [str(error)]
+    text = "\n".join(t.decode("utf-8", "replace") if isinstance(t, bytes) else t for t in said)
+    return str(compile_error(f"{build.name}: {build.file}", build.entry, text))
+
+
+def _source_module(build: Build) -> Any:
+    try:
+        return pycuda.compiler.SourceModule(build.source, **_arguments(build))
+    except cuda.CompileError as error:
+        raise DeviceError("COMPILE_ERROR", _compiler_lines(build, error)) from None
+    except cuda.Error:
+        # Half a binary in the cache, as above.
+        return pycuda.compiler.SourceModule(build.source, **{**_arguments(build), "cache_dir": False})
+
+
+def compile_all(builds: Sequence[Build]) -> dict[str, str]:
+    """Compiles in parallel over the machine's cores; returns the error of each build that failed."""
+
+    def one(build: Build) -> str:
+        try:
+            compile_cached(build)
+        except DeviceError as error:
+            return str(error)
+        return ""
+
+    work = [b for b in builds if b.source is not None and not b.cubin]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return {b.name: error for b, error in zip(work, pool.map(one, work), strict=True) if error}
+
+
+def load(build: Build) -> Loaded:
+    """Raises DeviceError if the build does not compile or has no such entry."""
+    return Loaded(build)
+
+
+def _probe(arch: str, file: str, entry: str) -> Build:
+    text = Path(__file__).with_name(file).read_text(encoding="utf-8")
+    return Build(file.removesuffix(".cu"), "", text, entry, ("-std=c++17", "-O3"), arch, file)
+
+
+def load_probe(arch: str, file: str = "probe.cu", entry: str = "gate") -> Any:
+    """The harness's own device code as a module: probe.cu, or another file beside it."""
+    with warnings.catch_warnings():  # ptxas tells of each wgmma.fence that it adds
+        warnings.simplefilter("ignore")
+        return _source_module(_probe(arch, file, entry))
+
+
+def compile_probe(arch: str, file: str, entry: str) -> None:
+    """Into the cache, ahead of `load_probe`, which says what is wrong."""
+    with warnings.catch_warnings(), contextlib.suppress(DeviceError):
+        warnings.simplefilter("ignore")
+        compile_cached(_probe(arch, file, entry))

@@ -1,0 +1,171 @@
+"""The data of a timed problem: where it lies, and the numbers in it, other ones for every launch."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pycuda.driver as cuda
+
+from gemm_regression.devices.cuda.guards import ALIGN, GUARD
+from gemm_regression.devices.cuda.pools import PERIOD, Pools, integers_of
+from gemm_regression.devices.work import Work
+from gemm_regression.devices.workspace import WORKSPACE
+
+OLD = 77  # what the result holds before a launch that may read it, in its own type
+_ARENA = 2 << 30  # bytes, enough for six matrices of 8192 × 8192 in FP32
+_PAGE = 2 << 20  # the GPU's large pages
+_APART = 1_000_003  # elements between what two operands of another layout hold at one place
+_STEP = 611_953  # elements of a pool between the inputs of one launch and of the next: prime to PERIOD
+_BLOCKS, _THREADS = 528, 256  # of the kernel that fills
+# As probe.cu has it: elements to[i] = from[(i + start + shift) % period], each of so many bytes.
+_FILL = np.dtype("u8, u8, u8, u4, u4, u4, u4")
+
+
+class TimedData:
+    """Device addresses for one problem and dtype: ``at`` by operand, and of the workspace; ``reference``, the
+    result of whatever a launch is compared with; ``kept``, copies of one result of each arm; ``guard``, the
+    first byte of the band before the result, and the first past it.
+
+    Inputs are filled anew for each launch, by number: no two numbers give the same. All kinds of data lie at
+    the same addresses, so that no launch can tell which one it is.
+    """
+
+    def __init__(self, arena: TimedDataArena, work: Work, workspace: int) -> None:
+        self._arena, self.work, self._workspace = arena, work, workspace
+        self._tables: dict[tuple[Any, ...], tuple[Any, int, list[Any]]] = {}
+        storages, offsets = work.storages, work.offsets
+        counts = {name: int(np.prod(storage.shape)) for name, storage in storages.items()}
+        self._counts = counts
+        sizes = {name: offsets[name] + counts[name] * storages[name].dtype.itemsize for name in counts}
+        self.result_bytes = counts[work.result] * storages[work.result].dtype.itemsize
+        inputs = [name for name in storages if name != work.result]
+        band = _up(sizes[work.result]) + 2 * GUARD
+        *places, c, r, a, b, more = arena.cut(
+            [*(sizes[name] for name in inputs), band, *[sizes[work.result]] * 3, workspace]
+        )
+        start = offsets[work.result]
+        self.at = {name: place + offsets[name] for name, place in zip(inputs, places, strict=True)}
+        self.at |= {work.result: c + GUARD + start, WORKSPACE: more}
+        self.reference, self.kept = r + start, (a + start, b + start)
+        self.guard, self._band = (c, self.at[work.result] + self.result_bytes), band
+        self.set_guard()
+
+    def set_guard(self) -> None:
+        """The bands around the result are as no launch may change them."""
+        cuda.memset_d8(self.guard[0], 0xFF, self._band)
+
+    def new_number(self) -> int:
+        """For inputs that no launch of this process has had."""
+        return next(self._arena.numbers)
+
+    def holds(self, work: Work) -> bool:
+        """Whether it is that of this launch, too."""
+        mine = self.work
+        same = (mine.storages, mine.dtype, mine.roles) == (work.storages, work.dtype, work.roles)
+        return same and mine.depth == work.depth and self._workspace >= work.workspace[0]
+
+    def beside(self) -> dict[str, int]:
+        """The addresses of a launch whose result is the reference."""
+        return {**self.at, self.work.result: self.reference}
+
+    def fill(
+        self,
+        stream: Any,
+        work: Work,
+        number: int = 0,
+        exact: bool = False,
+        old: bool = False,
+        beside: bool = False,
+    ) -> None:
+        """Queues inputs, the result and the workspace as a launch is to find them: the inputs random numbers,
+        or the integers of the ``exact`` check; the result, or the reference if ``beside``, NaN or -1, or OLD
+        if ``old`` or where a launch reads it."""
+        table, rows, _ = self.rows(work, exact, old, beside)
+        self._arena.fill(stream, table, rows, number * _STEP % PERIOD)
+
+    def rows(
+        self, work: Work, exact: bool = False, old: bool = False, beside: bool = False
+    ) -> tuple[Any, int, list[Any]]:
+        """What `fill` reads, on the device. Made at the first call, which waits for all that is queued: not
+        behind a gate."""
+        read = bool(old or work.problem.beta or work.finite_c)
+        key = work.workspace, exact, read, beside
+        if key not in self._tables:
+            self._tables[key] = self._table(work, exact, read, beside)
+        return self._tables[key]
+
+    def _table(self, work: Work, exact: bool, read: bool, beside: bool) -> tuple[Any, int, list[Any]]:
+        """The rows of a fill on the device, how many, and what they read, which has to be held."""
+        integers, held, rows = integers_of(work), list[Any](), list[tuple[int, ...]]()
+        turned = work.problem.layout != "NN"
+        for number, (name, kind) in enumerate(integers.items()):
+            pool = self._arena.pools.on_device(kind if exact else "normal", work, name)
+            held.append(pool)
+            # Else a row of A and a column of B would hold the same numbers: sums of squares.
+            start = number * _APART % PERIOD if turned else 0
+            size = work.storages[name].dtype.itemsize
+            rows.append((self.at[name], int(pool), self._counts[name], start, PERIOD, size, 0))
+        dtype = work.storages[work.result].dtype
+        old = np.full(8, OLD).astype(dtype)[:1].tobytes()
+        constants = cuda.to_device(np.frombuffer(old.ljust(8, b"\0") + bytes(8) + b"\xff" * 8, np.uint8))
+        held.append(constants)
+        first, zero, nan = (int(constants) + at for at in (0, 8, 16))
+        size, zeroed = work.workspace
+        result = self.reference if beside else self.at[work.result]
+        rows.append((result, first if read else nan, self._counts[work.result], 0, 1, dtype.itemsize, 0))
+        rows.append((self.at[WORKSPACE], zero, zeroed // 4, 0, 1, 4, 0))
+        rows.append((self.at[WORKSPACE] + zeroed, nan, (size - zeroed) // 4, 0, 1, 4, 0))
+        rows = [row for row in rows if row[2]]
+        return cuda.to_device(np.array(rows, _FILL).view(np.uint8)), len(rows), held
+
+
+class TimedDataArena:
+    """The buffers of the timed problem, always at the same addresses, regardless of what ran before.
+
+    The address of a buffer determines which L2 slices and memory channels it shares: on an H200 a 15 µs
+    product ran 6 % slower in buffers allocated after other ones were freed. So one allocation is made when
+    the worker starts, and divided up depending only on the problem; one that it does not hold gets another.
+    """
+
+    def __init__(self, probe: Any) -> None:
+        free, _ = cuda.mem_get_info()
+        self._size = min(_ARENA, free // 2)
+        self._base = cuda.mem_alloc(self._size)
+        self._large: Any = None  # for a problem that it does not hold, which shall not move the others
+        self._large_size = 0
+        self._fill = probe.get_function("fill").prepare("PiI")
+        self.pools, self.numbers = Pools(), count(1)
+        self._last: TimedData | None = None
+
+    def _of_size(self, size: int) -> int:
+        if size <= self._size:
+            return int(self._base)
+        if size > self._large_size:
+            if self._large is not None:
+                self._large.free()
+            self._large, self._large_size = None, 0  # so that a failed allocation is not used
+            self._large, self._large_size = cuda.mem_alloc(size), size
+        return int(self._large)
+
+    def cut(self, sizes: list[int]) -> list[int]:
+        """The address of each part of that many bytes."""
+        ends = np.cumsum([-(-size // _PAGE) * _PAGE for size in sizes])
+        base = self._of_size(int(ends[-1]))
+        return [base, *(base + int(end) for end in ends[:-1])]
+
+    def fill(self, stream: Any, table: Any, rows: int, shift: int) -> None:
+        self._fill.prepared_async_call((_BLOCKS, 1), (_THREADS, 1, 1), stream, int(table), rows, shift)
+
+    def get(self, *works: Work) -> TimedData:
+        """The data of a problem, for launches that differ at most in their workspace. Of the last one asked
+        for the tables are kept: timed cases are sorted by problem."""
+        if self._last is None or not all(map(self._last.holds, works)):
+            self._last = None
+            self._last = TimedData(self, works[0], max(work.workspace[0] for work in works))
+        return self._last
+
+
+def _up(size: int) -> int:
+    return -(-size // ALIGN) * ALIGN

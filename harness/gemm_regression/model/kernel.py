@@ -1,0 +1,237 @@
+"""A declared kernel: its source, its configs, and how a problem becomes a launch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from gemm_regression.model.config import Config
+from gemm_regression.model.dtype import F32, DType
+from gemm_regression.model.operation import GEMM, Operation
+from gemm_regression.model.parameters import Parameter, TensorMap, parse_parameters, usual_parameters
+from gemm_regression.model.problem import Problem
+from gemm_regression.model.space import Space
+from gemm_regression.model.takes import ANY, Takes, narrow, signature_refusals
+from gemm_regression.model.waiver import Waiver
+
+
+@dataclass(frozen=True)
+class BlockShape:
+    """What one block computes, as declared; checked by the legality rules.
+
+    ``threads``: (x, y) or (x, y, z) per block; ``tile``: rows and columns of C per block; ``thread_tile``:
+    rows and columns per thread (None for warp-wide kernels); ``shared_bytes``: static and dynamic shared
+    memory per block, None if not declared; ``dynamic``: whether it is requested at launch, but for
+    ``static_bytes`` of it; ``vectors``: (name, row stride in elements, vector width in elements) for every
+    vector access to shared memory; ``whole_warps``: whether the threads must be a multiple of 32; ``batch``:
+    matrices of a batch per block; ``split``: number of blocks that share the K of a tile."""
+
+    threads: tuple[int, int] | tuple[int, int, int]
+    tile: tuple[int, int]
+    thread_tile: tuple[int, int] | None = None
+    shared_bytes: int | None = None
+    dynamic: bool = False
+    static_bytes: int = 0
+    vectors: tuple[tuple[str, int, int], ...] = ()
+    whole_warps: bool = False
+    batch: int = 1
+    split: int = 1
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """Threads per block in x, y and z."""
+        x, y, z = (*self.threads, 1)[:3]
+        return x, y, z
+
+    @property
+    def dynamic_bytes(self) -> int:
+        """Bytes of shared memory that a launch requests."""
+        return (self.shared_bytes or 0) - self.static_bytes if self.dynamic else 0
+
+
+_LAUNCH = re.compile(r"grid (\d+)x(\d+)x(\d+), block (\d+)x(\d+)x(\d+), (\d+) bytes dynamic")
+
+
+LARGEST_MARGIN = 0.02  # what is noisier than that cannot be judged, and says so
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Grid and block dimensions, and the dynamic shared memory in bytes."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    dynamic_shared: int
+
+    def __str__(self) -> str:
+        grid, block = ("x".join(map(str, size)) for size in (self.grid, self.block))
+        return f"grid {grid}, block {block}, {self.dynamic_shared} bytes dynamic"
+
+    @classmethod
+    def parse(cls, text: str) -> Launch:
+        """The inverse of ``str``. Raises ValueError."""
+        match = _LAUNCH.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r} is not a launch")
+        x, y, z, i, j, k, shared = map(int, match.groups())
+        return cls((x, y, z), (i, j, k), shared)
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Global memory for communication between blocks: ``bytes`` in total, of which the first ``zeroed`` bytes
+    are zero at the start of a launch and must be zero after it; the rest has arbitrary contents."""
+
+    bytes: Callable[[Config, Problem], int]
+    zeroed: Callable[[Config, Problem], int] = lambda config, problem: 0
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel under test. ``source`` None means a library call (cuBLAS), which has no config; or, with
+    ``chooses``, a row that is for each problem the declared kernel and config that
+    `gemm_regression.tune.select` chooses.
+
+    ``source`` is the ``.cu`` file, relative to the declaration; ``include``: additional include folders.
+    ``entry`` names the ``__global__`` function: its plain name, with namespace (``ns::gemm``), or an instance
+    of a template, in which ``{TILE_M}`` stands for a parameter of the config, and which is followed by its
+    parameters if it is overloaded. ``idea``: one line for the ladder table. ``operation`` is what it
+    computes; ``parameters`` its parameters as declared in C++ (``parse_parameters``), empty for the default
+    ones; ``takes`` the problems it accepts; ``workspace`` the global memory it needs. ``shape`` is what a
+    block computes, constant or by config and dtype; ``configs`` are all configs to test, of which the first
+    is timed at every shape; ``advised`` configs that others recommend or warn of, in ``configs`` or not,
+    which suites of advice run; ``grid`` the blocks of a launch if they are not one per tile with x along the
+    columns of C. ``min_capability`` and ``max_capability`` bound the GPUs it is made for. ``flags`` are
+    further options for nvcc. ``maps`` are the tensor maps of a config and dtype, by operand, for parameters
+    of type ``CUtensorMap``. ``features`` are hardware features that cannot be emulated, such as ``wgmma`` and
+    ``tma``. ``margin`` is the slowdown that counts as a regression, at most 2 %, for a kernel whose own noise
+    needs more than 0.5 %; ``largest_timed`` skips timing of problems with more FLOP; ``duty`` is the duty
+    cycle of the timing, below 1 for kernels that would otherwise reach the power cap. ``waived`` are findings
+    of the emulated device that are accepted. ``space`` is where `nox -s tune` looks for better configs.
+    """
+
+    name: str
+    source: Path | None
+    entry: str
+    shape: BlockShape | Callable[[Config, DType], BlockShape]
+    idea: str = ""
+    dtypes: tuple[DType, ...] = (F32,)
+    configs: tuple[Config, ...] = (Config(),)
+    advised: tuple[Config, ...] = ()
+    operation: Operation = GEMM
+    parameters: str = ""
+    takes: Takes = ANY
+    workspace: Workspace | None = None
+    min_capability: tuple[int, int] = (7, 5)
+    max_capability: tuple[int, int] = (99, 9)
+    flags: tuple[str, ...] = ()
+    include: tuple[Path | str, ...] = ()
+    features: tuple[str, ...] = ()
+    maps: Callable[[Config, DType], Mapping[str, TensorMap]] | None = None
+    margin: float | None = None
+    largest_timed: float = float("inf")
+    duty: float = 1.0
+    grid: Callable[[BlockShape, Problem], tuple[int, int, int]] | None = None
+    waived: tuple[Waiver, ...] = ()
+    chooses: bool = False
+    space: Space | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.source, str):
+            object.__setattr__(self, "source", Path(self.source))
+        if self.margin is not None and not 0 < self.margin <= LARGEST_MARGIN:
+            raise ValueError(
+                f"{self.name}: margin {self.margin:g}: must be above 0 and at most {LARGEST_MARGIN:g}, such "
+                "as 0.01 for 1 %"
+            )
+        activation = self.operation.activation
+        for dtype in self.dtypes:
+            if dtype.integer and activation and not activation.exact:
+                raise ValueError(
+                    f"{self.name}: {activation.name} does not produce integers, but {dtype} has an integer "
+                    "output"
+                )
+
+    @property
+    def library(self) -> bool:
+        """Whether it is a library call."""
+        return self.source is None and not self.chooses
+
+    @property
+    def compiled(self) -> bool:
+        """Whether it has a source of its own."""
+        return self.source is not None
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.entry))  # a key in many places: not of all configs each time
+
+    @property
+    def declared(self) -> tuple[Config, ...]:
+        """All its configs, each once."""
+        return tuple(dict.fromkeys((*self.configs, *self.advised)))
+
+    @cached_property
+    def signature(self) -> tuple[Parameter, ...]:
+        """Its parameters, in its own order. Raises ValueError if the declaration cannot be parsed."""
+        text = self.parameters or usual_parameters(self.operation, self.workspace is not None)
+        return parse_parameters(text, self.operation)
+
+    def entry_of(self, config: Config, dtype: DType) -> str:
+        """The C++ name of the function. Raises ValueError for a field that is not a parameter of the
+        config."""
+        try:
+            return self.entry.format(**config)
+        except (KeyError, IndexError) as error:
+            raise ValueError(f"{self.name}: entry {self.entry!r}: the config has no {error}") from None
+
+    def shape_of(self, config: Config, dtype: DType) -> BlockShape:
+        """What a block computes."""
+        return self.shape if isinstance(self.shape, BlockShape) else self.shape(config, dtype)
+
+    def maps_of(self, config: Config, dtype: DType) -> Mapping[str, TensorMap]:
+        """Its tensor maps, by operand."""
+        return self.maps(config, dtype) if self.maps else {}
+
+    def launch(self, config: Config, dtype: DType, problem: Problem) -> Launch:
+        """Grid and block for a problem: by default one block per tile (or as many as share it), x along the
+        columns of C."""
+        shape = self.shape_of(config, dtype)
+        rows, columns = shape.tile
+        batches = -(-problem.batch // shape.batch)
+        tiles = (-(-problem.n // columns), -(-problem.m // rows), batches * shape.split)
+        # CUDA rejects an empty grid, so one block is launched for an empty problem.
+        x, y, z = (max(1, count) for count in (self.grid(shape, problem) if self.grid else tiles))
+        return Launch((x, y, z), shape.block, shape.dynamic_bytes)
+
+    def refusals(self, config: Config, problem: Problem) -> tuple[str, ...]:
+        """Why it does not accept a problem, one line per reason; empty if it does."""
+        said = signature_refusals(self.signature, self.operation, problem)
+        return (*said, *self.takes.refusals(problem, config))
+
+    def narrowed(self, problem: Problem) -> Problem:
+        """The problem, restricted to what the parameters can express."""
+        return narrow(self.signature, self.operation, problem) if self.compiled else problem
+
+
+def variant_name(kernel: Kernel, config: Config, dtype: DType) -> str:
+    """The name of a variant, such as ``tiled-f32-tile32-pad0``."""
+    return "-".join(part for part in (kernel.name, dtype.name, config.label) if part)
+
+
+def stage_name(kernel: Kernel, config: Config) -> str:
+    """Kernel and config without the dtype, such as ``tiled-tile32-pad0``."""
+    return "-".join(part for part in (kernel.name, config.label) if part)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """The resources of a binary: registers per thread, bytes of shared memory per block and of local memory
+    per thread, and the SHA-256 of the cubin."""
+
+    registers: int
+    shared_bytes: int
+    local_bytes: int
+    cubin_sha256: str

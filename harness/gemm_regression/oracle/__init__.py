@@ -1,0 +1,19 @@
+"""Correctness: inputs, references, error bounds, the first mismatch. Pure NumPy; knows no operation by
+name.
+"""
+
+from gemm_regression.oracle.inputs import make_inputs
+from gemm_regression.oracle.reference import error_bound, gamma, reference
+from gemm_regression.oracle.verify import SCALES, Examined, Finding, examine, verify
+
+__all__ = [
+    "SCALES",
+    "Examined",
+    "Finding",
+    "error_bound",
+    "examine",
+    "gamma",
+    "make_inputs",
+    "reference",
+    "verify",
+]

@@ -1,0 +1,383 @@
+"""Correctness: the checks of a kernel variant for a problem, and the first mismatch.
+
+Each check launches the kernel with inputs that reveal one kind of error; `verify` runs them all for a case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gemm_regression.devices import BatchDevice, Device, Inputs, Outputs, Violation, run_all
+from gemm_regression.model import Array, Case, Problem, Storage, Waiver
+from gemm_regression.oracle.inputs import make_inputs
+from gemm_regression.oracle.reference import error_bound, exact_result, reference
+
+# alpha and beta of the exact check: each value once in each place, and pairs that shortcuts get wrong.
+SCALES = ((1.0, 0.0), (2.0, 3.0), (-1.0, 1.0), (0.0, 2.0), (3.0, -1.0), (0.0, 0.0))
+_FINITE = 55.0  # the initial value of C for a kernel that needs finite numbers there
+_OLD = (
+    77.0  # the initial value of C for the second launch: finite, to reveal a kernel that only overwrites NaN
+)
+_LITTLE = 1000  # multiply-adds of a problem that is cheap everywhere
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A failed check. ``check`` is a stable name, ``message`` one line."""
+
+    check: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.check}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Examined:
+    """``findings``: all that is wrong; ``notes``: what the device remarks on, which is no error; ``waived``:
+    the waivers of the declaration by which something is accepted that would be wrong."""
+
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[Finding, ...] = ()
+    waived: tuple[Waiver, ...] = ()
+
+
+def verify(device: Device, case: Case) -> list[Finding]:
+    """Everything that is wrong with a kernel variant for the problem of the case; empty if it is correct.
+    Raises what ``examine`` raises."""
+    return list(examine(device, case).findings)
+
+
+def examine(device: Device, case: Case) -> Examined:
+    """What is wrong with a kernel variant for the problem of the case, and what the device notes of it.
+
+    The problem's own alpha and beta are checked and those of SCALES that the kernel takes. A DeviceError
+    passes through: a kernel that crashes has no output to look at. Raises ValueError for a problem that the
+    kernel does not take.
+    """
+    if case.refusals:
+        raise ValueError(f"{case.id}: {'; '.join(case.refusals)}")
+    done = _Examination(device, case)
+    return Examined(tuple(done.findings), tuple(dict.fromkeys(done.notes)), tuple(dict.fromkeys(done.waived)))
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """One launch of a case, and the check of its output (and those of earlier launches)."""
+
+    problem: Problem
+    inputs: Inputs
+    check: Callable[[Problem, list[Array]], None]
+
+
+class _Examination:
+    """The launches of one case; stops at the first one with a finding."""
+
+    def __init__(self, device: Device, case: Case) -> None:
+        self._case, self._operation, self._dtype = case, case.kernel.operation, case.dtype
+        self._result = self._operation.result.name
+        activation = self._operation.activation
+        self._exact_sums = activation is None or activation.exact
+        self._nan = not self._dtype.integer and (activation is None or activation.keeps_nan)
+        self.findings: list[Finding] = []
+        self.notes: list[Finding] = []
+        self.waived: list[Waiver] = []
+        few = isinstance(device, BatchDevice)
+        launches = [*(self._few() if few else self._all())]
+        cases = [replace(case, problem=launch.problem) for launch in launches]
+        outputs = run_all(device, cases, [launch.inputs for launch in launches])
+        seen: list[Array] = []
+        for launch, output in zip(launches, outputs, strict=True):
+            seen.append(output.result)
+            self._look(launch, output, seen)
+            if self.findings:
+                break
+
+    def _all(self) -> Iterator[_Launch]:
+        p = self._case.problem
+        yield from self._scaled([(p.alpha, p.beta), *SCALES])
+        if self._exact_sums:
+            yield self._precision()
+        yield self._bound(p)
+        yield self._again()
+        if p.m and p.n and p.k:
+            yield from self._not_finite()
+
+    def _few(self) -> Iterator[_Launch]:
+        """Each kind of input once, one of them with finite numbers in C, so that stale values show. All of
+        SCALES only for small problems; other problems have one alpha and beta each. The same launch twice if
+        blocks share a workspace."""
+        p = self._case.problem
+        yield from self._scaled([(p.alpha, p.beta), *(SCALES if p.m * p.n * p.k <= _LITTLE else ())])
+        yield self._bound(p)
+        if self._case.kernel.workspace:
+            yield self._again()  # with the blocks in another order
+        whole = bool(p.m and p.n and p.k)
+        if not self._exact_sums:
+            yield self._bound(replace(p, beta=0.0), _OLD)
+        elif not (self._nan and whole and max(p.m, p.n) > 1):
+            yield self._precision(_OLD)
+        if whole:
+            yield from self._not_finite(_OLD)
+
+    def _not_finite(self, before: float = np.nan) -> Iterator[_Launch]:
+        """NaN and infinities: among probes, but in a single element, or where the epilogue rounds."""
+        p = self._case.problem
+        if self._nan and self._exact_sums and max(p.m, p.n) > 1:
+            yield self._precision(before, planted=True)
+        elif self._nan:
+            yield self._nan_row()
+
+    def _look(self, launch: _Launch, output: Outputs, seen: list[Array]) -> None:
+        problem = launch.problem
+        for violation in output.violations:
+            if output.complete and (waiver := self._waiver(violation)) is not None:
+                self.waived.append(waiver)
+                continue
+            self._add(violation.check, problem, violation.message + _remedy(violation.check, problem))
+        self.notes += [Finding(note.check, note.message) for note in output.notes]
+        if not output.complete:
+            return
+        changed = _bits(output.result) != _bits(launch.inputs[self._result])
+        self._storage(problem).elements(changed)[:] = False
+        if changed.any():
+            row, column = (int(i) for i in np.argwhere(changed)[0])
+            place = self._storage(problem).place(row, column)
+            text = (
+                f"{self._result}{place}, past the end of its row, was written; {int(changed.sum())} in total"
+            )
+            self._add("padding", problem, text)
+        launch.check(problem, seen)
+
+    def _waiver(self, violation: Violation) -> Waiver | None:
+        """What of the declaration accepts this violation, by the text of its line."""
+        kernel = self._case.kernel
+        if not kernel.waived or not violation.line or kernel.source is None:
+            return None
+        lines = kernel.source.read_text(encoding="utf-8").splitlines()
+        text = lines[violation.line - 1] if violation.line <= len(lines) else ""
+        return next((waiver for waiver in kernel.waived if waiver.matches(violation.check, text)), None)
+
+    def _storage(self, problem: Problem) -> Storage:
+        return self._operation.result.storage(problem, self._dtype)
+
+    def _matrices(self, problem: Problem, buffer: Array) -> Array:
+        return self._storage(problem).matrices(buffer)
+
+    def _add(self, check: str, problem: Problem, text: str) -> None:
+        self.findings.append(Finding(check, f"{text} [{_scales(problem)}]"))
+
+    def _inputs(self, problem: Problem, kind: str, before: float = np.nan) -> Inputs:
+        """Where beta is 0 the result is ``before``: NaN, so reading it, or not writing it, shows. For a
+        kernel that says it reads it, a number."""
+        if before != before and self._case.kernel.takes.finite_c:
+            before = _FINITE
+        inputs = make_inputs(self._operation, problem, self._dtype, kind)
+        if problem.beta == 0:
+            c = inputs[self._result].copy()
+            self._storage(problem).elements(c)[:] = before if before == before else _unwritten(c)
+            inputs = {**inputs, self._result: c}
+        return inputs
+
+    def _name(self, at: tuple[int, ...], problem: Problem) -> str:
+        return f"{self._result}{self._storage(problem).element(*at)}"
+
+    def _compare(self, check: str, problem: Problem, seen: Array, want: Array, bound: Array | float) -> None:
+        got = self._matrices(problem, seen)
+        self._differ(check, problem, got, want, bound)
+
+    def _differ(self, check: str, problem: Problem, got: Array, want: Array, bound: Array | float) -> None:
+        with np.errstate(invalid="ignore"):
+            wrong = ~(np.abs(got.astype(np.float64) - want) <= bound)
+        if not wrong.any():
+            return
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        limit = float(np.broadcast_to(bound, wrong.shape)[at])
+        value, expected, count = float(got[at]), want[at], int(wrong.sum())
+        text = (
+            f"{self._name(at, problem)} is {value:.9g}, expected {expected:.9g} ± {limit:.3g}; "
+            f"{count} of {wrong.size} elements are wrong"
+        )
+        if problem.beta == 0 and _is_unwritten(got[at]):
+            check = "unwritten"
+            text += (
+                f" ({self._result} was {_shown(value)} before: not written, or read although beta is 0; if "
+                "this is intended: takes=Takes(finite_c=True))"
+            )
+        self._add(check, problem, text)
+
+    def _scaled(self, scales: Sequence[tuple[float, float]]) -> Iterator[_Launch]:
+        """Exact sums of integers; if the epilogue rounds, real data within the error bound."""
+
+        kernel = self._case.kernel
+        kind = "exact"
+        if self._dtype.converts and not (kernel.library or kernel.takes.on_grid):
+            kind = "off grid"
+
+        def check(problem: Problem, seen: list[Array]) -> None:
+            want = exact_result(self._operation, problem, self._dtype, kind)
+            self._compare("exact", problem, seen[-1], want, 0.0)
+
+        for alpha, beta in dict.fromkeys(scales):
+            problem = replace(self._case.problem, alpha=alpha, beta=beta)
+            if replace(self._case, problem=problem).refusals:
+                continue
+            if self._exact_sums:
+                yield _Launch(problem, self._inputs(problem, kind), check)
+            else:
+                yield self._bound(problem)
+
+    def _precision(self, before: float = np.nan, planted: bool = False) -> _Launch:
+        """Probes that a lower precision gets wrong. With ``planted`` A and B contain NaN and infinities, and
+        only the elements that these do not reach are probes."""
+        problem = replace(self._case.problem, alpha=1.0, beta=0.0)
+        inputs = self._inputs(problem, "probe", before)
+        given = self._with_planted(problem, inputs) if planted else inputs
+
+        def check(problem: Problem, seen: list[Array]) -> None:
+            c = self._matrices(problem, seen[-1])
+            want = exact_result(self._operation, problem, self._dtype, "probe")
+            if planted:
+                reached = self._check_planted(problem, given, c)
+                # errors there have been reported already
+                c = np.where(reached, want.astype(c.dtype), c)
+            self._differ("precision", problem, c, want, 0.0)
+
+        return _Launch(problem, given, check)
+
+    def _bound(self, problem: Problem, before: float = np.nan) -> _Launch:
+        """Real data within the error bound; for integers any data, exactly."""
+
+        def check(problem: Problem, seen: list[Array]) -> None:
+            of = self._operation, problem, self._dtype, "normal"
+            bound = 0.0 if self._dtype.integer else error_bound(*of)
+            self._compare("bound", problem, seen[-1], reference(*of), bound)
+
+        return _Launch(problem, self._inputs(problem, "normal", before), check)
+
+    def _again(self) -> _Launch:
+        """Repeats the launch of the bound check, which must give the same bits; if beta is 0, for any old
+        C."""
+
+        def check(problem: Problem, seen: list[Array]) -> None:
+            first, second = (self._matrices(problem, c) for c in seen[-2:])
+            changed = self._matrices(problem, _bits(seen[-2]) != _bits(seen[-1]))
+            differ, kept = np.argwhere(changed), np.argwhere(changed & (second == _OLD))
+            if problem.beta == 0 and kept.size:
+                at = tuple(int(i) for i in kept[0])
+                text = (
+                    f"{self._name(at, problem)} kept its old value {_OLD:g}, but was {first[at]:.9g} "
+                    f"when written over {_shown(_unwritten(first))}; {len(kept)} elements"
+                )
+                self._add("stale", problem, text)
+            elif differ.size:
+                at = tuple(int(i) for i in differ[0])
+                one, other = float(first[at]), float(second[at])
+                text = (
+                    f"{self._name(at, problem)} was {one:.9g}, then {other:.9g} for the same input; "
+                    f"{len(differ)} differ"
+                )
+                self._add("repeat", problem, text)
+
+        problem = self._case.problem
+        return _Launch(problem, self._inputs(problem, "normal", before=_OLD), check)
+
+    def _nan_row(self) -> _Launch:
+        """One NaN in A must reach exactly one row of C, all of it."""
+        problem = replace(self._case.problem, alpha=1.0, beta=0.0)
+        given = self._with_planted(problem, self._inputs(problem, "exact"), everything=False)
+
+        def check(problem: Problem, seen: list[Array]) -> None:
+            self._check_planted(problem, given, self._matrices(problem, seen[-1]))
+
+        return _Launch(problem, given, check)
+
+    @property
+    def _multiplied(self) -> list[str]:
+        return [operand.name for operand in self._operation.operands if operand.role == "multiplied"][:2]
+
+    def _with_planted(self, problem: Problem, inputs: Inputs, everything: bool = True) -> Inputs:
+        """With a NaN in a row of A, an infinity in another one, the same in columns of B, as long as some of
+        the result stays finite; or, not ``everything``, with a NaN in A."""
+        storages = self._operation.storages(problem, self._dtype)
+        buffers = {name: inputs[name].copy() for name in self._multiplied}
+        first, *second = (storages[name].matrices(buffers[name])[problem.batch // 2] for name in buffers)
+        (m, k), one = first.shape, not everything
+        if m > 1 or one:
+            first[m // 2, k // 2] = np.nan
+        if m > 2 and not one:
+            first[0, k - 1] = np.inf
+        for b in () if one else second:
+            k, n = b.shape
+            if n > 1:
+                b[k - 1, n // 2] = np.nan
+            if n > 2:
+                b[0, 0] = -np.inf
+        return {**inputs, **buffers}
+
+    def _check_planted(self, problem: Problem, given: Inputs, c: Array) -> Array:
+        """Which elements NaN and infinities reach, or should, by IEEE arithmetic in any order of a sum."""
+        storages = self._operation.storages(problem, self._dtype)
+        values = {n: storages[n].matrices(given[n]).astype(np.float64) for n in storages if n != self._result}
+        with np.errstate(invalid="ignore"):
+            want = self._operation.product(values)
+        got, reached = c.astype(np.float64), ~np.isfinite(want)
+        wrong = (np.isnan(got) != np.isnan(want)) | (np.isinf(want) & (got != want))
+        if wrong.any():
+            at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            text = (
+                f"with {self._planted(problem, given)}, {self._name(at, problem)} is {_shown(got[at])}, "
+                f"expected {_shown(want[at]) if reached[at] else 'a number'}; "
+                f"{int(wrong.sum())} of {c.size} elements are wrong"
+            )
+            self._add("nan_inf", problem, text)
+        return np.asarray(reached | wrong)
+
+    def _planted(self, problem: Problem, given: Inputs) -> str:
+        """What is not finite among the inputs, as text."""
+        storages = self._operation.storages(problem, self._dtype)
+        found = []
+        for name in self._multiplied:
+            values = storages[name].matrices(given[name]).astype(np.float64)
+            for at in np.argwhere(~np.isfinite(values)):
+                place = tuple(int(i) for i in at)
+                found.append(f"{_shown(values[place])} in {name}{storages[name].element(*place)}")
+        return ", ".join(found)
+
+
+def _bits(values: Array) -> Array:
+    """The bit patterns, for every type of output."""
+    return values.view(f"u{values.dtype.itemsize}")
+
+
+def _unwritten(c: Array) -> float:
+    """The initial value of an output, which must be overwritten: NaN, for integers the smallest one."""
+    return float(np.iinfo(c.dtype).min) if c.dtype.kind == "i" else float("nan")
+
+
+def _shown(value: float) -> str:
+    return f"{value:g}" if value == value else "NaN"
+
+
+def _is_unwritten(value: Any) -> bool:
+    if value.dtype.kind == "i":
+        return bool(value == np.iinfo(value.dtype).min)
+    return bool(np.isnan(value))
+
+
+def _remedy(check: str, problem: Problem) -> str:
+    """What to declare if a kernel is not meant for matrices that start anywhere."""
+    off = [name for name in "ABC" if problem.start(name) % 4]
+    if check != "misaligned" or not off:
+        return ""
+    starts = ", ".join(f"{name} at element {problem.start(name)}" for name in off)
+    declared = ", ".join(f'"{name}": 4' for name in off)
+    return f" ({starts}; if that is not to be taken: takes=Takes(multiples={{{declared}}}))"
+
+
+def _scales(problem: Problem) -> str:
+    return f"{problem.id}, alpha {problem.alpha:g}, beta {problem.beta:g}"

@@ -1,0 +1,321 @@
+"""Which cases a run is about: a suite, filtered by the user's options; the same for all commands."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from gemm_regression.model import Case, Config, DType, Kernel, Problem, find_problem, variant_name
+from gemm_regression.model.legality import GpuLimits, legal_variants, refusals
+from gemm_regression.project.fitting import Fitted, choosable, exactly, with_rows_as_taken
+from gemm_regression.project.loader import Project
+from gemm_regression.project.names import (
+    find_config,
+    find_kernel,
+    find_suite,
+    near_text,
+    nothing_fits,
+    unknown,
+)
+from gemm_regression.project.suites import SPARSE, SPARSE_BATCHED, SPARSE_DEEP, Suite, first_of_each_tile
+
+Variant = tuple[Kernel, Config, DType]
+
+
+class Adds(Protocol):
+    """argparse's add_argument or pytest's addoption."""
+
+    def __call__(self, *names: str, **settings: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The user's selection: a ``suite``; only these ``kernels`` and ``configs``; these ``shapes`` instead of
+    the suite's problems; of those, the ones that match ``expression``, pytest's ``-k``."""
+
+    suite: str = "full"
+    kernels: Sequence[str] = ()
+    configs: Sequence[str] = ()
+    shapes: Sequence[str] = ()
+    expression: str = ""
+
+    @classmethod
+    def of(cls, given: Any) -> Choice:
+        """From parsed options, argparse's or pytest's; pytest applies its own ``-k`` itself."""
+        return cls(given.suite, given.kernel, given.config, given.shape, getattr(given, "k", ""))
+
+
+def add_options(add: Adds, suite: str = "full") -> None:
+    """Adds the options for selection, except ``-k``, which is pytest's own, and for the project. ``add``:
+    add_argument or addoption."""
+    add("--project", type=Path, metavar="PATH", help="the project's folder; default: the nearest one above")
+    add(
+        "--suite",
+        default=suite,
+        metavar="NAME",
+        help=f"named set of cases: smoke or full (default {suite})",
+    )
+    add("--kernel", action="append", default=[], metavar="NAME", help="only this kernel; may be repeated")
+    add(
+        "--config", action="append", default=[], metavar="LABEL", help="only this config, such as tile32-pad0"
+    )
+    add(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="MxNxK",
+        help="these problem sizes instead of the suite's",
+    )
+
+
+def add_selection(parser: argparse.ArgumentParser, suite: str = "full") -> None:
+    """Adds all options for selection, for a command that is not pytest."""
+    add_options(parser.add_argument, suite)
+    parser.add_argument(
+        "-k",
+        default="",
+        metavar="EXPRESSION",
+        help='only matching cases, as in pytest: "tiled and not 4096"',
+    )
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Cases to ``verify`` and cases to time (``timed``), in the order of the kernels within a problem; and
+    the problems that kernels refuse (``refused``)."""
+
+    verify: tuple[Case, ...] = ()
+    timed: tuple[Case, ...] = ()
+    refused: tuple[Fitted, ...] = field(default=(), compare=False)
+
+    @property
+    def refused_text(self) -> str:
+        """How many problems are refused, in one line; empty if none."""
+        pairs = {(each.case.kernel.name, each.asked.id) for each in self.refused}
+        if not pairs:
+            return ""
+        kernels = len({name for name, _ in pairs})
+        of = "1 kernel" if kernels == 1 else f"{kernels} kernels"
+        return f"{len(pairs)} problems of {of}; --list-cases shows the reasons"
+
+
+def select(
+    project: Project, choice: Choice, capability: tuple[int, int], emulated: bool = False
+) -> Selection:
+    """The selected cases, for a GPU with this compute capability, or ``emulated``: without library calls and
+    choices, and each variant also with indices that need more than 32 bits.
+
+    Raises ValueError, in one line, for a name that does not exist, has no case in the suite or is illegal on
+    such a GPU, for a problem that no selected kernel accepts, and if nothing matches the expression.
+    """
+    limits = GpuLimits.of(capability)
+    suite = find_suite(project.suites, choice.suite)
+    every = variants(project, choice, capability)
+    kernels = chosen_kernels(project.kernels, choice.kernels)
+    executed = [kernel for kernel in kernels if kernel.compiled or not emulated]
+    problems = list(dict.fromkeys(find_problem(text) for text in choice.shapes))
+    verify = list(suite.verify(executed, limits, emulated and not problems))
+    timed = suite.time(kernels, limits)
+    if problems:
+        # A problem with zero FLOP has a result to verify, but no speed.
+        verify, timed = _on(verify, problems), _on(timed, [p for p in problems if p.flops])
+    elif emulated:
+        verify += _far_apart(verify)
+    verify = list(choosable(verify, project.kernels, limits, timed=False))
+    timed = list(choosable(timed, project.kernels, limits, timed=True))
+    if not problems:
+        _check_each_is_verified(verify, suite)
+    _check_sizes(each for each in verify if problems and each.runs)
+    names = {variant_name(kernel, config, dtype) for kernel, config, dtype in every}
+    verify, timed = ([each for each in found if each.case.variant in names] for found in (verify, timed))
+    if problems and verify and not any(each.runs for each in verify):
+        reasons = dict.fromkeys(each.refusal for each in verify)
+        raise ValueError(f"no selected kernel accepts this shape: {_some(list(reasons))}")
+    fits = fitting(choice.expression)
+    refused = {
+        (each.case.variant, each.asked): each
+        for each in (*verify, *timed)
+        if each.reasons and fits(f"{each.case.variant}-{each.asked.id}")
+    }
+    found = Selection(
+        tuple(each.case for each in verify if each.runs and fits(each.case.id)),
+        tuple(each.case for each in timed if each.runs and fits(each.case.id)),
+        tuple(refused.values()),
+    )
+    if choice.expression and not (found.verify or found.timed):
+        raise ValueError(nothing_fits(choice.expression, kernels))
+    return found
+
+
+def variants(project: Project, choice: Choice, capability: tuple[int, int]) -> list[Variant]:
+    """What of the kernels a choice of suite, kernels and configs leaves on such a GPU. Raises ValueError as
+    ``select`` does."""
+    limits = GpuLimits.of(capability)
+    suite = find_suite(project.suites, choice.suite)
+    kernels = chosen_kernels(project.kernels, choice.kernels)
+    for label in choice.configs:
+        _check_config(label, kernels, limits)
+    found = [
+        (kernel, config, dtype) for kernel in kernels for config, dtype in suite.variants(kernel, limits)
+    ]
+    _check_all_there("kernel", choice.kernels, {kernel.name for kernel, _, _ in found}, suite)
+    _check_all_there("config", choice.configs, {config.label for _, config, _ in found}, suite)
+    return [each for each in found if not choice.configs or each[1].label in choice.configs]
+
+
+def chosen_kernels(kernels: Sequence[Kernel], names: Sequence[str]) -> list[Kernel]:
+    """The kernels of these names, or all. Raises ValueError."""
+    return [find_kernel(kernels, name) for name in dict.fromkeys(names)] or list(kernels)
+
+
+def fitting(expression: str) -> Callable[[str], bool]:
+    """Whether an id fits an expression, as for pytest's ``-k``: words, and, or, not, brackets; a word fits
+    where the id in square brackets has it, in whatever case. Raises ValueError for a malformed one."""
+    if not expression.strip():
+        return lambda text: True
+    from _pytest.mark.expression import Expression  # what pytest's own -k is made of; late, for it is large
+
+    try:
+        compiled = Expression.compile(expression)
+    except SyntaxError as error:
+        raise ValueError(f"-k {expression!r}: {error.msg}") from None
+
+    def fits(text: str) -> bool:
+        def has(word: str, /, **_: Any) -> bool:
+            return word.lower() in f"[{text}]".lower()
+
+        return bool(compiled.evaluate(has))
+
+    return fits
+
+
+def _far_apart(found: Sequence[Fitted]) -> list[Fitted]:
+    """The problems with rows far apart, of the first variants of each tile."""
+    variants: dict[Kernel, list[tuple[Config, DType]]] = {}
+    for case in (each.case for each in found):
+        variants.setdefault(case.kernel, []).append((case.config, case.dtype))
+    first = {kernel: first_of_each_tile(kernel, of) for kernel, of in variants.items()}
+    few = [each for each in found if (each.case.config, each.case.dtype) in first[each.case.kernel]]
+    far_apart = (SPARSE, SPARSE_BATCHED, SPARSE_DEEP)
+    return [each for each in _on(few, far_apart, with_rows_as_taken) if each.runs]
+
+
+def _on(
+    found: Iterable[Fitted],
+    problems: Sequence[Problem],
+    taken: Callable[[Kernel, Config, Problem], Problem] = lambda kernel, config, problem: problem,
+) -> list[Fitted]:
+    """The same variants with exactly these problems, as each of the variants has them ``taken``."""
+    cases = {each.case.variant: each.case for each in found}.values()
+    variants = [(case.kernel, case.config, case.dtype) for case in cases]
+    return [e for p in problems for k, c, d in variants for e in exactly(k, c, d, [taken(k, c, p)])]
+
+
+def _some(lines: Sequence[str]) -> str:
+    more = f" (and {len(lines) - 3} more)" if len(lines) > 3 else ""
+    return ". ".join(lines[:3]) + more
+
+
+def _check_config(label: str, searched: Sequence[Kernel], limits: GpuLimits) -> None:
+    """Raises ValueError for a label that none of these kernels declares, or that is illegal for all of
+    them."""
+    owners = [kernel for kernel in searched if any(config.label == label for config in kernel.declared)]
+    if not owners:
+        raise unknown("config", label, sorted({c.label for kernel in searched for c in kernel.declared}))
+    refused = [refusals(k, find_config(k, label), dtype, limits) for k in owners for dtype in k.dtypes]
+    if all(refused):
+        raise ValueError(f"config {label!r} is illegal here: {refused[0][0]}")
+
+
+def _check_all_there(what: str, asked: Sequence[str], there: Collection[str], suite: Suite) -> None:
+    """Raises ValueError for a name without a case, since an empty run would pass."""
+    for name in asked:
+        if name not in there:
+            raise ValueError(
+                f"suite {suite.name!r} has no case of {what} {name!r} here; "
+                "`pytest --list-cases --suite full` lists all cases, and which are illegal"
+            )
+
+
+def _check_sizes(found: Iterable[Fitted]) -> None:
+    """Raises ValueError for a problem whose matrices do not fit into the memory of this machine, where the
+    expected values are computed."""
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for each in found:
+        case = each.case
+        storages = case.kernel.operation.storages(case.problem, case.dtype).values()
+        needed = sum(math.prod(storage.shape) * storage.dtype.itemsize for storage in storages)
+        if needed > there:
+            raise ValueError(
+                f"{case.problem.id} is too large: its matrices have {needed / 2**30:,.0f} GiB, "
+                f"and this machine has {there / 2**30:,.0f} GiB of memory"
+            )
+
+
+def _check_each_is_verified(found: Iterable[Fitted], suite: Suite) -> None:
+    """Raises ValueError for a kernel that accepts no problem of the suite, since it would pass unchecked."""
+    found = list(found)
+    verified = {each.case.kernel.name for each in found if each.runs}
+    for each in found:
+        if each.case.kernel.name not in verified:
+            raise ValueError(
+                f"{each.case.kernel.name} accepts no problem of suite {suite.name!r}, so it would not be "
+                f"verified: {each.refusal}; declare SUITES with problems it accepts, or correct takes="
+            )
+
+
+def illegal(kernels: Iterable[Kernel], limits: GpuLimits) -> list[tuple[str, tuple[str, ...]]]:
+    """The declared variants that cannot run on such a GPU, with the reasons, in the order of the kernels."""
+    refused = []
+    for kernel in kernels:
+        for dtype in kernel.dtypes:
+            for config in kernel.declared:
+                if reasons := refusals(kernel, config, dtype, limits):
+                    refused.append((Case(kernel, dtype, config, Problem(1, 1, 1)).variant, reasons))
+    return refused
+
+
+def listing(project: Project, selection: Selection, capability: tuple[int, int]) -> list[str]:
+    """What would run, what is declared but illegal here, and what kernels refuse, with the reasons; one line
+    each."""
+    lines = ["verified variants:"]
+    lines += [f"  {variant}" for variant in dict.fromkeys(case.variant for case in selection.verify)]
+    lines += ["timed cases:", *(f"  {case.id}" for case in selection.timed)]
+    if selection.refused:
+        lines += ["refused problems:", *(f"  {each.refusal}" for each in selection.refused)]
+    refused = illegal(project.kernels, GpuLimits.of(capability))
+    lines += [f"illegal for compute capability {'.'.join(map(str, capability))}:"]
+    lines += [f"  {variant}: {'; '.join(reasons)}" for variant, reasons in refused] or ["  none"]
+    return lines
+
+
+def find_case(project: Project, text: str, capability: tuple[int, int]) -> Case:
+    """The case with this id; its problem need not be in a suite.
+
+    Raises ValueError, in one line, if the id names no variant that is legal here, or a problem that its
+    kernel refuses."""
+    limits = GpuLimits.of(capability)
+    names = []
+    for kernel in project.kernels:
+        for config, dtype in legal_variants(kernel, limits, kernel.declared):
+            variant = variant_name(kernel, config, dtype)
+            names.append(variant)
+            shape = text.removeprefix(f"{variant}-")
+            if shape == text or not shape[:1].isdigit():
+                continue
+            (found,) = exactly(kernel, config, dtype, [find_problem(shape)])
+            if found.reasons:
+                raise ValueError(f"{kernel.name} does not accept it: {found.refusal}")
+            return found.case
+    shaped = re.search(r"-\d+x\d+x\d+", text)
+    variant, shape = (text[: shaped.start()], text[shaped.start() :]) if shaped else (text, "-MxNxK")
+    raise ValueError(
+        f"unknown case {text!r}{near_text(variant, names, shape)}: `pytest --list-cases` lists the "
+        "variants; add -MxNxK"
+    )

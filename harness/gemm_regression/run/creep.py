@@ -1,0 +1,119 @@
+"""Does the code creep? A new binary is stored only if it is not slower than the best ever stored of its case.
+
+A pair with the last binary alone would let half a margin pass each week. What is slower is refused, unless
+whoever refreshes says why; from then on that binary is what the next ones are paired with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gemm_regression.baselines import Baseline, BaselineEntry, BaselineError, load_binary
+from gemm_regression.compiler.core import core_of
+from gemm_regression.compiler.tools import arch
+from gemm_regression.devices import Gpu
+from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.judge.paired import FASTER, NOT_SLOWER, Paired
+from gemm_regression.judge.vocabulary import Policy
+from gemm_regression.model import Case
+from gemm_regression.run.pairing import Pair, Pairing, Timed
+from gemm_regression.run.timed import id_of
+from gemm_regression.timing.looks import Rule
+
+
+@dataclass(frozen=True)
+class Refresh:
+    """What becomes of a measurement.
+
+    Attributes:
+        entries: those to be stored, by case.
+        refused: slower than the best binary, or not certainly as fast, by case.
+        accepted: the same, but stored, with the reason.
+        unpaired: why a case could not be compared with its best binary; it is stored.
+    """
+
+    entries: Mapping[str, BaselineEntry]
+    refused: Mapping[str, Paired] = field(default_factory=dict)
+    accepted: Mapping[str, Paired] = field(default_factory=dict)
+    unpaired: Mapping[str, str] = field(default_factory=dict)
+
+
+def refresh(
+    device: Gpu,
+    root: Path,
+    measured: Baseline,
+    before: Baseline | None,
+    cases: Mapping[str, Case],
+    accepting: Mapping[str, str],
+    pairing: Pairing | None = None,
+) -> Refresh:
+    """Pairs what is new of a measurement with the best binary of each case. ``before``: what is current;
+    ``cases`` by id; ``accepting``: why a case may be slower."""
+    entries, unpaired, wanted = dict(measured.entries), dict[str, str](), list[tuple[Pair, BaselineEntry]]()
+    for case_id, entry in measured.entries.items():
+        old = before.entry(case_id) if before else None
+        mine = device.binary(cases[case_id])
+        if old is None or mine is None:
+            continue
+        binary, best = (mine.sha256, id_of(mine)), old.best or (old.cubin_sha256, old.launch_id)
+        if binary == best:
+            continue
+        if binary == (old.cubin_sha256, old.launch_id):
+            entries[case_id] = replace(entry, best=old.best)
+            continue
+        try:
+            wanted.append((_pair(device, cases[case_id], _load(root, old, best), old), old))
+        except BaselineError as error:
+            unpaired[case_id] = str(error)
+    pairing = pairing or Pairing(device, Rule(), len(wanted))
+    for pair, _ in wanted:
+        pairing.time(pair)
+    olds = {pair.case.id: old for pair, old in wanted}
+    refused, accepted = dict[str, Paired](), dict[str, Paired]()
+    for timed in pairing.finish():
+        case_id = timed.pair.case.id
+        if _faster(timed):
+            continue
+        if timed.paired.outcome == NOT_SLOWER:
+            old = olds[case_id]
+            best = old.best or (str(old.cubin_sha256), str(old.launch_id))
+            entries[case_id] = replace(entries[case_id], best=best)
+        elif case_id in accepting:
+            accepted[case_id] = timed.paired
+            entries[case_id] = replace(entries[case_id], accepted=accepting[case_id])
+        else:
+            refused[case_id] = timed.paired
+            del entries[case_id]
+    return Refresh(entries, refused, accepted, unpaired)
+
+
+def _faster(timed: Timed) -> bool:
+    """Whether the new binary is the best from now on."""
+    interval = timed.paired.interval
+    certainly = timed.paired.outcome == NOT_SLOWER and interval is not None and interval[1] < 0
+    return timed.paired.outcome == FASTER or certainly
+
+
+def _load(root: Path, old: BaselineEntry, best: tuple[str | None, str | None]) -> StoredBinary:
+    cubin, launch = best
+    if cubin is None or launch is None:
+        raise BaselineError("its best binary was not kept")
+    return load_binary(root, old.variant, cubin, launch)
+
+
+def _pair(device: Gpu, case: Case, base: StoredBinary, old: BaselineEntry) -> Pair:
+    margin = Policy().margin_of(old.margin)
+    core = core_of(case.kernel, case.config, case.dtype, arch(device.info.capability))
+    return Pair(case, base, margin, core, old.median_s, "the best binary ever stored")
+
+
+def reasons(given: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """``--accept-slower CASE REASON``, by case. Raises ValueError for an empty reason."""
+    found = {}
+    for case, reason in given:
+        if not reason.strip():
+            raise ValueError(f"--accept-slower {case}: needs a reason, which is stored")
+        found[case] = reason.strip()
+    return found

@@ -1,0 +1,125 @@
+"""What a GPU can do at most, and which of it bounds a kernel. Pure.
+
+The roofline model (Williams, Waterman and Patterson, "Roofline: an insightful visual performance model",
+2009) asks how long a kernel's work takes at least: FLOP at the peak, bytes at the bandwidth of DRAM. The
+hierarchical roofline (Yang, Kurth and Williams, "Hierarchical roofline analysis for GPUs", 2020) asks the
+same of each memory, and Ding and Williams ("An instruction roofline model for GPUs", 2019) of the issue of
+instructions. The level that takes longest is the bound; its share of the measured time says how near it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from math import inf
+from typing import Any, NamedTuple
+
+from gemm_regression.timing.roofs import SHARED_BYTES
+
+_HOPPER = {"f32": 66_900.0, "tf32": 494_700.0, "f16": 989_400.0, "bf16": 989_400.0, "s8": 1_978_900.0}
+_AMPERE = {"f32": 19_500.0, "tf32": 156_000.0, "f16": 312_000.0, "bf16": 312_000.0, "s8": 624_000.0}
+# NVIDIA's datasheets of the H100 (SXM), H200 and A100 Tensor Core GPUs, dense. The FP32 peak of the first two
+# is 132 SMs · 128 FMA · 2 · 1.98 GHz.
+_DATASHEETS = {
+    "NVIDIA H200": _HOPPER | {"dram": 4800.0},
+    "NVIDIA H100 80GB HBM3": _HOPPER | {"dram": 3350.0},
+    "NVIDIA A100-SXM4-80GB": _AMPERE | {"dram": 2039.0},
+    "NVIDIA A100-SXM4-40GB": _AMPERE | {"dram": 1555.0},
+}
+_MEMORIES = ("dram", "l2", "shared")
+_SCHEDULERS = 4  # of an SM since Volta; each issues at most one instruction of a warp per cycle
+_MOSTLY_MATH = 0.75
+
+
+class Level(StrEnum):
+    """SHARED: L1 and shared memory, which have one data path. ISSUE: the slots of the schedulers."""
+
+    DRAM = "dram"
+    L2 = "l2"
+    SHARED = "shared"
+    ISSUE = "issue"
+    MATH = "math"
+
+
+class Roofs(NamedTuple):
+    """``peaks``: GFLOPS by dtype; ``bandwidths``: GB/s by memory; ``origin``: where they are from; ``issue``:
+    10⁹ instructions of warps per second, None if unknown."""
+
+    peaks: Mapping[str, float]
+    bandwidths: Mapping[str, float]
+    origin: str
+    issue: float | None = None
+
+    def peak(self, dtype: str) -> float | None:
+        """GFLOPS. The product decides, whatever the output is rounded to: ``f16_f16`` has the roof of
+        ``f16``."""
+        return self.peaks.get(dtype.partition("_")[0].removesuffix("acc16"))
+
+
+class Work(NamedTuple):
+    """What a launch does: FLOP; bytes from and to DRAM, between L1 and L2, and on the data path of L1 and
+    shared memory; and instructions of warps issued. None where it is not known. ``estimated``: from counts of
+    a smaller problem."""
+
+    flop: float
+    dram: float | None = None
+    l2: float | None = None
+    shared: float | None = None
+    issued: float | None = None
+    estimated: bool = False
+
+
+def roofs_of(machine: Mapping[str, Any]) -> Roofs | None:
+    """The roofs of a GPU by the machine_info of a file: those that its run measured, else the datasheet's;
+    None for an unknown GPU that measured none."""
+    if own := machine.get("roofs"):
+        shared = own.get("shared", {}).get("arithmetic")
+        return Roofs(
+            {name: one["gflops"] for name, one in own.items() if "gflops" in one},
+            {name: own[name]["gbps"] for name in _MEMORIES if own.get(name, {}).get("gbps")},
+            "measured",
+            _SCHEDULERS * shared / SHARED_BYTES if shared else None,
+        )
+    values = _DATASHEETS.get(str(machine.get("name")))
+    if not values:
+        return None
+    peaks = {name: value for name, value in values.items() if name not in _MEMORIES}
+    return Roofs(peaks, {n: v for n, v in values.items() if n in _MEMORIES}, "datasheet")
+
+
+def shares(work: Work, roofs: Roofs, dtype: str, seconds: float) -> dict[Level, float]:
+    """The least time that each level takes for the work, as a share of the measured seconds: amount / roof /
+    seconds. Levels of which the amount or the roof is not known are missing.
+
+    Estimated work may be too much: its shares end at 1. Roofs are used as measured, at the clock of their
+    probes; a kernel under the power cap has a lower one, and reaches less of them.
+    """
+    asked = {
+        Level.DRAM: (work.dram, roofs.bandwidths.get("dram")),
+        Level.L2: (work.l2, roofs.bandwidths.get("l2")),
+        Level.SHARED: (work.shared, roofs.bandwidths.get("shared")),
+        Level.ISSUE: (work.issued, roofs.issue),
+        Level.MATH: (work.flop, roofs.peak(dtype)),
+    }
+    most = 1.0 if work.estimated else inf
+    return {
+        level: min(most, amount / (1e9 * rate) / seconds)
+        for level, (amount, rate) in asked.items()
+        if amount is not None and rate
+    }
+
+
+def bound(found: Mapping[Level, float]) -> tuple[Level, float] | None:
+    """The level that takes longest, with its share; None if nothing is known.
+
+    On GPUs whose schedulers find FP32 units for a whole warp each cycle, every multiply-add takes a slot, so
+    issue is never the smaller of the two: math is named where it takes three quarters of the slots that are
+    used, and longer than any memory.
+    """
+    level = max(found, key=lambda one: found[one], default=None)
+    if level is None:
+        return None
+    math = found.get(Level.MATH, 0.0)
+    if level is Level.ISSUE and math >= _MOSTLY_MATH * found[level] and math == sorted(found.values())[-2]:
+        return Level.MATH, math
+    return level, found[level]

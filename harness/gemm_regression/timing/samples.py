@@ -1,0 +1,150 @@
+"""The samples of a sequence of blocks: plain data, and the log-ratio of each block."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from gemm_regression.timing.clocks import steady
+from gemm_regression.timing.schedule import VISITS, Stretch
+
+_EVENT_RESOLUTION = 0.5e-6
+_TRIMMED = 5  # one in so many, at each end
+_SAME = 1e-9  # event times are floats in milliseconds: smaller differences are rounding
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block of launches.
+
+    Attributes:
+        a, b: device seconds of each launch of side A, the base, and of side B.
+        a_mhz, b_mhz: the SM clock in MHz during each; empty if unknown.
+    """
+
+    a: tuple[float, ...]
+    b: tuple[float, ...]
+    a_mhz: tuple[float, ...] = ()
+    b_mhz: tuple[float, ...] = ()
+
+    @property
+    def log_ratio(self) -> float:
+        """ln(B / A), each a trimmed mean: positive if B is slower."""
+        return math.log(trimmed_mean(self.b) / trimmed_mean(self.a))
+
+    @property
+    def log_cycles(self) -> float:
+        """The same in SM cycles; NaN if a clock is unknown."""
+        cycles = [
+            statistics.median([s * f for s, f in zip(seconds, mhz, strict=True)]) if mhz else math.nan
+            for seconds, mhz in ((self.a, self.a_mhz), (self.b, self.b_mhz))
+        ]
+        return math.log(cycles[1] / cycles[0])
+
+
+@dataclass(frozen=True)
+class PairedSamples:
+    """The result of timing a pair.
+
+    Attributes:
+        blocks: the complete blocks.
+        discarded: number of launches discarded because of a throttled clock.
+        gpu_seconds: seconds the GPU was occupied.
+        reasons: NVML's clock-event bits, or-ed.
+        warm: device seconds of launches of B alone, one after another, as an unchanged case is timed.
+        spun: SM cycles per launch, of A and of B, that a planted slowdown took; None without one.
+        seconds_of: wall seconds by what they were spent on: prepare, check, time, after.
+    """
+
+    blocks: tuple[Block, ...]
+    discarded: int = 0
+    gpu_seconds: float = 0.0
+    reasons: int = 0
+    warm: tuple[float, ...] = ()
+    spun: tuple[float, float] | None = None
+    seconds_of: Mapping[str, float] = field(default_factory=dict)
+
+    def __add__(self, other: PairedSamples) -> PairedSamples:
+        return PairedSamples(
+            self.blocks + other.blocks,
+            self.discarded + other.discarded,
+            self.gpu_seconds + other.gpu_seconds,
+            self.reasons | other.reasons,
+            self.warm + other.warm,
+            self.spun or other.spun,
+            {
+                name: self.seconds_of.get(name, 0.0) + other.seconds_of.get(name, 0.0)
+                for name in dict.fromkeys((*self.seconds_of, *other.seconds_of))
+            },
+        )
+
+    @property
+    def log_ratios(self) -> tuple[float, ...]:
+        return tuple(block.log_ratio for block in self.blocks)
+
+    @property
+    def resolution(self) -> float:
+        """Half the timer's resolution, divided by the median: half the smallest difference between samples,
+        or if none differ, half of the 0.5 µs that CUDA specifies for events (cudaEventElapsedTime). 0 without
+        a block."""
+        if not self.blocks:
+            return 0.0
+        seen = sorted({s for block in self.blocks for s in (*block.a, *block.b)})
+        gaps: list[float] = [high - low for low, high in pairwise(seen) if high - low > _SAME]
+        return min(gaps, default=_EVENT_RESOLUTION) / 2 / self.median("a")
+
+    def median(self, arm: str) -> float:
+        """Median seconds of side ``a`` or ``b`` over all blocks. Raises ValueError without a block."""
+        seconds: list[float] = [s for block in self.blocks for s in getattr(block, arm)]
+        return statistics.median(seconds)
+
+
+def trimmed_mean(seconds: Sequence[float]) -> float:
+    """The mean without the smallest and the largest fifth. Of samples on a grid as coarse as the timer's, it
+    tells apart what a median rounds to one step (J. W. Tukey, "The future of data analysis", Annals of
+    Mathematical Statistics 33, 1962)."""
+    ranked, cut = sorted(seconds), len(seconds) // _TRIMMED
+    return statistics.fmean(ranked[cut : len(ranked) - cut])
+
+
+def at_full_clock(launches: str, mhz: Sequence[float]) -> set[int]:
+    """Indices of the launches that ran at the full clock of their side (``clocks.steady``).
+
+    Each side has its own: under a power cap, a build that draws more power runs at a lower clock, and is
+    slower."""
+    kept = set()
+    for arm in "AB":
+        places = [i for i, a in enumerate(launches) if a == arm]
+        kept |= {places[i] for i in steady([mhz[place] for place in places])}
+    return kept
+
+
+def into_blocks(
+    orders: Sequence[str], rounds: int, seconds: Sequence[float], mhz: Sequence[float]
+) -> tuple[tuple[Block, ...], int]:
+    """Launches, in the order of ``Stretch.launches``, to blocks. Launches not at the full clock of their side
+    are discarded and counted, and so are blocks in which a side lost more than half."""
+    launches = Stretch(tuple(orders)).launches(rounds)
+    kept = at_full_clock(launches, mhz)
+    blocks, size = [], VISITS * rounds
+    for start in range(0, len(launches), size):
+        arms: dict[str, list[int]] = {"A": [], "B": []}
+        for i in range(start, start + size):
+            if i in kept:
+                arms[launches[i]].append(i)
+        if min(map(len, arms.values())) >= rounds:
+            blocks.append(
+                Block(
+                    *(tuple(seconds[i] for i in arms[arm]) for arm in "AB"),
+                    *(tuple(mhz[i] for i in arms[arm]) for arm in "AB"),
+                )
+            )
+    return tuple(blocks), len(seconds) - len(kept)
+
+
+def total(stretches: Iterable[PairedSamples]) -> PairedSamples:
+    """All blocks of several sequences of one case."""
+    return sum(stretches, PairedSamples(()))

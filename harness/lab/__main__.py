@@ -1,0 +1,42 @@
+"""``python -m lab NAME ...``: runs the command of that name."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+# The modules, each with a main(arguments) that returns the exit status.
+COMMANDS = {
+    "advice": ("lab.advice.command", "how far the course notes' recommendations are behind the best"),
+    "benchmark": ("lab.benchmark", "the speed of the emulated device on one core"),
+    "classes": ("lab.classes", "what of cuBLAS's speed the ladder reaches, by class of shapes"),
+    "claims": ("lab.claims.command", "what the course notes say, judged by what is stored: docs/claims.md"),
+    "learn": ("lab.lessons.command", "the ladder, step by step: docs/learn.md and its pictures"),
+    "lines": ("lab.lines", "how much code there is, and whether it grew"),
+    "study": ("lab.study.command", "how small a slowdown is detected: measure, report"),
+}
+USAGE = "usage: nox -s lab -- NAME ..."
+
+
+def main(arguments: Sequence[str]) -> int:
+    words = list(arguments)
+    if words[:1] in (["-h"], ["--help"]):
+        print("\n".join([USAGE, "", *(f"  {name:<9} {about}" for name, (_, about) in COMMANDS.items())]))
+        return 0
+    if not words or words[0] not in COMMANDS:
+        said = f"no command {words[0]!r}" if words else "a command is missing"
+        print(f"{USAGE}\nerror: {said}; there are: {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    return int(import_module(COMMANDS[words[0]][0]).main(words[1:]))
+
+
+def _end(number: int, _: object) -> None:
+    """In an orderly way, as Ctrl-C does: workers are stopped."""
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _end)
+    sys.exit(main(sys.argv[1:]))

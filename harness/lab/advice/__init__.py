@@ -1,0 +1,1 @@
+"""The course notes' recommendations, and how far they are behind the best."""

@@ -1,0 +1,226 @@
+"""What course notes on CUDA GEMM recommend, as policies: for a problem and a GPU, a kernel and a config.
+
+Each names its note and section. Where a note gives a tile and a number of threads but no kernel, the first
+stage of the ladder that has such a config stands for it: ``tiled`` with one element per thread, ``register``
+with several.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gemm_regression.model import Problem
+from gemm_regression.model.legality import GpuLimits, suggested_block
+
+TILING = "How tiling speeds up matrix multiplication"
+WALL = "The memory wall and tiling"
+BLOCKS = "How to choose block and tile sizes"
+REGISTERS = "How register tiling works"
+FEEDING = "Feeding the GPU by tiling"
+
+TILED_32, TILED_16, TILED_8 = (f"tiled-f32-tile{size}-pad0" for size in (32, 16, 8))
+SQUARE_256, SQUARE_128, SQUARE_64 = (
+    f"register-f32-tile32x32x32-thread{t}-pad0" for t in ("2x2", "2x4", "4x4")
+)
+MIDDLE = "register-f32-tile64x64x8-thread4x8-pad0"
+LARGE = "register-f32-tile128x128x8-thread8x8-pad0"
+LONG = "register-f32-tile128x64x8-thread8x4-pad0"
+DEEP_128, DEEP_64 = (f"register-f32-tile64x64x64-thread{t}-pad0" for t in ("4x8", "8x8"))
+
+
+@dataclass(frozen=True)
+class Target:
+    """A GPU as far as a policy asks: its limits, and registers per thread of variants as compiled for it, by
+    name."""
+
+    limits: GpuLimits
+    registers: Mapping[str, int] = field(default_factory=dict)
+
+
+Choose = Callable[[Problem, Target], str | None]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A recommendation.
+
+    Attributes:
+        name: short, unique.
+        note, section: where it is from; what is no note's has no section.
+        gist: what it says, in one line.
+        choose: the variant for a problem on a GPU; None where it says nothing.
+    """
+
+    name: str
+    note: str
+    section: str
+    gist: str
+    choose: Choose
+
+    @property
+    def source(self) -> str:
+        return f"{self.note}, §{self.section}" if self.section else self.note
+
+
+def side(problem: Problem) -> int:
+    """The size of a problem: the shorter side of C, as the notes' own function has it."""
+    return min(problem.m, problem.n)
+
+
+def _by_size(bounds: Sequence[int], variants: Sequence[str]) -> Choose:
+    """The first variant below the first bound; from the second on, up to and including its bound."""
+
+    def choose(problem: Problem, target: Target) -> str:
+        size = side(problem)
+        for place, bound in enumerate(bounds):
+            if size < bound or (place and size == bound):
+                return variants[place]
+        return variants[len(bounds)]
+
+    return choose
+
+
+def _always(variant: str) -> Choose:
+    return lambda problem, target: variant
+
+
+SIZES = _by_size((256, 1024, 4096), (TILED_16, SQUARE_256, MIDDLE, LARGE))
+
+
+def _by_shape(problem: Problem, target: Target) -> str | None:
+    longer = max(problem.m, problem.n)
+    if longer < 64:
+        return TILED_8
+    return LONG if longer >= 8 * side(problem) else SIZES(problem, target)
+
+
+def _by_architecture(problem: Problem, target: Target) -> str:
+    major = target.limits.capability[0]
+    return SQUARE_256 if major < 8 else MIDDLE if major == 8 else LARGE
+
+
+def _suggested(problem: Problem, target: Target) -> str | None:
+    registers = target.registers.get("naive-f32-block32x32")
+    if registers is None:
+        return None
+    return f"naive-f32-block32x{suggested_block(registers, 0, target.limits) // 32}"
+
+
+POLICIES: tuple[Policy, ...] = (
+    Policy("by size", BLOCKS, "7.1", "four classes of size, each with a tile and a number of threads", SIZES),
+    Policy(
+        *("by size, first choice", BLOCKS, "4.1"),
+        "small 16×16, middle 32×32 with 256 threads, large 128×128×8 with 256",
+        _by_size((512, 2048), (TILED_16, SQUARE_256, LARGE)),
+    ),
+    Policy(
+        *("by size, second choice", BLOCKS, "4.1"),
+        "small 32×32 with 64 threads of 4×4, middle 64×64 with 64 of 8×8, large 128×128×8 with 256",
+        _by_size((512, 2048), (SQUARE_64, DEEP_64, LARGE)),
+    ),
+    Policy(
+        *("by a function of the size", BLOCKS, "5.3"),
+        "tile 16, 32 or 64 chosen at compile time, with 256, 256 or 128 threads",
+        _by_size((512, 2047), (TILED_16, SQUARE_256, DEEP_128)),
+    ),
+    Policy(
+        *("by shape", BLOCKS, "6.2 and 6.3"),
+        "8×8 below 64; 128×64 with 256 threads where C is long and narrow; else by size",
+        _by_shape,
+    ),
+    Policy(
+        *("small batches", BLOCKS, "6.2", "many matrices below 64: 8×8 with 64 threads"),
+        lambda problem, target: "batched_small-f32-tile8-matrices1" if problem.batch > 1 else None,
+    ),
+    Policy("by architecture", BLOCKS, "7.3", "the row of the GPU's architecture", _by_architecture),
+    Policy("as for Pascal, Volta", BLOCKS, "7.3", "32×32×32 with 128 threads", _always(SQUARE_128)),
+    Policy("as for Turing", BLOCKS, "7.3", "32×32×32 with 256 threads", _always(SQUARE_256)),
+    Policy("as for Ampere", BLOCKS, "7.3", "64×64×8 with 128 threads", _always(MIDDLE)),
+    Policy("as for Hopper", BLOCKS, "7.3", "128×128×8 with 256 threads", _always(LARGE)),
+    Policy("tiling", BLOCKS, "7.2", "32×32 with 1 024 threads", _always(TILED_32)),
+    Policy("register tiling", BLOCKS, "7.2", "32×32 with 64 threads of 4×4", _always(SQUARE_64)),
+    Policy(
+        *("double buffering", BLOCKS, "7.2", "64×64 with 256 threads of 4×4"),
+        _always("double_buffered-f32-tile64x64x16-thread4x4-pad4-stages2"),
+    ),
+    Policy(
+        *("double buffering, small tile", BLOCKS, "4.2"),
+        "32×32 in two stages; here with 64 threads in place of 256, for float4 needs 4×4 per thread",
+        _always("double_buffered-f32-tile32x32x32-thread4x4-pad4-stages2"),
+    ),
+    Policy("starting point", BLOCKS, "summary", "32×32 with 256 threads, to be tuned", _always(SQUARE_256)),
+    Policy("tile 16", TILING, "4.2", "16×16, an element per thread", _always(TILED_16)),
+    Policy(
+        *("rectangular tile", TILING, "5.1", "64×64×8 in place of a square tile"),
+        _always("rectangular-f32-tile64x64x8-thread8"),
+    ),
+    Policy("8×8 per thread", REGISTERS, "3.2", "64×64×64 with 8×8 per thread", _always(DEEP_64)),
+    Policy(
+        *("largest potential block", BLOCKS, "2.3"),
+        "as many threads as cudaOccupancyMaxPotentialBlockSize says, an element each",
+        _suggested,
+    ),
+    Policy(
+        *("tensor cores", BLOCKS, "7.2", "128×128 with 256 threads"),
+        _always("wmma-f16-tile128x128x32-warp64x32"),
+    ),
+    Policy(
+        *("tensor cores, 64×64 per warp", BLOCKS, "4.1", "128×128×32 with 64×64 per warp"),
+        _always("wmma-f16-tile128x128x32-warp64x64"),
+    ),
+    Policy(
+        *("tensor cores, four warps", BLOCKS, "4.2", "64×64 with four warps"),
+        _always("wmma-f16-tile64x64x32-warp32x32"),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A policy on one problem: the variant it chose, its GFLOPS, and the fastest variant of the same dtype
+    and its GFLOPS."""
+
+    problem: str
+    variant: str
+    gflops: float
+    best: str
+    best_gflops: float
+
+    @property
+    def share(self) -> float:
+        """Of the fastest one's speed, at most 1."""
+        return self.gflops / self.best_gflops
+
+
+Speeds = Mapping[str, Mapping[str, float]]
+"""GFLOPS by problem id and variant name, without libraries."""
+
+
+def rank(choose: Callable[[Problem], str | None], speeds: Speeds, problems: Iterable[Problem]) -> list[Rank]:
+    """A policy on those of the problems where its choice was measured."""
+    found = []
+    for problem in problems:
+        variant, here = choose(problem), speeds.get(problem.id, {})
+        if variant is None or variant not in here:
+            continue
+        alike = [name for name in here if name.split("-")[1] == variant.split("-")[1]]
+        best = max(alike, key=lambda name: here[name])
+        found.append(Rank(problem.id, variant, here[variant], best, here[best]))
+    return found
+
+
+def best_single(speeds: Speeds, problems: Sequence[Problem], dtype: str = "f32") -> Policy | None:
+    """The variant that is fastest on average of those measured on all of the problems; None without any."""
+    here = [speeds.get(problem.id, {}) for problem in problems]
+    names = [n for n in (here[0] if here else ()) if n.split("-")[1] == dtype and all(n in of for of in here)]
+    if not names:
+        return None
+    best = max(names, key=lambda name: mean_share(rank(lambda p: name, speeds, problems)) or 0)
+    return Policy("one config for all", "measured here", "", f"`{best}`", _always(best))
+
+
+def mean_share(ranks: Sequence[Rank]) -> float | None:
+    """Geometric mean of the shares; None without any."""
+    return math.exp(sum(math.log(one.share) for one in ranks) / len(ranks)) if ranks else None

@@ -1,0 +1,119 @@
+"""What a claim of the notes is, what it is judged by, and how the judgements of several GPUs become one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gemm_regression.compiler import tools
+from gemm_regression.compiler.static import ARCHES, StaticFigures
+from gemm_regression.compiler.static import store as figures
+from gemm_regression.counters import stored as counts
+from gemm_regression.counters.seen import Seen
+from gemm_regression.counters.traffic import Known
+from gemm_regression.model import Kernel
+from gemm_regression.project.loader import Project
+from gemm_regression.tune import survey
+from gemm_regression.tune.survey import Surveyed
+
+
+class Verdict(StrEnum):
+    """DEPENDS: it holds on some GPUs, shapes, kernels or widths, and not on others."""
+
+    HOLDS = "HOLDS"
+    CONTRADICTED = "CONTRADICTED"
+    DEPENDS = "DEPENDS"
+    NOT_MEASURED = "NOT MEASURED HERE"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that is stored.
+
+    Attributes:
+        gpus: speeds, of each GPU model with a baseline or a survey.
+        static: compiler metrics by architecture and variant name.
+        counters: memory counters by variant name and problem id, as compiled for sm_90a.
+        kernels: the declarations.
+        seen: what ncu counted, by the folder of the GPU and case id.
+        planted: what an H200's values showed of a planted bug, by the bug's name; empty if nothing.
+    """
+
+    gpus: Sequence[Surveyed] = ()
+    static: Mapping[str, Mapping[str, StaticFigures]] = field(default_factory=dict)
+    counters: Mapping[str, counts.Variant] = field(default_factory=dict)
+    kernels: Sequence[Kernel] = ()
+    planted: Mapping[str, str] = field(default_factory=dict)
+    seen: Mapping[str, Mapping[str, Seen]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, project: Project) -> Facts:
+        """What a project has stored. Raises BaselineError or StoreError for a file that cannot be trusted,
+        ValueError for a results file of planted bugs that is damaged."""
+        nvcc, nvdisasm = tools.pins()
+        file = project.tests / "mutants" / "gpu.json"
+        planted = json.loads(file.read_text(encoding="utf-8"))["values"] if file.is_file() else {}
+        return cls(
+            survey.every(project.baselines),
+            {arch: figures.load(arch, nvcc, nvdisasm, project.static) for arch in ARCHES},
+            counts.load(nvcc, project.static),
+            project.kernels,
+            planted,
+            Known.of(project.baselines).seen,
+        )
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A verdict, and the figures that it rests on, a phrase each."""
+
+    verdict: Verdict
+    figures: tuple[str, ...] = ()
+
+
+Predicate = Callable[[Facts], Judged]
+UNEXPLAINED = "the figures say so; why is not known"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of the notes.
+
+    Attributes:
+        note, section: where it is from.
+        gist: what it says.
+        gpu: of which GPU the note says so; empty for any.
+        judge: the verdict by what is stored.
+        holds, contradicted, depends, unmeasured: why, if that is the verdict.
+    """
+
+    note: str
+    section: str
+    gist: str
+    judge: Predicate
+    gpu: str = ""
+    holds: str = ""
+    contradicted: str = ""
+    depends: str = ""
+    unmeasured: str = ""
+
+    def why(self, verdict: Verdict) -> str:
+        """The reason for such a verdict; where nobody gave one, that."""
+        return {
+            Verdict.HOLDS: self.holds or "as the figures show",
+            Verdict.CONTRADICTED: self.contradicted or UNEXPLAINED,
+            Verdict.DEPENDS: self.depends or "GPUs, shapes or kernels differ, as the figures show",
+            Verdict.NOT_MEASURED: self.unmeasured or "nothing stored says",
+        }[verdict]
+
+
+def together(found: Iterable[tuple[bool, str]]) -> Judged:
+    """One verdict of several: each whether it holds, and its figures."""
+    known = list(found)
+    if not known:
+        return Judged(Verdict.NOT_MEASURED)
+    held = {holds for holds, _ in known}
+    verdict = Verdict.DEPENDS if len(held) > 1 else Verdict.HOLDS if held == {True} else Verdict.CONTRADICTED
+    return Judged(verdict, tuple(said for _, said in known))

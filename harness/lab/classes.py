@@ -1,0 +1,162 @@
+"""``nox -s lab -- classes [--check]``: writes docs/classes.md, what of cuBLAS's speed the ladder's fastest
+variants reach, by class of shapes, from the H200's stored baseline.
+
+Exit status: 0 up to date or updated; 1 out of date, with ``--check``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemm_regression.baselines import Baseline, BaselineEntry, current
+from gemm_regression.baselines.store import figures_path
+from gemm_regression.files import write_whole
+from gemm_regression.model import Kernel, Problem
+from gemm_regression.project.loader import load
+from gemm_regression.project.suites import TIMED_GIBIBYTE
+
+PROJECT = load(Path(__file__).parents[2])
+LADDER = PROJECT.kernels
+FILE = PROJECT.root / "docs" / "classes.md"
+SLUG = "nvidia-h200"
+RENEW = "nox -s lab -- classes"
+
+_HEAD = """# The fastest stages beside cuBLAS
+
+For each shape the fastest variant of the ladder and its share of cuBLAS's speed, both measured in the same
+runs on the same data; for each class the geometric mean. Written by `{renew}` from
+`{file}`; do not edit. How the kernels came to be:
+[attempts.md](attempts.md).
+"""
+
+
+@dataclass(frozen=True)
+class Class:
+    """Shapes that ask the same of a kernel. ``dtype`` by name; ``target``: the share of cuBLAS aimed at;
+    ``counts``: which kernels."""
+
+    name: str
+    dtype: str
+    target: float
+    problems: tuple[Problem, ...]
+    counts: Callable[[Kernel], bool]
+
+
+def _problems(*sizes: tuple[int, int, int] | int) -> tuple[Problem, ...]:
+    return tuple(Problem(s, s, s) if isinstance(s, int) else Problem(*s) for s in sizes)
+
+
+def splits_fp32(kernel: Kernel) -> bool:
+    """Whether it makes FP32 products of narrower ones, on tensor cores."""
+    return kernel.name == "tf32x3"
+
+
+def _direct(kernel: Kernel) -> bool:
+    return not splits_fp32(kernel)
+
+
+LARGE = (2048, 4096, 8192)
+CLASSES = (
+    Class("FP32, large and aligned", "f32", 1.05, _problems(*LARGE, (4096, 8192, 2048)), _direct),
+    Class(
+        "FP32, ragged",
+        "f32",
+        1.02,
+        _problems(1000, (2049, 4097, 1023), 4095, 4097, (8205, 5921, 2949)),
+        _direct,
+    ),
+    Class("FP32, small", "f32", 1.05, _problems(256, 512, 1024), _direct),
+    Class(
+        "FP32, skinny and long K",
+        "f32",
+        1.05,
+        _problems((4096, 64, 4096), (16, 8192, 8192), (64, 64, 65536), (256, 256, 65536)),
+        _direct,
+    ),
+    Class("FP32, 1 GiB of small matrices", "f32", 1.5, TIMED_GIBIBYTE, _direct),
+    Class("FP32 by three products of TF32", "f32", 1.5, _problems(*LARGE[1:]), splits_fp32),
+    Class("FP16", "f16", 0.75, _problems(*LARGE), _direct),
+    Class("BF16", "bf16", 0.75, _problems(*LARGE), _direct),
+    Class("TF32", "tf32", 0.75, _problems(*LARGE[1:]), _direct),
+)
+
+
+def fastest(baseline: Baseline, of: Class, problem: Problem) -> BaselineEntry | None:
+    """The fastest variant at a shape that has a share of cuBLAS; None if none is stored."""
+    kernels = [k for k in LADDER if k.compiled and of.counts(k)]
+    begins = tuple(f"{kernel.name}-{of.dtype}-" for kernel in kernels)
+    found = [
+        entry
+        for entry in baseline.entries.values()
+        if entry.case_id == f"{entry.info['variant']}-{problem.id}" and entry.case_id.startswith(begins)
+        if entry.cublas_ratio is not None
+    ]
+    return min(found, key=lambda entry: entry.median_s, default=None)
+
+
+def render(baseline: Baseline, file: str) -> str:
+    """The page."""
+    best = {of: {p: fastest(baseline, of, p) for p in of.problems} for of in CLASSES}
+    return "\n".join([_HEAD.format(renew=RENEW, file=file), *_summary(best), *_shapes(best)]) + "\n"
+
+
+Best = Mapping[Class, Mapping[Problem, BaselineEntry | None]]
+
+
+def _summary(best: Best) -> Iterator[str]:
+    yield from (
+        "| class | share of cuBLAS | aim | reached | slowest shape |",
+        "| --- | ---: | ---: | --- | --- |",
+    )
+    for of, by_shape in best.items():
+        shares = {p.id: entry.cublas_ratio or 0.0 for p, entry in by_shape.items() if entry}
+        if len(shares) < len(by_shape):
+            lacking = ", ".join(p.id for p in by_shape if p.id not in shares)
+            yield f"| {of.name} | – | {of.target:.2f} | – | not measured: {lacking} |"
+            continue
+        mean, worst = statistics.geometric_mean(shares.values()), min(shares, key=shares.__getitem__)
+        reached = "yes" if mean >= of.target else "no"
+        yield f"| {of.name} | {mean:.3f} | {of.target:.2f} | {reached} | {worst}, {shares[worst]:.3f} |"
+
+
+def _shapes(best: Best) -> Iterator[str]:
+    yield from (
+        "",
+        "| class | shape | GFLOPS | share of cuBLAS | variant | board, commit |",
+        "| --- | --- | ---: | ---: | --- | --- |",
+    )
+    for of, by_shape in best.items():
+        for problem, entry in by_shape.items():
+            cells = [of.name, problem.id, "–", "–", "not measured", "–"]
+            if entry:
+                cells[2:] = [
+                    f"{entry.gflops:,.0f}",
+                    f"{entry.cublas_ratio:.3f}",
+                    f"`{entry.info['variant']}`",
+                    f"{entry.board or 'unknown'}, {entry.commit[:8]}",
+                ]
+            yield f"| {' | '.join(cells)} |"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog=RENEW, description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing; is the page up to date?")
+    given = parser.parse_args(arguments)
+    root = PROJECT.root
+    stored = current(root / "baselines", SLUG)
+    if stored is None:
+        print(f"error: no baseline of {SLUG}: measure it with `nox -s baseline`", file=sys.stderr)
+        return 1
+    text = render(stored, figures_path(root / "baselines", SLUG).relative_to(root).as_posix())
+    if FILE.exists() and FILE.read_text(encoding="utf-8") == text:
+        return 0
+    if given.check:
+        print(f"error: {FILE.name} is out of date; `{RENEW}` updates it", file=sys.stderr)
+        return 1
+    write_whole(FILE, text)
+    return 0

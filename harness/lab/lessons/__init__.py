@@ -1,0 +1,1 @@
+"""The ladder, step by step: docs/learn.md."""

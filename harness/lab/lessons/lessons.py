@@ -1,0 +1,162 @@
+"""The ladder, step by step: what each stage does, what limits it, and what the next one gains. What a stage
+says of itself is the comment at the head of its source; all figures are from stored measurements."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gemm_regression.baselines import gpu_slug
+from gemm_regression.model import Kernel
+from gemm_regression.report.figures import gflops_text
+from gemm_regression.report.markdown import SHOWN
+from gemm_regression.report.page import charts, records
+from gemm_regression.report.page.records import Record
+from gemm_regression.report.page.sources import Content, Source
+
+_LABEL = re.compile(r"(The idea|The limit|Next|[A-Z][A-Z_]+) {2,}(.*)")
+_WIDTH = 380  # pixels
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A stage on one GPU: its record at the problem that is shown, 4096³ or else the largest square one; that
+    of the next stage there, if it is measured; and the problem at which it gains most over the stages before
+    it, with the fastest of these."""
+
+    gpu: str
+    here: Record
+    after: Record | None = None
+    most: tuple[Record, Record] | None = None
+
+    @property
+    def slug(self) -> str:
+        return gpu_slug(self.gpu)
+
+    @property
+    def source(self) -> str:
+        """Board and commit of its figure."""
+        return f"board {self.here.get('board', 'unknown')}, commit {self.here['commit'][:8]}"
+
+    @property
+    def speed(self) -> str:
+        """``8,596 GFLOPS, 16.7 % of cuBLAS``."""
+        share = self.here["share"]
+        return f"{gflops_text(self.here['gflops'])} GFLOPS" + (f", {share:.1f} % of cuBLAS" if share else "")
+
+    @property
+    def limit(self) -> str:
+        """What bounds it, with the share of each level."""
+        if "bound" not in self.here:
+            return "its bound is not known: the roofs of this GPU are not"
+        levels = sorted(self.here["levels"].items(), key=lambda one: -one[1])
+        shares = ", ".join(f"{level} {share:.0f} %" for level, share in levels)
+        how = "counted by ncu" if self.here["counted"] == "ncu" else "estimated"
+        return f"{self.here['bound']} ({shares}; {how})"
+
+    @property
+    def gain(self) -> str:
+        """What the next stage gains at the same problem; empty if it was not measured there."""
+        if self.after is None:
+            return ""
+        factor = self.after["gflops"] / self.here["gflops"]
+        return f"{self.after['stage']}: {gflops_text(self.after['gflops'])} GFLOPS, × {factor:.2f}"
+
+    @property
+    def best(self) -> str:
+        """Where it gains most over the stages before it; empty for the first."""
+        if self.most is None:
+            return ""
+        own, other = self.most
+        factor = own["gflops"] / other["gflops"]
+        where = f"at {own['problem']} it has {gflops_text(own['gflops'])} GFLOPS"
+        return f"{where}, × {factor:.2f} of {other['stage']}, the fastest stage before it"
+
+    def picture(self) -> dict[str, Any]:
+        """The specification of its picture; without a bound, of an empty one."""
+        values = [
+            {
+                "level": level,
+                "share": share,
+                "kind": "next" if place else "what bounds it" if level == record["bound"] else "this stage",
+                "place": place,
+            }
+            for place, record in enumerate(filter(None, (self.here, self.after)))
+            for level, share in record.get("levels", {}).items()
+        ]
+        chosen = {
+            "heading": f"{self.here['stage']} {self.here['dtype']}: {self.speed}",
+            "subheading": f"{self.gpu}, {self.here['problem']}, {self.here['config']}",
+            "next": f"{self.after['stage']}, {gflops_text(self.after['gflops'])} GFLOPS"
+            if self.after
+            else "",
+        }
+        return charts.picture("limits", chosen, {"limits": values}, _WIDTH)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A stage: what its source says (``idea``, ``limit``, ``next``), and how it does on each GPU."""
+
+    kernel: Kernel
+    said: Mapping[str, str]
+    seen: tuple[Seen, ...]
+
+
+def said_by(source: str) -> dict[str, str]:
+    """What the comment at the head of a source says, by its labels: "The idea", "The limit", "Next"."""
+    found: dict[str, str] = {}
+    label = ""
+    for line in source.splitlines():
+        if not line.startswith("//"):
+            break
+        text = line.removeprefix("//").strip()
+        if match := _LABEL.fullmatch(text):
+            label = match[1]
+            found[label] = match[2]
+        elif label and text:
+            found[label] += f" {text}"
+    return found
+
+
+def lessons(content: Content, kernels: Sequence[Kernel]) -> list[Lesson]:
+    """A lesson for each kernel with a source that was measured, in the order of the declarations."""
+    declared = records.variants(kernels)
+    newest: dict[str, Source] = {}
+    for source in content.baselines:  # a given file is another source of its GPU
+        newest.setdefault(gpu_slug(source.gpu), source)
+    measured = {
+        source.gpu: [r for r in records.cases([source], declared, content.known) if r["best"]]
+        for source in newest.values()
+    }
+    stages = [kernel for kernel in kernels if kernel.source is not None]
+    made = []
+    for number, kernel in enumerate(stages):
+        seen = (_seen(gpu, own, stages, number) for gpu, own in measured.items())
+        if there := tuple(one for one in seen if one):
+            assert kernel.source is not None
+            made.append(Lesson(kernel, said_by(kernel.source.read_text(encoding="utf-8")), there))
+    return made
+
+
+def _seen(gpu: str, measured: Sequence[Record], stages: Sequence[Kernel], number: int) -> Seen | None:
+    """A stage on a GPU; None if it was not measured."""
+    kernel = stages[number]
+    own = [r for r in measured if r["stage"] == kernel.name and r["dtype"] == kernel.dtypes[0].name]
+    if not own:
+        return None
+    earlier = {kernel.name for kernel in stages[:number]}
+    gains = []
+    for record in own:
+        alike = [r for r in measured if (r["problem"], r["dtype"]) == (record["problem"], record["dtype"])]
+        if before := [r for r in alike if r["stage"] in earlier]:
+            gains.append((record, max(before, key=lambda r: float(r["gflops"]))))
+    most = max(gains, key=lambda pair: float(pair[0]["gflops"] / pair[1]["gflops"]), default=None)
+    usual = next((r for r in own if r["problem"] == SHOWN.id), None)
+    here = usual or max(own, key=lambda r: (r["square"], r["place"] if r["square"] else r["share"] or 0.0))
+    following = [kernel.name for kernel in stages[number + 1 : number + 2]]
+    alike = [r for r in measured if (r["problem"], r["dtype"]) == (here["problem"], here["dtype"])]
+    after = next((r for r in alike if r["stage"] in following), None)
+    return Seen(gpu, here, after, most)

@@ -1,0 +1,212 @@
+"""What the gate says of the stored samples, and other tools, and how often they are right. Pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scipy import stats
+
+from gemm_regression.judge.paired import MAYBE_SLOWER, Paired, red
+from gemm_regression.judge.vocabulary import DEFAULT_MARGIN, VerdictKind
+from gemm_regression.timing.interval import Estimate
+from gemm_regression.timing.looks import conclude, look_until
+from gemm_regression.timing.samples import Block
+from lab.study.cases import class_of
+from lab.study.methods import others
+from lab.study.raw import seconds
+from lab.study.trials import RULE
+
+RED, REGRESSED = "gate, red", "gate, REGRESSED"
+RUNS, TURNS = "two runs: ", "interleaved: "  # other tools on two measurements, on the pairs' samples
+CONFIDENCE = 0.95
+# Of files that do not say it: looks ended at 1 % for 3 looks at 8 cases, as much as for 4 looks at 6.
+_CASES = 6
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One trial of a case and size.
+
+    Attributes:
+        planted, measured: relative changes of the time: from the counter of the planted cycles, NaN without
+            one; and from the mean over the blocks of the first look.
+        seconds: of a launch of side A.
+        paired: what the gate says; a case that is not clear, and one slower by little, is judged by the next
+            trial of the same case, in another process.
+        cost: the GPU seconds of all that.
+        found: by method, whether it calls the case slower, or is red.
+    """
+
+    case: str
+    size: float
+    trial: int
+    planted: float
+    measured: float
+    seconds: float
+    paired: Paired
+    cost: float
+    found: Mapping[str, bool]
+
+    @property
+    def kind(self) -> str:
+        """The class that it is told by."""
+        return class_of(self.case, self.seconds)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """The looks that the gate takes of a trial."""
+
+    estimate: Estimate | None
+    log_ratios: tuple[float, ...]
+    resolution: float
+    cost: float
+
+
+def cells(head: Record, records: Sequence[Record]) -> list[Cell]:
+    """One cell for every record that did not fail. The trials of a process are the cases of a run."""
+    usable = [r for r in records if "error" not in r and r["looks"][0]["blocks"]]
+    cases = head.get("cases", _CASES)
+    margins = {case: known.get("margin", DEFAULT_MARGIN) for case, known in head["baseline"].items()}
+    seen = [_seen(r["looks"], margins[r["case"]], RULE.share(cases)) for r in usable]
+    runs: dict[int, list[int]] = {}
+    for i, record in enumerate(usable):
+        runs.setdefault(record["trial"] if "cases" in head else i, []).append(i)
+    paired = {}
+    for run in runs.values():
+        found = conclude(
+            {str(i): e for i in run if (e := seen[i].estimate)},
+            {str(i): margins[usable[i]["case"]] for i in run},
+            RULE,
+            cases,
+        )
+        for i in run:
+            paired[i] = Paired(*MAYBE_SLOWER)
+            if f := found.get(str(i)):
+                paired[i] = Paired.of(f, seen[i].log_ratios, seen[i].resolution, margins[usable[i]["case"]])
+    after = _following(usable)
+    made = []
+    for i, record in enumerate(usable):
+        one, cost = paired[i], seen[i].cost
+        if one.doubtful and (second := after.get(i)) is not None:
+            one = one.in_second_process(seen[second].log_ratios, seen[second].resolution)
+            cost += seen[second].cost
+        made.append(_cell(record, one, cost, head))
+    return made
+
+
+def _following(records: Sequence[Record]) -> dict[int, int]:
+    """The next trial of the same case and size, in another process; the last one's is the first. A single one
+    has none."""
+    alike: dict[tuple[str, float], list[int]] = {}
+    for i, record in enumerate(records):
+        alike.setdefault((record["case"], record["size"]), []).append(i)
+    return {
+        one: other
+        for each in alike.values()
+        for one, other in zip(each, each[1:] + each[:1], strict=True)
+        if one != other
+    }
+
+
+def _log_ratios(look: Record) -> tuple[float, ...]:
+    return tuple(Block(seconds(a), seconds(b)).log_ratio for a, b, *_ in look["blocks"])
+
+
+def _seen(looks: Sequence[Record], margin: float, share: float) -> _Seen:
+    taken: list[Record] = []
+    ratios: list[float] = []
+
+    def more(look: int) -> tuple[Sequence[float], float]:
+        taken.append(looks[look])
+        added = _log_ratios(looks[look])
+        ratios.extend(added)
+        return added, looks[look]["resolution"]
+
+    there = replace(RULE, looks=min(RULE.looks, len(looks)))
+    estimate = look_until(more, lambda e: e.p_value(margin) <= share, there)
+    cost = sum(look["gpu_seconds"] for look in taken)
+    return _Seen(estimate, tuple(ratios), taken[-1]["resolution"], cost)
+
+
+def _cell(record: Record, paired: Paired, cost: float, head: Record) -> Cell:
+    blocks = [block for look in record["looks"] for block in look["blocks"]]
+    found = {RED: red(paired.outcome), REGRESSED: paired.kind is VerdictKind.REGRESSED}
+    if not head.get("summaries"):
+        found |= _others(record, head["baseline"][record["case"]], blocks)
+    true = record.get("true")
+    return Cell(
+        case=record["case"],
+        size=record["size"],
+        trial=record["trial"],
+        planted=math.nan if true is None else true,
+        measured=math.expm1(statistics.fmean(_log_ratios(record["looks"][0]))),
+        seconds=statistics.median(seconds(tick for block in blocks for tick in block[0])),
+        paired=paired,
+        cost=cost,
+        found=found,
+    )
+
+
+def _others(record: Record, stored: Record, blocks: Sequence[Sequence[Sequence[int]]]) -> dict[str, bool]:
+    """Of files with all samples, which have a measurement of both builds alone, too."""
+    run = record["gate"][0]
+    turns = ([x for block in blocks for x in block[part]] for part in range(4))
+    sets = {
+        RUNS: (stored["samples"], run["samples"], stored["clocks"], run["clocks"]),
+        TURNS: tuple(turns),
+    }
+    return {
+        prefix + name: word == "SLOW"
+        for prefix, (old, new, old_mhz, new_mhz) in sets.items()
+        for name, word in others(seconds(old), seconds(new), _mhz(old_mhz), _mhz(new_mhz)).items()
+    }
+
+
+def _mhz(numbers: Iterable[int]) -> list[float]:
+    return [float(n) if n else math.nan for n in numbers]
+
+
+@dataclass(frozen=True)
+class Rate:
+    """``count`` out of ``trials``, with Clopper-Pearson confidence limits (Biometrika 26, 1934)."""
+
+    count: int
+    trials: int
+
+    @classmethod
+    def of(cls, chosen: Iterable[Cell], method: str) -> Rate | None:
+        """How often a method called these slower; None without any that it judged."""
+        known = [cell.found[method] for cell in chosen if method in cell.found]
+        return cls(sum(known), len(known)) if known else None
+
+    @property
+    def share(self) -> float:
+        return self.count / self.trials
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        k, n, tail = self.count, self.trials, (1 - CONFIDENCE) / 2
+        low = float(stats.beta.ppf(tail, k, n - k + 1)) if k else 0.0
+        high = float(stats.beta.isf(tail, k + 1, n - k)) if k < n else 1.0
+        return low, high
+
+    def __str__(self) -> str:
+        """In percent, with its confidence limits."""
+        low, high = (100 * end for end in self.limits)
+        return f"{100 * self.share:.1f} ({low:.1f}–{high:.1f})"
+
+
+def mean(values: Iterable[float]) -> tuple[float, float]:
+    """Mean, and half the width of Student's t confidence interval, of independent values; NaN for fewer than
+    two."""
+    known = [value for value in values if value == value]
+    if len(known) < 2:
+        return (known[0] if known else math.nan), math.nan
+    t = float(stats.t.isf((1 - CONFIDENCE) / 2, len(known) - 1))
+    return statistics.fmean(known), t * statistics.stdev(known) / math.sqrt(len(known))

@@ -1,0 +1,22 @@
+"""When the rule of the gate was frozen: what was measured before it may have shaped it, and is told apart.
+
+A change of what decides (timing/, judge/ and run/pairing.py in harness/gemm_regression) thaws it: name the
+commit of the change here, and all that was measured so far counts as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+# Of the freeze; empty: not frozen, all trials are from before.
+COMMIT = "538a00b829cb01656a50acb49b7a7905add45e50"
+DATE = "2026-11-23T06:51:02+00:00"  # of that commit, ISO 8601 with its time zone
+
+
+def after(head: Mapping[str, Any]) -> bool:
+    """Whether a measurement with this ``datetime`` began after the freeze."""
+    if not COMMIT:
+        return False
+    return datetime.fromisoformat(head["datetime"]) > datetime.fromisoformat(DATE)

@@ -1,0 +1,291 @@
+"""A launch in one call: CUDA or PTX and NumPy values in; arrays, hazards and counts out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ptxsan.checks.hazards import Hazard
+from ptxsan.frontend import nvcc
+from ptxsan.frontend.parser import parse
+from ptxsan.frontend.syntax import Entry, PtxError, parameter_bytes, size_of
+from ptxsan.kernel import Machine
+from ptxsan.lanes import Array
+from ptxsan.machine.counters import Counters, Tally
+from ptxsan.machine.memory import Buffer, GlobalMemory
+from ptxsan.machine.tensor_map import BYTES, TensorMap
+
+STEPS = 1_000_000  # blocks of code that a chunk of lanes may run before it counts as hanging
+
+
+@dataclass(frozen=True)
+class Empty:
+    """An array argument of which nothing may be read before the kernel has written it."""
+
+    shape: int | tuple[int, ...]
+    dtype: Any = np.float32
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """A tensor map by value, the CUtensorMap of a ``__grid_constant__`` parameter: of an array of this
+    launch, or of the one that is the argument of a number. ``box``: elements of a copy, in the order of the
+    array's axes; ``swizzle`` in bytes; ``nan``: what lies outside is NaN and not zero; ``steps`` between
+    elements taken; ``tf32``: FP32 elements are rounded to TF32 on the way to shared memory."""
+
+    array: Array | Empty | int
+    box: tuple[int, ...]
+    swizzle: int = 0
+    nan: bool = False
+    steps: tuple[int, ...] = ()
+    tf32: bool = False
+
+    def encode(self, address: int, array: Array | Empty) -> bytes:
+        """Raises PtxError for what the driver refuses."""
+        return self.at(address, array).encode()
+
+    def at(self, address: int, array: Array | Empty) -> TensorMap:
+        """Of the array at this address. Raises PtxError for what the driver refuses."""
+        return TensorMap.of_array(
+            address,
+            array,
+            self.box,
+            self.tf32,
+            swizzle=self.swizzle,
+            nan=self.nan,
+            steps=tuple(reversed(self.steps)),
+        )
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a launch did.
+
+    ``arrays``: each array argument as the kernel left it, by the position of the argument, copies: the
+    caller's stay as they are. ``names`` of all parameters, as the .cu file has them where that is known.
+    ``hazards`` in the order they were seen, one an instruction; ``stopped``: after the last one the launch
+    could not go on. ``notes``: what is undefined in CUDA C++ and defined in PTX, and undefined values on
+    which nothing depends; with notes alone it is ``clean``. ``printed``: what threads printed, in order.
+    ``counts`` of the whole launch, ``counters`` those of each instruction (``tallies()``) and buffer.
+    ``lane_instructions``: instructions × active threads.
+    """
+
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    names: tuple[str, ...]
+    arrays: dict[int, Array]
+    hazards: tuple[Hazard, ...]
+    notes: tuple[Hazard, ...]
+    printed: tuple[str, ...]
+    stopped: bool
+    counts: Tally
+    counters: Counters
+    lane_instructions: int
+
+    @property
+    def clean(self) -> bool:
+        return not self.hazards
+
+
+def run(
+    source: str | Path,
+    *,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    arguments: Sequence[Any] = (),
+    entry: str | None = None,
+    shared: int = 0,
+    arch: str = "sm_90a",
+    defines: Sequence[str] = (),
+    flags: Sequence[str] = (),
+    steps: int = STEPS,
+    cluster: int | Sequence[int] | None = None,
+) -> Result:
+    """Launches a kernel: ``entry<<<grid, block, shared>>>(arguments...)``.
+
+    ``source``: the path of a .cu or .ptx file, or the text of one; CUDA is compiled by nvcc for ``arch``
+    with ``defines`` (NAME or NAME=VALUE) and more of nvcc's ``flags``. ``entry`` may be left out where
+    there is only one, and is the name in the .cu file or the mangled one. ``grid`` and ``block`` have up
+    to three extents, x first. ``shared``: bytes of dynamic shared memory.
+    ``cluster``: blocks of a cluster, where the launch says so and not the kernel (__cluster_dims__).
+    ``steps``: blocks of code that the threads of a chunk of blocks may run before they count as hanging;
+    a thread that spins on what a block of a later chunk writes hangs too.
+
+    ``arguments``: for a pointer a NumPy array of any shape, or ``Empty(shape, dtype)``; for a number a NumPy
+    scalar of its very type (np.int32(5)), a bool, or a Python number where it fits; for a struct by value its
+    bytes or an np.void.
+
+    Raises PtxError, one line, for source that does not compile, an instruction that is not known (with its
+    line), arguments that are not those of the kernel, and LaunchError, a PtxError, for what a GPU refuses to
+    launch; where ``shared`` is more than 48 KiB the host is taken to have asked for it. What the kernel does
+    wrong is in the result.
+    """
+    name, text, cuda = _load(source, arch, defines, flags)
+    found = parse(text, _entry_name(text, entry), name)
+    plain = entry or _plain(found.name)
+    names = nvcc.parameter_names(cuda, plain) if cuda else []
+    if len(names) != len(found.parameters):
+        names = [f"arg{i}" for i in range(len(found.parameters))]
+    buffers, values = _arguments(found, plain, names, arguments)
+    memory, counters = GlobalMemory(list(buffers.values())), Counters()
+    extents = _extents(grid, "grid"), _extents(block, "block")
+    if cluster is not None:
+        found.limits["reqnctapercluster"] = _extents(cluster, "cluster")
+    report = Machine(found, name).run(*extents, shared, [values], memory, steps, counters)
+    counts = sum((tally for _, tally in counters.tallies()), Tally())
+    given: list[Any] = [a.array if isinstance(a, Tiled) else a for a in arguments]
+    arrays = {i: _shaped(buffer, given[i]) for i, buffer in buffers.items()}
+    return Result(
+        plain,
+        *extents,
+        tuple(names),
+        arrays,
+        tuple(report.hazards),
+        tuple(report.notes),
+        tuple(text for _, text in report.printed),
+        report.stopped,
+        counts,
+        counters,
+        report.lane_instructions,
+    )
+
+
+def _load(
+    source: str | Path, arch: str, defines: Sequence[str], flags: Sequence[str]
+) -> tuple[str, str, str]:
+    """Name of the file, PTX, and CUDA where that is what was given."""
+    if isinstance(source, str) and "\n" in source:
+        if re.search(r"^\s*\.version\b", source, re.MULTILINE):
+            return _file(source, "kernel.ptx"), source, ""
+        return "kernel.cu", nvcc.compile_text(source, arch, defines, flags), source
+    path = Path(source)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PtxError(f"cannot read {path}: {error}") from None
+    if path.suffix == ".ptx":
+        return _file(text, path.name), text, ""
+    return path.name, nvcc.compile_file(path, arch, defines, flags), text
+
+
+def _file(ptx: str, name: str) -> str:
+    """The name of the .cu file whose lines the PTX names, where it names one."""
+    file = re.search(r'^\s*\.file\s+1\s+"([^"]+)"', ptx, re.MULTILINE)
+    return Path(file[1]).name if file else name
+
+
+def _plain(mangled: str) -> str:
+    """The name of a C++ function without its arguments: _Z3sumPf and _ZN1a3sumEPf are sum."""
+    name, at = mangled, re.match(r"_ZN?", mangled)
+    rest = mangled[at.end() :] if at else ""
+    while match := re.match(r"(\d+)", rest):
+        name = rest[match.end() : match.end() + int(match[1])]
+        rest = rest[match.end() + int(match[1]) :]
+    return name
+
+
+def _entry_name(text: str, wanted: str | None) -> str:
+    names = re.findall(r"\.entry\s+([\w$]+)", text)
+    found = [n for n in names if n == wanted] or [n for n in names if wanted in (None, _plain(n))]
+    if len(found) == 1:
+        return str(found[0])
+    there = ", ".join(names) or "none"
+    if wanted is None:
+        raise PtxError(f"say which entry to run; there are: {there}")
+    many = "there are several instances of" if found else "there is no entry"
+    raise PtxError(f"{many} {wanted}; the entries are: {there}")
+
+
+def _extents(given: int | Sequence[int], what: str) -> tuple[int, int, int]:
+    values = (given,) if isinstance(given, int) else tuple(int(v) for v in given)
+    if not 1 <= len(values) <= 3 or min(values) < 1:
+        raise PtxError(f"{what} {given}: one to three extents of at least 1")
+    x, y, z = (*values, 1, 1)[:3]
+    return x, y, z
+
+
+def _arguments(
+    entry: Entry, name: str, names: Sequence[str], given: Sequence[Any]
+) -> tuple[dict[int, Buffer], list[Any]]:
+    if len(given) != len(entry.parameters):
+        wanted = ", ".join(f"{n}: .{kind}" for n, (_, kind) in zip(names, entry.parameters, strict=True))
+        raise PtxError(f"{name} takes {len(entry.parameters)} arguments ({wanted}), {len(given)} given")
+    buffers: dict[int, Buffer] = {}
+    values: list[Any] = []
+    for i, (argument, (_, kind)) in enumerate(zip(given, entry.parameters, strict=True)):
+        where = f"argument {i} of {name}, {names[i]}"
+        if isinstance(argument, Tiled):
+            if parameter_bytes(kind) != BYTES:
+                raise PtxError(f"{where}: a tensor map, where the kernel takes .{kind}")
+            values.append(argument)
+            if not isinstance(argument.array, int):
+                buffers[i] = _buffer(names[i], len(buffers), argument.array, where)
+            continue
+        if isinstance(argument, np.ndarray | Empty):
+            if kind not in ("u64", "s64", "b64"):
+                raise PtxError(f"{where}: an array, where the kernel takes a number of type .{kind}")
+            buffers[i] = _buffer(names[i], len(buffers), argument, where)
+            values.append(np.int64(buffers[i].address(0)))
+        elif size := parameter_bytes(kind):
+            held = argument if isinstance(argument, bytes) else getattr(argument, "tobytes", bytes)()
+            if len(held) != size:
+                raise PtxError(f"{where}: {len(held)} bytes, where the kernel takes a struct of {size} bytes")
+            values.append(held)
+        else:
+            values.append(_number(argument, kind, where))
+    for i, argument in enumerate(values):
+        if isinstance(argument, Tiled):
+            of = i if not isinstance(argument.array, int) else argument.array
+            if of not in buffers:
+                raise PtxError(f"argument {i} of {name}, {names[i]}: argument {of} is no array")
+            array = given[of].array if isinstance(given[of], Tiled) else given[of]
+            values[i] = argument.encode(buffers[of].address(0), array)
+    return buffers, values
+
+
+def _buffer(name: str, number: int, argument: Array | Empty, where: str) -> Buffer:
+    if isinstance(argument, Empty):
+        argument = np.zeros(argument.shape, argument.dtype)
+        known = np.zeros((1, argument.size), bool)
+    else:
+        known = np.ones((1, argument.size), bool)
+    if argument.dtype.hasobject or argument.dtype.itemsize not in (1, 2, 4, 8, 16):
+        raise PtxError(f"{where}: an array of {argument.dtype} is not supported")
+    rows = argument.reshape(1, -1)
+    return Buffer(name, number, [rows], known=[known], writable=True, flat=True)
+
+
+def _shaped(buffer: Buffer, argument: Array | Empty) -> Array:
+    shape = argument.shape
+    return buffer.values(0).reshape(shape)
+
+
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "f": lambda v: isinstance(v, float | int) and not isinstance(v, bool),
+    "i": lambda v: isinstance(v, int),
+}
+
+
+def _number(argument: Any, kind: str, where: str) -> Any:
+    """A scalar as a register of the type takes it."""
+    size, real = size_of(kind), kind.startswith("f")
+    wanted = np.dtype(f"f{size}") if real else np.dtype(f"i{size}")
+    if isinstance(argument, np.generic):
+        of = argument.dtype
+        fits = of.itemsize == size and (of.kind == "f" if real else of.kind in "iub")
+        if not fits:
+            raise PtxError(f"{where}: {of.name} given, but the kernel takes .{kind}")
+        return argument.view(wanted)
+    if not _KINDS["f" if real else "i"](argument):
+        raise PtxError(f"{where}: {type(argument).__name__} given, but the kernel takes .{kind}")
+    if real:
+        return wanted.type(argument)
+    if not -(1 << 8 * size - 1) <= argument < 1 << 8 * size:
+        raise PtxError(f"{where}: {argument} does not fit into .{kind}")
+    return np.array(argument % (1 << 8 * size), f"u{size}").view(wanted)[()]

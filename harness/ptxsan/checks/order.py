@@ -1,0 +1,205 @@
+"""Which accesses to global memory are ordered: barriers within a block, fences and atomics between blocks.
+
+A write counts as before another thread's access where (PTX ISA, §8, "Memory Consistency Model", simplified)
+- both threads are of one block, and a barrier (or of one warp, and a warp-level one) lies between; or
+- a fence of GPU scope (__threadfence) covers the write: one of its own thread after it, or one of a thread of
+  its block with a barrier between; then, by that thread or past a barrier, an atomic or a strong store
+  (volatile, relaxed, release) on some location; and an atomic or a strong load of that location by the other
+  thread, or by one of its block with a barrier between, that sees it. An atomic with .release is a fence too.
+
+More lenient than the ISA in three places, so that NVIDIA's own examples are clean: the reading side needs no
+fence of its own; a fence may be another thread's than the atomic's where a barrier lies between; a location
+hands on all that was ever released there. A read before a write (write after read) is not looked at.
+
+Times are those of one clock: blocks run one after another or in step, so every write has one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ptxsan.checks.clocks import Clocks
+from ptxsan.lanes import WARP, Array, Geometry, Mask
+
+# What was released: by block of the grid, for each of its threads the time before which its writes count.
+Released = dict[int, Array]
+_Location = tuple[int, int]  # buffer, offset in its storage
+
+
+class Order:
+    """Of one batch of launches; ``clock`` is the time that a write is noted with."""
+
+    def __init__(self) -> None:
+        self._clock = 1
+        self._clocks: Clocks | None = None
+        self._released: dict[_Location, list[Released]] = {}
+
+    @property
+    def clock(self) -> int:
+        return self._clock if self._clocks is None else self._clocks.now
+
+    def _tick(self) -> None:
+        if self._clocks is None:
+            self._clock += 1
+        else:
+            self._clocks.tick()
+
+    def enter(self, geometry: Geometry, clocks: Clocks | None = None) -> None:
+        """These blocks run from now on; what they knew of each other before is in the locations. ``clocks``
+        where barriers order a part of the threads of a block."""
+        self._clock, self._clocks = self.clock + 1, clocks
+        if clocks is not None:
+            clocks.now = self._clock
+        self._geometry, self._fenced = geometry, False
+        self._covered: dict[int, Array] = {}  # by a lane's fence, of each thread of its block, with clocks
+        self._met = np.zeros(geometry.count, np.int64)  # the last barrier
+        self._warp_met = np.zeros(geometry.lanes // WARP, np.int64)
+        # Before which times writes are covered by fences: of a lane by its own, of its warp and its block by
+        # those of this lane, of this lane by those before the last barrier.
+        self._own, self._of_warp, self._of_block, self._public = np.zeros((4, geometry.lanes), np.int64)
+        self._acquired: list[list[tuple[int, int, list[Released], int]]] = [[] for _ in range(geometry.count)]
+        self._known: list[Released] = [{} for _ in range(geometry.count)]
+        self._merged = [0] * geometry.count
+
+    # What orders
+
+    def barrier(self, blocks: Array) -> None:
+        """All threads of these blocks, (B,) bool, have met."""
+        self._tick()
+        self._met[blocks] = self.clock
+        if self._fenced:
+            of_block = self._of_block.reshape(len(blocks), -1).max(axis=1)
+            of_warp = np.repeat(self._of_warp.reshape(-1, WARP).max(axis=1), WARP)
+            now = np.maximum(np.maximum(self._own, of_warp), np.repeat(of_block, self._geometry.threads))
+            np.copyto(self._public, now, where=np.repeat(blocks, self._geometry.threads))
+
+    def publish(self, lanes: Array) -> None:
+        """These lanes (n,), some of a block, met others: what their fences cover counts for all of it."""
+        self._public[lanes] = np.maximum(self._public[lanes], self._own[lanes])
+
+    def warp_barrier(self, mask: Mask | None) -> None:
+        self._tick()
+        self._warp_met[slice(None) if mask is None else mask.warps] = self.clock
+
+    def fence(self, mask: Mask | None) -> None:
+        """A fence of GPU or system scope."""
+        self._tick()
+        self._fenced = True
+        lanes = np.arange(self._geometry.lanes) if mask is None else mask.index
+        self._own[lanes] = self.clock
+        self._of_warp[lanes] = self._warp_met[lanes // WARP]
+        self._of_block[lanes] = self._met[lanes // self._geometry.threads]
+        if self._clocks is not None:
+            for lane in lanes.tolist():
+                self._covered[lane] = self._clocks.of_block(lane)
+
+    def synchronise(self, buffer: int, at: Array, lanes: Array, acquires: bool, releases: bool) -> Array:
+        """Strong accesses of these lanes (n,), one after another, to the locations ``at`` (n,); for which
+        of them there was something to release."""
+        self._tick()
+        handed = np.zeros(len(lanes), bool)
+        if not (self._released or (releases and self._fenced)):
+            return handed
+        for i, (offset, lane) in enumerate(zip(at.tolist(), lanes.tolist(), strict=True)):
+            location = (buffer, offset)
+            held = self._released.get(location, [])
+            if acquires and held:
+                row = lane // self._geometry.threads
+                self._acquired[row].append((self.clock, lane, held, len(held)))
+            if releases and (event := self._release(lane)):
+                self._released.setdefault(location, held).append(event)
+                handed[i] = True
+        return handed
+
+    def _release(self, lane: int) -> Released | None:
+        row, thread = divmod(lane, self._geometry.threads)
+        start, warp = row * self._geometry.threads, thread // WARP * WARP
+        covered = np.maximum(self._public[start : start + self._geometry.threads], self._of_block[lane])
+        beside = self._own[start + warp : start + warp + WARP]
+        met = self._warp_met[lane // WARP]
+        # Fences of the warp's other lanes count where the warp has met since.
+        beside = np.maximum(np.where(beside < met, beside, 0), self._of_warp[lane])
+        covered[warp : warp + WARP] = np.maximum(covered[warp : warp + WARP], beside)
+        if lane in self._covered:
+            covered = np.maximum(covered, self._covered[lane])
+        covered[thread] = max(covered[thread], self._own[lane])
+        if not covered.any():
+            return None
+        return {**self._knowledge(lane), self._block(lane): covered}
+
+    def _block(self, lane: int) -> int:
+        return (int(self._geometry.writer[lane]) - 1) // self._geometry.threads
+
+    def _knowledge(self, lane: int) -> Released:
+        """What has been handed to a lane: by way of its block, of its warp, or to itself."""
+        row = lane // self._geometry.threads
+        acquired, known = self._acquired[row], self._known[row]
+        seen = {(id(held), n) for _, _, held, n in acquired[: self._merged[row]]}
+        while self._merged[row] < len(acquired) and acquired[self._merged[row]][0] < self._met[row]:
+            _, _, held, n = acquired[self._merged[row]]
+            if (id(held), n) not in seen:
+                _merge(known, held[:n])
+                seen.add((id(held), n))
+            self._merged[row] += 1
+        warp_met = self._warp_met[lane // WARP]
+        rest = [
+            held[:n]
+            for when, other, held, n in acquired[self._merged[row] :]
+            if other == lane
+            or (other // WARP == lane // WARP and when < warp_met)
+            or (
+                self._clocks is not None
+                and self._clocks.knows(np.array(lane), np.array(other), np.array(when))
+            )
+        ]
+        if rest:
+            known = dict(known)
+            for events in rest:
+                _merge(known, events)
+        return known
+
+    # What is asked
+
+    def unordered(self, lanes: Array, writer: Array, when: Array) -> Array:
+        """For which of these lanes (n,) the last write of what they access, by the thread of the number
+        ``writer`` (n,), 0 for none, at the time ``when``, is not ordered before now; bool (n,)."""
+        threads, mine = self._geometry.threads, self._geometry.writer[lanes]
+        other = (writer != 0) & (writer != mine)
+        if not other.any():
+            return np.asarray(other)
+        block, thread = np.divmod(writer - 1, threads)
+        same_block = block == (mine - 1) // threads
+        same_warp = same_block & (thread // WARP == (mine - 1) % threads // WARP)
+        met = same_block & (when < self._met[lanes // threads])
+        met |= same_warp & (when < self._warp_met[lanes // WARP])
+        bad = np.asarray(other & ~met)
+        if self._clocks is not None and (rest := np.flatnonzero(bad & same_block)).size:
+            others = lanes[rest] // threads * threads + thread[rest]
+            bad[rest] = ~self._clocks.knows(lanes[rest], others, when[rest])
+        abroad = np.flatnonzero(bad & ~same_block)
+        if len(abroad) and self._released:
+            bad[abroad] = ~self._handed(lanes[abroad], block[abroad], thread[abroad], when[abroad])
+        return bad
+
+    def _handed(self, lanes: Array, block: Array, thread: Array, when: Array) -> Array:
+        threads, acquired, merged = self._geometry.threads, self._acquired, self._merged
+        rows = lanes // threads
+        # Nearly always all lanes of a block know the same.
+        by_lane = any(len(acquired[row]) > merged[row] for row in set(rows.tolist()))
+        size = 1 if by_lane else threads  # lanes that know the same
+        blocks = int(block.max()) + 1
+        pairs, pair = np.unique(lanes // size * blocks + block, return_inverse=True)
+        covered = np.zeros((len(pairs), threads), np.int64)
+        known: dict[int, Released] = {}
+        for i, (one, b) in enumerate(divmod(number, blocks) for number in pairs.tolist()):
+            if one not in known:
+                known[one] = self._knowledge(one * size)
+            if (of_block := known[one].get(b)) is not None:
+                covered[i] = of_block
+        return np.asarray(when < covered[pair, thread])
+
+
+def _merge(known: Released, events: list[Released]) -> None:
+    for event in events:
+        for block, covered in event.items():
+            known[block] = np.maximum(known[block], covered) if block in known else covered

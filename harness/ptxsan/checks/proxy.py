@@ -1,0 +1,184 @@
+"""The async proxy's accesses to shared memory (PTX ISA §8 and §9.7.9.25): bulk copies, their sources, wgmma.
+
+A copy that an mbarrier completes is a write from its issue on; who has seen the phase complete comes after
+it. A read (by a bulk store or by wgmma) lasts until its threads have waited for its group; then it counts as
+their read at that time. Writes of the generic proxy come before the async proxy's accesses only past a
+fence.proxy.async."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ptxsan.checks.clock_tags import ClockTags
+from ptxsan.checks.clocks import Clocks
+from ptxsan.checks.hazards import Site
+from ptxsan.checks.pattern import Pattern
+from ptxsan.lanes import Array, Geometry
+
+# Who does something: some lane of each must be ordered. One lane for a copy, the four warps for wgmma.
+Actors = Sequence[Array]
+
+
+@dataclass
+class Operation:
+    """An access in flight, and who knows of its end. A write: the mbarrier's number and its phase; a read:
+    for each of ``actors`` the time since which it is over, 0 while it is not."""
+
+    site: Site | None
+    actors: Actors
+    number: int = -1
+    phase: int = 0
+    over: list[int] = field(default_factory=list)
+    handed: tuple[Array, Array] | None = (
+        None  # what its end tells of the actors: what they knew as they began it
+    )
+
+    @property
+    def name(self) -> str:
+        return self.site.instruction.op if self.site else ""
+
+
+class AsyncProxy:
+    """Of the blocks that run together; ``report`` and ``place``, which names a cell, are their owner's."""
+
+    report: Any = None
+    place: Any = None
+
+    def __init__(self, cells: int, clocks: Clocks, tags: ClockTags, geometry: Geometry) -> None:
+        self._cells, self._clocks, self._tags, self._geometry = cells, clocks, tags, geometry
+        self._written = np.zeros(cells, np.int32)  # the last write, by its place in operations
+        self._read: dict[int, Array] = {}  # by warp of the reader in its cluster: its last read
+        self._operations: list[Operation] = [Operation(None, [])]
+        self._ends = np.zeros((2, 256), np.int64)  # of each: column of its mbarrier, and phase
+
+    # The async proxy's own accesses
+
+    def write(self, site: Site, lane: int, cells: Array, number: int, phase: int) -> None:
+        """A copy to these cells (n,) that this lane asked for, of which a phase of the mbarrier of this
+        number tells."""
+        actors = [np.array([lane])]
+        self._check(site, actors, cells, "copies to", True)
+        self._written[cells] = self._new(Operation(site, actors, number, phase))
+
+    def adopt(self, site: Site, lane: int, cells: Array, number: int, phase: int) -> None:
+        """Copies of a thread, checked before, of which from now on this phase tells (cp.async)."""
+        self._written[cells] = self._new(Operation(site, [np.array([lane])], number, phase))
+
+    def read(self, site: Site, actors: Actors, cells: Array) -> Operation:
+        """A read of these cells (n,); it goes on until it is ``end``ed for each of the actors."""
+        self._check(site, actors, cells, "reads", False)
+        operation = Operation(site, actors, over=[0] * len(actors))
+        warp = int(actors[0][0]) % self._clocks.group // 32
+        if warp not in self._read:
+            self._read[warp] = np.zeros(self._cells, np.int32)
+        self._read[warp][cells] = self._new(operation)
+        return operation
+
+    def end(self, operation: Operation, actor: int) -> None:
+        """The actor has waited for a read."""
+        operation.over[actor] = operation.over[actor] or self._clocks.now
+
+    def _new(self, operation: Operation) -> int:
+        number = len(self._operations)
+        self._operations.append(operation)
+        if number == self._ends.shape[1]:
+            self._ends = np.hstack([self._ends, np.zeros_like(self._ends)])
+        self._ends[:, number] = operation.number, operation.phase
+        return number
+
+    # Checks
+
+    def _check(self, site: Site, actors: Actors, cells: Array, verb: str, writes: bool) -> None:
+        lane = int(actors[0][0])
+        who, when = self._tags.who[cells], self._tags.when[cells]
+        if when.any():
+            pairs = np.unique(np.stack([when, who], axis=1)[when > 0], axis=0)
+            for sees, why in ((self._clocks.knows, "nothing between"), (self._clocks.sees, _FENCE)):
+                ok = [sees(a[:, None], pairs[:, 1], pairs[:, 0]).any(axis=0) for a in actors]
+                bad = ~np.logical_and.reduce(ok)
+                if bad.any():
+                    when_bad, other = pairs[np.argmax(bad)]
+                    cell = int(cells[np.argmax((when == when_bad) & (who == other))])
+                    said = f"which {self._thread(int(other), lane)} wrote with {why}"
+                    # CUTLASS hands on what cp.async brings to wgmma with no fence.
+                    note = why == _FENCE and bool(self._tags.copied[cell])
+                    self._tell(site, lane, verb, cell, said, note)
+                    return
+        if writes:
+            for planes, did in ((self._tags.reads, "read"), (self._tags.atomics, "changed")):
+                i, other = planes.unordered(cells, np.full(len(cells), lane))
+                if i >= 0:
+                    said = f"which {self._thread(other, lane)} {did} with nothing between"
+                    self._tell(site, lane, verb, int(cells[i]), said)
+                    return
+        for what, of_cells, bad_of in self._records(cells, writes):
+            for number in np.unique(of_cells[of_cells > 0]):
+                operation = self._operations[number]
+                if bad_of(operation, actors):
+                    cell = int(cells[np.argmax(of_cells == number)])
+                    self._tell(site, lane, verb, cell, f"{what} {operation.name} is still {_DOING[what]}")
+                    return
+
+    def _records(self, cells: Array, writes: bool) -> list[tuple[str, Array, Any]]:
+        found = [("to which a", self._written[cells], self._unseen)]
+        if writes:
+            found += [("which a", plane[cells], self._unread) for plane in self._read.values()]
+        return found
+
+    def _unseen(self, operation: Operation, actors: Actors) -> bool:
+        """Whether some actor has not seen a copy complete."""
+        number, phase = np.array(operation.number), np.array(operation.phase)
+        return not all(self._clocks.completed(a, number, phase).any() for a in actors)
+
+    def _unread(self, operation: Operation, actors: Actors) -> bool:
+        """Whether for some actor a read is not over."""
+        return not all(any(self._is_over(operation, int(lane)) for lane in a) for a in actors)
+
+    def _is_over(self, operation: Operation, lane: int) -> bool:
+        # A warp that has waited for a wgmma speaks for its warpgroup: all of it is one operation.
+        return any(
+            when and self._clocks.knows(np.array(lane), readers, np.array(when)).any()
+            for readers, when in zip(operation.actors, operation.over, strict=True)
+        )
+
+    def check_generic(self, site: Site, pattern: Pattern, writes: bool) -> None:
+        """An access of the generic proxy against those of the async proxy."""
+        if len(self._operations) == 1:
+            return
+        cell, lane = pattern.cells
+        verb = "writes" if writes else "reads"
+        of_cells = self._written[cell]
+        if of_cells.any():
+            column, phase = self._ends[:, of_cells]
+            bad = (of_cells > 0) & ~self._clocks.completed(lane, column, phase)
+            if bad.any():
+                i = int(np.argmax(bad))
+                name = self._operations[of_cells[i]].name
+                said = f"to which a {name} is still writing as far as it knows"
+                self._tell(site, int(lane[i]), verb, int(cell[i]), said)
+                return
+        for plane in self._read.values() if writes else ():
+            of_cells = plane[cell]
+            for number in np.unique(of_cells[of_cells > 0]):
+                operation = self._operations[number]
+                at = np.flatnonzero(of_cells == number)
+                for one in np.unique(lane[at]):
+                    if not self._is_over(operation, int(one)):
+                        i = int(at[np.argmax(lane[at] == one)])
+                        said = f"which a {operation.name} is still reading as far as it knows"
+                        self._tell(site, int(one), verb, int(cell[i]), said)
+                        return
+
+    def _thread(self, lane: int, near: int) -> str:
+        return self._geometry.other(lane, near)
+
+    def _tell(self, site: Site, lane: int, verb: str, cell: int, said: str, note: bool = False) -> None:
+        self.report("race", f"{verb} {self.place(cell)}, {said}", site, lane, note)
+
+
+_FENCE = "no fence.proxy.async between"
+_DOING = {"to which a": "writing as far as it knows", "which a": "reading as far as it knows"}

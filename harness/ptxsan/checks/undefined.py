@@ -1,0 +1,204 @@
+"""Undefined values: registers that nothing has written, memory that nobody wrote, and what comes of them.
+
+An undefined value is carried along, to the bit, through registers and memories, and is an error only where it
+matters: where it reaches the output, an address, a predicate that decides what is executed, a barrier or the
+member mask of a warp. Elsewhere it is a note: to load zeros' neighbours for sums that are never stored is
+common and harmless.
+
+Nothing is followed before the first undefined value is there: ``registers`` is empty, and memories tell by
+``saw`` of a read of what nobody wrote. How values are followed is in ``tracked.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ptxsan.checks.hazards import Hazard, Site, Tell
+from ptxsan.checks.shadow import ORIGIN, Shadow
+from ptxsan.lanes import Array, Mask
+
+CHECK = "uninit"
+_MOST = 30_000  # origins told apart; the rest counts as the last of them
+
+# Of a register: undefined bits (lanes,) of its width, bool of a predicate; origins (lanes,), 0 for none.
+Shade = tuple[Array, Array]
+
+
+class Switch(Exception):
+    """From the instruction ``at`` of its block of code on, undefined values are followed."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__(at)
+        self.at = at
+
+
+@dataclass
+class Origin:
+    """Where an undefined value comes from: ``what``, seen first at ``site``. ``error`` and ``note``: what to
+    say of it in the end. Of a value as it was stored to the output, ``parent`` is where that came from."""
+
+    what: str
+    site: Site | None
+    error: Hazard | None = None
+    note: Hazard | None = None
+    parent: int = 0
+    mattered: bool = False
+
+
+@dataclass
+class Fresh:
+    """A read just now of what is undefined in memory: ``lanes`` (lanes,) bool, and the first ``lane``."""
+
+    site: Site
+    what: str
+    lanes: Array
+    lane: int
+
+
+class Undefined:
+    """The undefined values of a launch while it runs.
+
+    ``tell`` notes a hazard now; ``hazard`` words one, (check, what, site, lane), which ``keep`` notes later,
+    (hazard, site, note); ``where`` words a site.
+    """
+
+    def __init__(
+        self,
+        tell: Tell,
+        hazard: Callable[[str, str, Site | None, int], Hazard],
+        keep: Callable[[Hazard, Site | None, bool], None],
+        where: Callable[[Site], str],
+    ) -> None:
+        self._tell, self._hazard, self._keep, self._where = tell, hazard, keep, where
+        self.registers: dict[int, Shade] = {}
+        self.sampling: Any = None  # while an instruction is executed for its undefined bits alone
+        self.fresh: Fresh | None = None
+        self.unplaced: dict[int, int] = {}  # origins of registers that nothing has read so far, by slot
+        self._lanes = 0
+        self.begin()
+
+    # Origins
+
+    def begin(self) -> None:
+        """A batch of launches."""
+        self._origins: list[Origin] = [Origin("", None)]
+        self._numbers: dict[Any, int] = {}
+
+    def enter(self, lanes: int, unset: Mapping[int, tuple[str, Any]]) -> None:
+        """So many lanes run now. ``unset``: name and undefined bits of the registers that may be read before
+        they are written, by slot."""
+        self._lanes, self.fresh, self.sampling = lanes, None, None
+        self.registers.clear()
+        self.unplaced = {}
+        for slot, (name, bits) in unset.items():
+            number = self._number(
+                ("register", slot), partial(Origin, f"register {name.split('@')[0]}, not set before", None)
+            )
+            self.registers[slot] = np.full(lanes, bits), np.full(lanes, number, ORIGIN)
+            if self._origins[number].site is None:
+                self.unplaced[slot] = number
+
+    def set(self, slot: int, bits: Array, origins: Array, mask: Mask | None) -> None:
+        """These bits (lanes,) of a register are undefined in the active lanes."""
+        held = self.registers
+        if mask is not None and slot in held:
+            bits, origins = (
+                np.where(mask.bits, new, old) for new, old in zip((bits, origins), held[slot], strict=True)
+            )
+        elif mask is not None:
+            bits = np.where(mask.bits, bits, np.zeros_like(bits))
+        if (bits != 0).any():
+            held[slot] = bits, origins
+        else:
+            held.pop(slot, None)
+
+    def clear(self, slots: Iterable[int], mask: Mask | None) -> None:
+        """These registers are defined in the active lanes."""
+        for slot in self.registers.keys() & slots:
+            bits, origins = self.registers[slot]
+            self.set(slot, np.zeros_like(bits), origins, mask)
+
+    def _number(self, key: Any, make: Callable[[], Origin]) -> int:
+        if key not in self._numbers:
+            if len(self._origins) < _MOST:
+                self._origins.append(make())
+            self._numbers[key] = len(self._origins) - 1
+        return self._numbers[key]
+
+    def saw(self, site: Site, what: str, lanes: Array) -> None:
+        """Memory: lanes (n,) read ``what`` nobody wrote, or what was stored undefined."""
+        if self.fresh is None:
+            self.fresh = Fresh(site, what, np.zeros(self._lanes, bool), int(lanes[0]))
+        self.fresh.lanes[lanes] = True
+
+    def born(self, fresh: Fresh) -> int:
+        """The origin of values that nobody wrote."""
+
+        def make() -> Origin:
+            said = [f"reads {fresh.what}", f"reads {fresh.what}; nothing depends on the value"]
+            error, note = (self._hazard(CHECK, what, fresh.site, fresh.lane) for what in said)
+            return Origin(fresh.what, fresh.site, error, note)
+
+        launch = self._hazard(CHECK, "", None, fresh.lane).launch
+        return self._number((launch, id(fresh.site)), make)
+
+    def read_first(self, site: Site, slots: Iterable[int]) -> None:
+        """These registers are read here: the place of those that nothing has written."""
+        for slot in slots:
+            if slot in self.unplaced:
+                self._origins[self.unplaced.pop(slot)].site = site
+
+    # Where a value matters
+
+    def matters(self, how: str, site: Site | None, bad: Array, origins: Array) -> None:
+        """An undefined value decides in the lanes ``bad`` (lanes,) bool, at this site."""
+        lane = int(np.argmax(bad))
+        number = self._root(int(origins[lane]))
+        self._origins[number].mattered = True
+        self._tell(CHECK, f"{how}, {self._comes_from(number)}", site, lane)
+
+    def stored(self, site: Site, shadow: Shadow, at: Array, origins: Array, lanes: Array) -> Array:
+        """Origins (n,) of undefined values as they are stored: in an output, with the place of the store."""
+        if shadow.place is None:
+            return origins
+        place, result = shadow.place, origins.copy()
+        for number in np.unique(origins[origins != 0]):
+            i = int(np.argmax(origins == number))
+            root = self._root(int(number))
+            launch = self._hazard(CHECK, "", None, int(lanes[i])).launch
+
+            def make(i: int = i, root: int = root) -> Origin:
+                what = f"stores an undefined value to {place(int(at[i]))}, {self._comes_from(root)}"
+                return Origin(what, site, self._hazard(CHECK, what, site, int(lanes[i])), parent=root)
+
+            result[origins == number] = self._number((launch, root, id(site)), make)
+        return result
+
+    def _root(self, number: int) -> int:
+        return self._origins[number].parent or number
+
+    def _comes_from(self, number: int) -> str:
+        origin = self._origins[number]
+        where = f" ({self._where(origin.site)})" if origin.site else ""
+        return f"which comes from {origin.what}{where}"
+
+    def finish(self, outputs: Iterable[Shadow], stopped: bool) -> None:
+        """After the last block: what is left undefined in the outputs, and what did not matter. Of a launch
+        that was ``stopped`` nobody knows what would have."""
+        left = [] if stopped else [number for shadow in outputs for number in shadow.left()]
+        told: set[tuple[int, int]] = set()
+        for number in left:
+            origin = self._origins[number]
+            self._origins[origin.parent].mattered = True
+            # Of what one read brought, one store stands for all.
+            if origin.error and (origin.error.launch, origin.parent) not in told:
+                told.add((origin.error.launch, origin.parent))
+                self._keep(origin.error, origin.site, False)
+        for origin in self._origins:
+            if origin.error and origin.note and not origin.mattered:
+                self._keep(origin.error if stopped else origin.note, origin.site, not stopped)

@@ -1,0 +1,302 @@
+"""What stands between the braces of an entry, with the functions that it calls in the places of the calls.
+
+A function's parameters and results are variables in local memory, as all .param variables of a body are; its
+registers and labels get names of their own for each call. One that calls itself is followed some calls deep.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ptxsan.frontend.carry import CARRY, with_carry
+from ptxsan.frontend.declarations import Event, Function, split_commas, variables
+from ptxsan.frontend.places import Place, Places
+from ptxsan.frontend.syntax import (
+    Address,
+    Entry,
+    Instruction,
+    Name,
+    Number,
+    Operand,
+    PtxError,
+    Register,
+    Variable,
+    Vector,
+    parameter_bytes,
+    size_of,
+)
+
+_DEPTH = 16  # calls of a function within itself
+_LONGEST = 100_000  # instructions, of which functions that call each other may make many
+
+
+class Body:
+    """Fills an entry. Registers and labels of an inner scope get names of their own."""
+
+    def __init__(self, entry: Entry, functions: dict[str, Function], places: Places) -> None:
+        self._entry, self._functions, self._places = entry, functions, places
+        self._scopes: list[dict[str, Operand]] = [{}]
+        self._own = ""  # added to labels, and to the names of a function's registers
+        self._inner = 0
+        self._source = Place()
+        self._within: list[str] = []  # the functions whose body this is
+        self._tables: dict[str, list[str]] = {}  # targets of brx.idx
+        self._label = ""
+        self._before: list[tuple[str, tuple[Operand, ...]]] = []  # what an operand of an instruction needs
+        self._labels: list[dict[str, str]] = []  # of each inner scope
+        self._branches: list[list[int]] = []  # there, by their places in the code
+
+    def read(self, events: Sequence[Event], first: int) -> None:
+        """The body that begins at this line."""
+        self._statements(events)
+        if not self._entry.code:
+            raise PtxError(f"PTX line {first}: entry {self._entry.name} has no instructions")
+        self._check_labels()
+
+    def _statements(self, events: Sequence[Event]) -> None:
+        for kind, body, line in events:
+            if kind == "open":
+                self._inner += 1
+                self._scopes.append({})
+                self._labels.append({})
+                self._branches.append([])
+            elif kind == "close":
+                self._scopes.pop()
+                self._close_labels()
+            elif kind == "label":
+                self._label = body
+                own = body + self._own
+                if self._labels:
+                    self._labels[-1][own] = f"{own}@{self._inner}"
+                    own = self._labels[-1][own]
+                self._entry.labels[own] = len(self._entry.code)
+            elif kind == "line":
+                self._source = self._places.read(body, self._source)
+            elif body.startswith("."):
+                self._directive(body, line)
+            else:
+                self._append(self._instruction(body, line))
+
+    def _append(self, instruction: Instruction) -> None:
+        base = instruction.op.split(".")[0]
+        if base == "call":
+            self._call(instruction)
+        elif base == "brx":
+            self._branch_by_index(instruction)
+        elif base == "ret" and self._within:
+            self._jump(instruction, f"return{self._own}")
+        else:
+            self._entry.code.append(instruction)
+            if base == "bra" and self._branches:
+                self._branches[-1].append(len(self._entry.code) - 1)
+        if len(self._entry.code) > _LONGEST:
+            raise PtxError(f"PTX line {instruction.line}: {instruction.text}: calls of calls without an end")
+
+    def _close_labels(self) -> None:
+        """Branches within a scope go to its own labels first."""
+        labels = self._labels.pop()
+        for at in self._branches.pop():
+            branch = self._entry.code[at]
+            target = branch.operands[-1] if branch.operands else None
+            if isinstance(target, Name) and target.text in labels:
+                own = (*branch.operands[:-1], Name(labels[target.text]))
+                self._entry.code[at] = replace(branch, operands=own)
+            elif self._branches:
+                self._branches[-1].append(at)
+
+    # Calls
+
+    def _call(self, instruction: Instruction) -> None:
+        """The function's body in place of the call, where the module has one."""
+        position = next((n for n, o in enumerate(instruction.operands) if not isinstance(o, Vector)), 0)
+        callee = instruction.operands[position]
+        function = self._functions.get(callee.text) if isinstance(callee, Name) else None
+        if function is None or self._within.count(function.name) >= _DEPTH:
+            self._entry.code.append(instruction)
+            return
+        results = _items(instruction.operands[:position])
+        given = _items(instruction.operands[position + 1 :])
+        if len(results) != len(function.results) or len(given) != len(function.parameters):
+            raise PtxError(
+                f"PTX line {instruction.line}: {instruction.text}: other operands than {function.name}'s"
+            )
+        outer = self._scopes, self._own, self._source
+        self._inner += 1
+        own = f"@{self._inner}"
+        bound: dict[str, Operand] = {}
+        later: list[Instruction] = []
+        if instruction.guard:
+            register, negated = instruction.guard
+            self._jump(instruction, f"return{own}", (register, not negated))
+        for operand, (name, kind) in zip(given, function.parameters, strict=True):
+            bound[name] = variable = self._passed(instruction, operand, name + own, kind)
+            if variable is not operand:
+                self._entry.code.append(_move(instruction, "st", kind, (Address(variable, 0), operand)))
+        for operand, (name, kind) in zip(results, function.results, strict=True):
+            bound[name] = variable = self._passed(instruction, operand, name + own, kind)
+            if variable is not operand:
+                later.append(_move(instruction, "ld", kind, (operand, Address(variable, 0))))
+        self._scopes, self._own = [bound], own
+        self._within.append(function.name)
+        self._statements(function.events)
+        self._within.pop()
+        self._scopes, self._own, self._source = outer
+        self._entry.labels[f"return{own}"] = len(self._entry.code)
+        self._entry.code += later
+
+    def _passed(self, instruction: Instruction, operand: Operand, name: str, kind: str) -> Name:
+        """The variable by which an operand is passed: its own, or one for a register or a number."""
+        if isinstance(operand, Name):
+            return operand
+        size = parameter_bytes(kind) or size_of(kind, instruction.line)
+        self._entry.variables.append(Variable(name, "local", size, min(size, 16)))
+        return Name(name)
+
+    def _jump(self, instruction: Instruction, label: str, guard: tuple[str, bool] | None = None) -> None:
+        guard = guard or instruction.guard
+        place = instruction.line, instruction.source, instruction.text
+        self._entry.code.append(Instruction("bra", (Name(label),), guard, *place))
+
+    def _branch_by_index(self, instruction: Instruction) -> None:
+        """brx.idx: a branch to each of its targets, where the index is that one's."""
+        index, table = instruction.operands[:2]
+        targets = self._tables.get(table.text + self._own) if isinstance(table, Name) else None
+        if targets is None or instruction.guard:
+            raise PtxError(f"PTX line {instruction.line}: {instruction.text}: a branch that is not supported")
+        found = Register(f"%brx@{len(self._entry.code)}")
+        self._entry.registers[found.name] = "pred"
+        place = instruction.line, instruction.source, instruction.text
+        for number, target in enumerate(targets):
+            operands = (found, index, Number(number))
+            self._entry.code.append(Instruction("setp.eq.u32", operands, None, *place))
+            self._jump(instruction, target + self._own, (found.name, False))
+
+    def _check_labels(self) -> None:
+        for instruction in self._entry.code:
+            if instruction.op.startswith("bra"):
+                target = instruction.operands[-1] if instruction.operands else None
+                if not isinstance(target, Name) or target.text not in self._entry.labels:
+                    raise PtxError(f"PTX line {instruction.line}: {instruction.text}: there is no such label")
+
+    def _directive(self, body: str, line: int) -> None:
+        if match := re.match(r"\.reg\s*\.(\w+)\s+(.+)$", body, re.DOTALL):
+            size_of(match[1], line)
+            for item in match[2].split(","):
+                self._declare(item.strip(), match[1], line)
+        elif match := re.match(r"\.branchtargets\s+(.*)$", body, re.DOTALL):
+            self._tables[self._label + self._own] = split_commas(match[1])
+        elif found := variables(body, line):
+            for variable in found:
+                self._variable(variable)
+        elif not body.startswith((".pragma", ".callprototype", ".calltargets")):
+            raise PtxError(f"PTX line {line}: unknown directive {body[:60]!r}")
+
+    def _variable(self, variable: Variable) -> None:
+        """One of this scope; of a function or a call each call's own."""
+        if variable.space == "param" or (self._within and variable.space == "local"):
+            own = f"{variable.name}@{self._inner}.{len(self._entry.variables)}"
+            self._scopes[-1][variable.name] = Name(own)
+            variable = replace(variable, name=own, space="local")
+        if all(variable.name != known.name for known in self._entry.variables):
+            self._entry.variables.append(variable)
+
+    def _declare(self, item: str, kind: str, line: int) -> None:
+        ranged = re.fullmatch(r"(%?[\w$]+)<(\d+)>", item)
+        if ranged and int(ranged[2]) > 1_000_000:
+            raise PtxError(f"PTX line {line}: {item}: more registers than a kernel can have")
+        names = [f"{ranged[1]}{i}" for i in range(int(ranged[2]))] if ranged else [item]
+        for name in names:
+            own = f"{name}@{self._inner}" if len(self._scopes) > 1 or self._within else name
+            self._scopes[-1][name] = Register(own)
+            self._entry.registers[own] = kind
+
+    def _instruction(self, body: str, line: int) -> Instruction:
+        text = " ".join(body.split())
+        match = re.fullmatch(r"(?:@(!?)(%?[\w$]+)\s+)?([a-z][\w.:]*)(?:\s+(.*))?", text)
+        if not match:
+            raise PtxError(f"PTX line {line}: not an instruction: {text[:80]!r}")
+        try:
+            guard = (self._register(match[2]).name, bool(match[1])) if match[2] else None
+            operands = tuple(self._operand(item) for item in split_commas(match[4] or ""))
+        except (ValueError, OverflowError, struct.error):
+            raise PtxError(f"PTX line {line}: cannot read the operands of {text[:80]!r}") from None
+        op = match[3]
+        if (carried := with_carry(op, operands)) is not operands:
+            self._entry.registers[CARRY.name] = "pred"
+        if op.startswith(("ld.param", "st.param")) and self._is_local(operands):
+            op = re.sub(r"\.param(::\w+)?", ".local", op, count=1)
+        if op.startswith("bra") and operands and isinstance(operands[-1], Name):
+            carried = (*operands[:-1], Name(operands[-1].text + self._own))
+        for first, needed in self._before:
+            self._entry.code.append(Instruction(first, needed, None, line, self._source, text))
+        self._before.clear()
+        return Instruction(op, carried, guard, line, self._source, text)
+
+    def _is_local(self, operands: tuple[Operand, ...]) -> bool:
+        """Whether a parameter is one of a call, in local memory."""
+        bases = [o.base.text for o in operands if isinstance(o, Address) and isinstance(o.base, Name)]
+        return any("@" in name for name in bases)
+
+    def _register(self, name: str) -> Register:
+        operand = self._operand(name)
+        if not isinstance(operand, Register):
+            raise ValueError(name)
+        return operand
+
+    def _negated(self, register: Register) -> Register:
+        """A predicate that holds where another does not: !%p as an operand."""
+        negated = Register(f"!{register.name}")
+        self._entry.registers[negated.name] = "pred"
+        self._before.append(("not.pred", (negated, register)))
+        return negated
+
+    def _operand(self, text: str) -> Operand:
+        if text.startswith(("{", "(")):
+            if text[-1] != {"{": "}", "(": ")"}[text[0]]:
+                raise ValueError(text)
+            return Vector(tuple(self._operand(item) for item in split_commas(text[1:-1])))
+        if text.startswith("["):
+            # A tensor map and coordinates: [map, {x, y}].
+            if len(items := split_commas(text[1:-1])) > 1 and text[-1] == "]":
+                return Vector((self._operand(f"[{items[0]}]"), *(self._operand(item) for item in items[1:])))
+            match = re.fullmatch(r"\[\s*([%\w$.]+)\s*(?:\+\s*(-?\w+))?\s*\]", text)
+            if not match:
+                raise ValueError(text)
+            base = self._operand(match[1])
+            offset = int(match[2], 0) if match[2] else 0
+            if isinstance(base, Number):
+                return Address(None, int(base.value) + offset)
+            if not isinstance(base, Register | Name):
+                raise ValueError(text)
+            return Address(base, offset)
+        for scope in reversed(self._scopes):
+            if text in scope:
+                return scope[text]
+        if text.startswith("!"):
+            return self._negated(self._register(text[1:]))
+        if match := re.fullmatch(r"0([fFdD])([0-9a-fA-F]+)", text):
+            bits = int(match[2], 16)
+            form, width = ("<f", 4) if match[1] in "fF" else ("<d", 8)
+            return Number(float(struct.unpack(form, bits.to_bytes(width, "little"))[0]), bits)
+        if re.fullmatch(r"-?\d+\.\d*(?:[eE][+-]?\d+)?", text):
+            return Number(float(text))
+        if re.fullmatch(r"-?(0[xX][0-9a-fA-F]+|\d+)U?", text):
+            return Number(int(text.rstrip("U"), 16 if "x" in text.lower() else 10))
+        if re.fullmatch(r"%?[\w$.]+(\|%?\w+)?", text):
+            if "|" in text:
+                return Vector(tuple(self._operand(item) for item in text.split("|")))
+            return Name(text)
+        raise ValueError(text)
+
+
+def _items(operands: Sequence[Operand]) -> tuple[Operand, ...]:
+    """Of (results) before a function's name, or (parameters) after it."""
+    return next((o.items for o in operands if isinstance(o, Vector)), ())
+
+
+def _move(call: Instruction, base: str, kind: str, operands: tuple[Operand, ...]) -> Instruction:
+    """A register to or from the variable that a call passes it by."""
+    return Instruction(f"{base}.local.{kind}", operands, call.guard, call.line, call.source, call.text)

@@ -1,0 +1,107 @@
+"""``python -m ptxsan.isa [--check]``: docs/instructions.md, the instructions that the emulated
+device knows, from its own table.
+
+Exit status: 0 up to date or written, 1 out of date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from ptxsan.isa import TABLES
+from ptxsan.isa.refused import LIMITS, REFUSED
+
+_HEAD = """# Instructions
+
+What the emulated device knows of the PTX ISA 9.0, with the section of each: generated from the
+interpreter's table by `python -m ptxsan.isa`, which a test compares with this page. All
+modifiers and types of a section are meant, but for what is noted; those that matter to caches and scheduling
+alone change nothing. `tests/test_instructions.py` compares the results with a GPU's.
+
+An instruction that is not here is refused before anything runs, with its line in the PTX and in the `.cu`
+file, if the kernel that is run has it; what other kernels and functions of the same file have is no matter.
+
+"""
+# In the flow of a kernel, which harness/ptxsan/machine/flow.py and barrier.py know.
+_FLOW = {
+    "bra": "9.7.12.3",
+    "brx.idx": "9.7.12.4",
+    "ret": "9.7.12.6",
+    "exit": "9.7.12.7",
+    "bar": "9.7.13.1",
+    "barrier": "9.7.13.1",
+}
+_TITLES = {
+    "9.7.1": "Integers",
+    "9.7.2": "Integers of extended precision",
+    "9.7.3": "FP32 and FP64",
+    "9.7.4": "FP16 and BF16, one or two a register",
+    "9.7.6": "Comparison and selection",
+    "9.7.8": "Logic and shifts",
+    "9.7.9": "Data movement and conversion",
+    "9.7.12": "Control flow",
+    "9.7.13": "Synchronisation and communication",
+    "9.7.14": "Matrices of a warp",
+    "9.7.15": "Matrices of a warp group",
+    "9.7.18": "Halves and bytes of a word",
+    "9.7.19": "Miscellaneous",
+}
+
+
+def _order(section: str) -> list[int]:
+    return [int(number) for number in section.split(".")]
+
+
+def _rows() -> Iterator[tuple[str, str]]:
+    """(section, name), once each."""
+    seen = {(entry.section, name) for table in TABLES for name, entry in table.items()}
+    seen |= {(section, name) for name, section in _FLOW.items()}
+    yield from sorted(seen, key=lambda row: (_order(row[0]), row[1]))
+
+
+def page() -> str:
+    """The text of docs/instructions.md."""
+    chapters: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for section, name in _rows():
+        chapters[".".join(section.split(".")[:3])].append((section, name))
+    lines = [_HEAD]
+    for chapter, rows in chapters.items():
+        lines.append(
+            f"## {_TITLES[chapter]} (§{chapter})\n\n| instruction | section | |\n| --- | --- | --- |\n"
+        )
+        lines += [f"| `{name}` | {section} | {LIMITS.get(name, '')} |\n" for section, name in rows]
+        lines.append("\n")
+    lines.append("## Not known\n\n| instructions | section | |\n| --- | --- | --- |\n")
+    missing: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name, of in REFUSED.items():
+        missing[of].append(name)
+    for (section, what), names in sorted(missing.items(), key=lambda row: _order(row[0][0])):
+        lines.append(f"| {', '.join(f'`{name}`' for name in names)} | {section} | {what} |\n")
+    return "".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m ptxsan.isa", description=__doc__)
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; exit status 1 if it is out of date"
+    )
+    parser.add_argument(
+        "--page", type=Path, default=Path("docs/instructions.md"), help="default: %(default)s"
+    )
+    given = parser.parse_args()
+    text = page()
+    if not given.check:
+        given.page.write_text(text, encoding="utf-8")
+        return 0
+    if given.page.exists() and given.page.read_text(encoding="utf-8") == text:
+        return 0
+    print(f"error: {given.page} is out of date; `python -m ptxsan.isa` writes it", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""Fragments of tensor-core instructions: registers of a warp as matrices, and back.
+
+Products are exact, sums are made in float64 in the order of k, the accumulator's term last, then rounded to
+the accumulator's type: integers come out as on the hardware, real numbers within its error bounds. Where a C
+compiler is, native/matrices.c does the same, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ptxsan.checks.hazards import Site, Trap
+from ptxsan.frontend.syntax import Operand, PtxError, Vector
+from ptxsan.lanes import WARP, Array, Mask, full
+from ptxsan.machine.builder import SEEN, Builder
+from ptxsan.native.build import library
+from ptxsan.native.matrices import MULTIPLIED, SUMS, Multiply
+from ptxsan.rounding.arithmetic import canonical, round_narrow
+
+_EIGHTS = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
+_ROUNDED = ("f16", "bf16", "tf32", *_EIGHTS)  # whose sums may be, in float64
+_BITS = {"s4": 4, "u4": 4, "b1": 1, "tf32": 32, **dict.fromkeys(_EIGHTS, 8)}
+
+
+def bits_of(kind: str) -> int:
+    """Of an element in a fragment. Raises PtxError for a type that is in none."""
+    if kind not in _BITS and kind not in SEEN:
+        raise PtxError(f"type .{kind} is not supported")
+    return _BITS[kind] if kind in _BITS else 8 * int(SEEN[kind].itemsize)
+
+
+def elements(words: Array, kind: str) -> Array:
+    """Registers (..., words) of 32 or 64 bits as elements (..., n) in float64, those in low bits first."""
+    if kind == "tf32":  # the hardware does not look at the lower 13 bits
+        words = words & np.uint32(0xFFFFE000)
+    raw = np.ascontiguousarray(words)
+    if kind == "b1":
+        return np.unpackbits(raw.view(np.uint8), axis=-1, bitorder="little").astype(np.float64)
+    if kind in ("s4", "u4"):
+        octets = raw.view(np.uint8)
+        nibbles = (
+            np.stack([octets & 15, octets >> 4], axis=-1).reshape(*octets.shape[:-1], -1).astype(np.int8)
+        )
+        signed = (nibbles ^ 8) - 8 if kind == "s4" else nibbles
+        return np.asarray(signed, np.float64)
+    dtype = _EIGHTS.get(kind) or SEEN["f32" if kind == "tf32" else kind]
+    return np.asarray(raw.view(dtype), np.float64)
+
+
+def registers(values: Array, kind: str, saturates: bool = False) -> Array:
+    """Elements (..., n) in float64 as registers of a sum's type: rounded to floats; integers wrap around, or
+    stay within their limits (.satfinite)."""
+    with np.errstate(all="ignore"):
+        if kind == "f16":
+            return np.ascontiguousarray(round_narrow(values, np.float16)).view(np.uint32)
+        if kind == "f32":
+            return np.ascontiguousarray(canonical(values.astype(np.float32))).view(np.uint32)
+        if kind == "f64":
+            return np.ascontiguousarray(values).view(np.uint64)
+    whole = values.astype(np.int64)
+    if saturates:
+        whole = np.clip(whole, -(1 << 31), (1 << 31) - 1)
+    return np.ascontiguousarray(whole.astype(np.uint32))
+
+
+def product(a: Array, b: Array, c: Array, kind: str, operation: str = "") -> Array:
+    """a·b + c of matrices (warps, rows, columns); of bits with xor or and in place of products."""
+    if kind in _ROUNDED:
+        total, term = np.zeros(c.shape), np.empty(c.shape)
+        for k in range(a.shape[2]):
+            total += np.multiply(a[:, :, k, None], b[:, k, None, :], out=term)
+        return np.asarray(total + c)
+    both = a @ b  # whole numbers, exact in any order
+    if operation == "xor":
+        both = a.sum(axis=2, keepdims=True) + b.sum(axis=1, keepdims=True) - 2 * both
+    return np.asarray(both + c)
+
+
+def _items(operand: Operand) -> tuple[Operand, ...]:
+    if not isinstance(operand, Vector):
+        raise PtxError("a fragment is a vector of registers")
+    return operand.items
+
+
+def whole_warps(mask: Mask | None, site: Site) -> None:
+    if mask is None:
+        return
+    warps = mask.bits.reshape(-1, WARP)
+    part = warps.any(axis=1) & ~warps.all(axis=1)
+    if part.any():
+        raise Trap("barrier", "is executed by a part of its warp", site, int(np.argmax(part)) * WARP)
+
+
+class Words:
+    """Registers of a fragment as an array (lanes, registers) of words, and back."""
+
+    def __init__(self, b: Builder, operand: Operand, bits: int = 32) -> None:
+        items = _items(operand)
+        self._state = b.state
+        self._reads = [b.read(item, f"b{bits}") for item in items]
+        self._puts = [b.write(item) for item in items]
+        self.count = len(items)
+
+    def held(self, count: int) -> list[Any]:
+        """The first registers, each an array over the lanes or a scalar."""
+        return [read() for read in self._reads[:count]]
+
+    def get(self) -> Array:
+        return np.stack([full(each, self._state.lanes) for each in self.held(self.count)], axis=1)
+
+    def set(self, words: Array, mask: Mask | None) -> None:
+        self.put(np.ascontiguousarray(words.T), mask)
+
+    def put(self, columns: Array, mask: Mask | None) -> None:
+        """(registers, lanes); of fewer registers than there are the first ones again."""
+        for i, put in enumerate(self._puts):
+            put(columns[i % len(columns)], mask)
+
+
+class Matrix:
+    """A matrix of a warp, or several one below the other: ``places`` are row and column of each lane's
+    elements, (32, elements), in the order of the registers; more of them repeat the first."""
+
+    def __init__(self, rows: int, columns: int, kind: str, places: tuple[Array, Array]) -> None:
+        self.rows, self.columns, self.kind = rows, columns, kind
+        self.place = places[0] * columns + places[1]
+        self.words = -(-self.place.shape[1] * bits_of(kind) // (64 if kind == "f64" else 32))
+        self._order = np.argsort(self.place.ravel())  # each element is held once
+
+    def decode(self, words: Array) -> Array:
+        """(lanes, registers) to (warps, rows, columns) in float64."""
+        values = elements(words[:, : self.words], self.kind).reshape(-1, self.place.size)
+        return values.take(self._order, axis=1).reshape(-1, self.rows, self.columns)
+
+    def encode(self, values: Array, saturates: bool = False) -> Array:
+        """Matrices to the registers that hold them, (lanes, words)."""
+        held = values.reshape(-1, self.place.size).take(self.place.ravel(), axis=1)
+        return registers(held.reshape(-1, self.place.shape[1]), self.kind, saturates)
+
+
+class Product:
+    """D = A·B + C of matrices in registers; ``copies`` of each lie one below the other."""
+
+    def __init__(
+        self,
+        b: Builder,
+        operands: Sequence[Operand],
+        matrices: Sequence[Matrix],
+        operation: str,
+        saturates: bool,
+        copies: int = 1,
+    ) -> None:
+        self._state, self._operation, self._saturates = b.state, operation, saturates
+        self._out, *self._sources = (Words(b, o, 64 if m.kind == "f64" else 32) for o, m in zip(
+            operands, (matrices[3], *matrices[:3]), strict=True))  # fmt: skip
+        *self._given, self._made = matrices
+        self._copies = copies
+        self._native: Multiply | None = None
+        held = [*self._sources, self._out]
+        if any(w.count % m.words for w, m in zip(held, matrices, strict=True)):
+            raise PtxError("another number of registers than its shape has")
+        kinds = [m.kind for m in matrices]
+        known = not operation and {*kinds[:2]} <= {*MULTIPLIED} and {*kinds[2:]} <= {*SUMS}
+        if known and (found := library()) is not None:
+            one, other = matrices[0], matrices[1]
+            sizes = (copies, one.rows // copies, other.columns, one.columns)
+            eights = {
+                kind: np.arange(256, dtype=np.uint8).view(_EIGHTS[kind]) for kind in {*kinds} & {*_EIGHTS}
+            }
+            places = [m.place for m in matrices]
+            self._native = Multiply(
+                found, sizes, kinds, [m.words for m in matrices], places, eights, saturates
+            )
+
+    def run(self, mask: Mask | None) -> None:
+        if self._native is not None:
+            given = [w for s, m in zip(self._sources, self._given, strict=True) for w in s.held(m.words)]
+            made = self._native.run(given, self._state.lanes, mask)
+        else:
+            with np.errstate(all="ignore"):
+                a, b, c = (
+                    m.decode(s.get()).reshape(-1, m.rows // self._copies, m.columns)
+                    for s, m in zip(self._sources, self._given, strict=True)
+                )
+                made = self._made.encode(
+                    product(a, b, c, self._given[0].kind, self._operation), self._saturates
+                ).T
+        self._out.put(np.ascontiguousarray(made), mask)

@@ -1,0 +1,188 @@
+"""mbarrier: initialise, arrive, expect bytes, test (PTX ISA §9.7.13.15), and the arrival of cp.async on
+one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ptxsan.checks.hazards import Site
+from ptxsan.frontend.syntax import Instruction, Operand, PtxError
+from ptxsan.lanes import Array, Mask, full
+from ptxsan.machine.builder import Builder, Read, Run, Write
+from ptxsan.machine.common import Known, parts
+from ptxsan.machine.memory.asynchronous import Asynchronous
+from ptxsan.machine.memory.spaces import SHARED
+from ptxsan.machine.waits import everywhere
+
+_PENDING = 20  # bits of a state that tell the arrivals outstanding; the phase is above
+
+
+def engine(b: Builder) -> Asynchronous:
+    """That of the running blocks."""
+    assert b.state.asynchronous is not None
+    return b.state.asynchronous
+
+
+def shared_address(b: Builder, operand: Operand) -> Read:
+    """An address in shared memory, of the own block or of one of its cluster; generic ones lose their
+    space."""
+    read = b.address(operand)
+    return lambda: np.asarray(read()).astype(np.int64) & np.int64(SHARED - 1)
+
+
+def _init(b: Builder, i: Instruction, site: Site) -> Run:
+    at, count = shared_address(b, i.operands[0]), b.read(i.operands[1], "s32")
+    return lambda mask: engine(b).mbarriers.init(site, at(), full(count(), b.state.lanes), mask)
+
+
+def _inval(b: Builder, i: Instruction, site: Site) -> Run:
+    at = shared_address(b, i.operands[0])
+    return lambda mask: engine(b).mbarriers.invalidate(site, at(), mask)
+
+
+def _arrive(b: Builder, i: Instruction, site: Site) -> Run:
+    """mbarrier.arrive and arrive_drop, with .expect_tx first where it has it."""
+    modifiers, _ = parts(i)
+    expects, drops = "expect_tx" in modifiers, "arrive_drop" in modifiers
+    returns = _returns(i)
+    at = shared_address(b, i.operands[returns])
+    more = i.operands[returns + 1 :]
+    number = b.read(more[0], "s32") if more else None
+    state, put, releases = b.state, _state_writer(b, i), "relaxed" not in modifiers
+
+    def run(mask: Mask | None) -> None:
+        barriers = engine(b).mbarriers
+        given = full(number() if number else np.int32(1), state.lanes)
+        told = np.zeros(state.lanes, np.int64)
+        for m, lanes in barriers.resolve(site, at(), mask):
+            if expects:
+                for lane in lanes.tolist():
+                    barriers.expect(site, m, int(given[lane]), lane)
+            if drops:
+                m.count -= len(lanes)
+            counts = np.ones(len(lanes), np.int64) if expects else given[lanes]
+            outstanding = m.pending
+            told[lanes] = (barriers.arrive(site, m, lanes, counts, releases) << _PENDING) + outstanding
+        put(told, mask)
+
+    return run
+
+
+def _returns(i: Instruction) -> bool:
+    """Whether there is a destination for the state before the address."""
+    return str(i.operands[0]).startswith(("Register", "Name"))
+
+
+def _state_writer(b: Builder, i: Instruction) -> Write:
+    return b.write(i.operands[0]) if _returns(i) else lambda value, mask: None
+
+
+def _expect_tx(b: Builder, i: Instruction, site: Site) -> Run:
+    at, number, state = shared_address(b, i.operands[0]), b.read(i.operands[1], "s32"), b.state
+
+    def run(mask: Mask | None) -> None:
+        barriers = engine(b).mbarriers
+        for m, lanes in barriers.resolve(site, at(), mask):
+            for lane in lanes.tolist():
+                barriers.expect(site, m, int(full(number(), state.lanes)[lane]), lane)
+
+    return run
+
+
+def _complete_tx(b: Builder, i: Instruction, site: Site) -> Run:
+    at, number, state = shared_address(b, i.operands[0]), b.read(i.operands[1], "s32"), b.state
+
+    def run(mask: Mask | None) -> None:
+        barriers = engine(b).mbarriers
+        for m, lanes in barriers.resolve(site, at(), mask):
+            for lane in lanes.tolist():
+                barriers.complete(site, m, int(full(number(), state.lanes)[lane]), lane)
+
+    return run
+
+
+def _pending_count(b: Builder, i: Instruction, site: Site) -> Run:
+    put, state = b.write(i.operands[0]), b.read(i.operands[1], "s64")
+    return lambda mask: put((state() & ((1 << _PENDING) - 1)).astype(np.int32), mask)
+
+
+def _cp_async_arrive(b: Builder, i: Instruction, site: Site) -> Run:
+    """cp.async.mbarrier.arrive: once the thread's copies so far are complete, it arrives."""
+    at, noinc = shared_address(b, i.operands[0]), "noinc" in i.op.split(".")
+
+    def run(mask: Mask | None) -> None:
+        here = engine(b)
+        copies = here.hand_over(site, mask)
+        for m, lanes in here.mbarriers.resolve(site, at(), mask):
+            if not noinc:
+                m.pending += len(lanes)
+            phases = here.mbarriers.arrive(site, m, lanes, np.ones(len(lanes), np.int64), releases=False)
+            of_lane = dict(zip(lanes.tolist(), phases.tolist(), strict=True))
+            for lane, cells in copies:
+                if lane in of_lane:
+                    here.proxy.adopt(site, lane, cells, m.number, of_lane[lane])
+
+    return run
+
+
+class Test:
+    """mbarrier.test_wait and try_wait, by a state or a parity: a Wait."""
+
+    polls = True
+
+    def __init__(self, b: Builder, i: Instruction, site: Site) -> None:
+        modifiers, _ = parts(i)
+        self._b, self._site, self._parity = b, site, "parity" in modifiers
+        self._acquires = "relaxed" not in modifiers
+        self._put = b.write(i.operands[0])
+        self._at = shared_address(b, i.operands[1])
+        self._given = b.read(i.operands[2], "s32" if self._parity else "s64")
+
+    def _each(self, lanes: Array) -> Any:
+        bits = np.zeros(self._b.state.lanes, bool)
+        bits[lanes] = True
+        return engine(self._b).mbarriers.resolve(self._site, self._at(), Mask(bits))
+
+    def ready(self, lanes: Array) -> Array:
+        given = np.zeros(self._b.state.lanes, np.int64)
+        given[lanes] = everywhere(self._given(), self._b.state.lanes, lanes)
+        done = np.zeros(self._b.state.lanes, bool)
+        for m, here in self._each(lanes):
+            if self._parity:
+                engine(self._b).mbarriers.check_parity(self._site, m, here, given[here])
+                done[here] = (m.phase & 1) != (given[here] & 1)
+            else:
+                done[here] = m.phase > given[here] >> _PENDING
+        return done[lanes]
+
+    def proceed(self, lanes: Array, said: bool) -> None:
+        for m, here in self._each(lanes) if said else ():
+            engine(self._b).mbarriers.observe(m, here, self._acquires)
+        bits = np.zeros(self._b.state.lanes, bool)
+        bits[lanes] = True
+        self._put(np.bool_(said), Mask(bits))
+
+    def describe(self, lane: int) -> str:
+        ((m, _),) = self._each(np.array([lane]))
+        return str(m.describe())
+
+
+def _at_end(b: Builder, i: Instruction, site: Site) -> Run:
+    raise PtxError("is not the end of a block of code")
+
+
+_SECTION = "9.7.13.15"
+TABLE: dict[str, Known] = {
+    "mbarrier.init": Known(_init, _SECTION, 0),
+    "mbarrier.inval": Known(_inval, _SECTION, 0),
+    "mbarrier.arrive": Known(_arrive, _SECTION),
+    "mbarrier.arrive_drop": Known(_arrive, _SECTION),
+    "mbarrier.expect_tx": Known(_expect_tx, _SECTION, 0),
+    "mbarrier.complete_tx": Known(_complete_tx, _SECTION, 0),
+    "mbarrier.pending_count": Known(_pending_count, _SECTION),
+    "mbarrier.test_wait": Known(_at_end, _SECTION),
+    "mbarrier.try_wait": Known(_at_end, _SECTION),
+    "cp.async.mbarrier": Known(_cp_async_arrive, _SECTION, 0),
+}

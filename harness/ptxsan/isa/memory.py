@@ -1,0 +1,265 @@
+"""Loads, stores and asynchronous copies (PTX ISA §9.7.9)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ptxsan.checks.hazards import Site, Trap
+from ptxsan.frontend.syntax import (
+    Address,
+    Instruction,
+    Name,
+    Operand,
+    PtxError,
+    Register,
+    Vector,
+    parameter_bytes,
+    size_of,
+)
+from ptxsan.lanes import Array, Mask, full
+from ptxsan.machine.builder import SEEN, STORED, Builder, Run, join, split
+from ptxsan.machine.common import Known, parts
+from ptxsan.machine.memory import CONSTANT, LOCAL, SHARED, SLOT, Strength, divide
+
+_SPACE = LOCAL.bit_length() - 1  # address bits below the state space of a generic address
+
+
+def space_of(modifiers: list[str]) -> str:
+    for space in ("global", "shared", "local", "param", "const"):
+        if any(m == space or m.startswith(space + "_") for m in modifiers):
+            return space
+    return "generic"
+
+
+_SPACES = {LOCAL >> _SPACE: "local", SHARED >> _SPACE: "shared", CONSTANT >> _SPACE: "const"}
+
+
+def within(space: str, where: Array) -> Array:
+    """A generic address in its state space."""
+    return where if space == "global" else where & np.int64((1 << _SPACE) - 1)
+
+
+def spaces(where: Array, mask: Mask | None) -> list[tuple[Any, str, Mask | None]]:
+    """Of a generic address: the lanes of each state space, as places among the active ones, and mask."""
+    kinds = (where if mask is None else where[mask.index]) >> _SPACE
+    if (kinds == kinds[0]).all():
+        return [(slice(None), _SPACES.get(int(kinds[0]), "global"), mask)]
+    return [(at, _SPACES.get(int(kinds[at[0]]), "global"), part) for at, part in divide(kinds, mask)]
+
+
+def accessors(b: Builder, modifiers: list[str], site: Site, address: Any, width: int) -> tuple[Any, Any]:
+    """(load, store) of an instruction's state space: load(mask), store(values, mask)."""
+    state, space, how = b.state, space_of(modifiers), Strength.of(modifiers)
+
+    def load_of(name: str, where: Any, mask: Mask | None) -> Array:
+        if name == "global":
+            return state.memory.load(site, where, width, mask, how=how)
+        if name == "const":
+            return state.constant.load(site, where, width, mask, state.lanes)
+        return (state.shared if name == "shared" else state.local).load(site, where, width, mask)
+
+    def store_of(name: str, where: Any, values: Array, mask: Mask | None) -> None:
+        if name == "const":
+            lane = 0 if mask is None else int(mask.index[0])
+            raise Trap("bounds", "writes constant memory", site, lane)
+        if name == "global":
+            state.memory.store(site, where, width, values, mask, how)
+        else:
+            (state.shared if name == "shared" else state.local).store(site, where, width, values, mask)
+
+    if space == "const":
+        return lambda mask: state.constant.load(site, address(), width, mask, state.lanes), None
+    if space == "param":
+        raise PtxError("not supported")
+
+    def load(mask: Mask | None) -> Array:
+        where = address()
+        if space != "generic":
+            return np.asarray(load_of(space, where, mask))
+        where = full(where, state.lanes)
+        of_spaces = [
+            (at, np.asarray(load_of(name, within(name, where), part)))
+            for at, name, part in spaces(where, mask)
+        ]
+        values = of_spaces[0][1]
+        if len(of_spaces) > 1:
+            active = state.lanes if mask is None else len(mask.index)
+            values = np.empty((active, *values.shape[1:]), values.dtype)
+            for at, each in of_spaces:
+                values[at] = each
+        return values
+
+    def store(values: Array, mask: Mask | None) -> None:
+        where = address()
+        if space != "generic":
+            store_of(space, where, values, mask)
+            return
+        where = full(where, state.lanes)
+        for at, name, part in spaces(where, mask):
+            store_of(name, within(name, where), values[at], part)
+
+    return load, store
+
+
+def _ld(b: Builder, i: Instruction, site: Site) -> Run:
+    modifiers, kind = parts(i)
+    target, source = i.operands[:2]  # a third one is a cache policy
+    if space_of(modifiers) == "param":
+        return _ld_param(b, target, source, kind, site)
+    items = target.items if isinstance(target, Vector) else (target,)
+    puts = [b.write_active(item, kind) for item in items]
+    count, width = len(items), size_of(kind) * len(items)
+    if width > _WIDEST:
+        return _ld_wide(b, puts, modifiers, kind, source, site)
+    load, _ = accessors(b, modifiers, site, b.address(source), width)
+
+    def run(mask: Mask | None) -> None:
+        for put, values in zip(puts, split(load(mask), kind, count), strict=True):
+            put(values, mask)
+
+    return run
+
+
+_WIDEST = 16  # bytes that memory is accessed by at once
+
+
+def _halves(b: Builder, source: Operand, width: int) -> tuple[Any, Any]:
+    """What reads the addresses of the two halves of a wide access."""
+    address, half = b.address(source), np.int64(width // 2)
+    return address, lambda: address() + half
+
+
+def _alignment(b: Builder, source: Operand, width: int, site: Site) -> Run:
+    """Traps where an address is not a multiple of the width."""
+    address, state = b.address(source), b.state
+
+    def check(mask: Mask | None) -> None:
+        odd = full(address(), state.lanes) & (width - 1) != 0
+        if (odd if mask is None else odd & mask.bits).any():
+            lane = int(np.argmax(odd if mask is None else odd & mask.bits))
+            raise Trap("misaligned", f"{width}-byte access is not aligned to {width} bytes", site, lane)
+
+    return check
+
+
+def _ld_wide(
+    b: Builder, puts: list[Any], modifiers: list[str], kind: str, source: Operand, site: Site
+) -> Run:
+    """32 bytes, of sm_100 and later: two accesses of 16, aligned to 32."""
+    width, count = size_of(kind) * len(puts), len(puts) // 2
+    loads = [accessors(b, modifiers, site, half, width // 2)[0] for half in _halves(b, source, width)]
+    aligned = _alignment(b, source, width, site)
+
+    def run(mask: Mask | None) -> None:
+        aligned(mask)
+        for j, load in enumerate(loads):
+            for put, values in zip(puts[j * count :], split(load(mask), kind, count), strict=False):
+                put(values, mask)
+
+    return run
+
+
+def _ld_param(b: Builder, target: Operand, source: Operand, kind: str, site: Site) -> Run:
+    """A parameter that is a number, as a whole; of one that is a struct the bytes at an offset."""
+    assert isinstance(source, Address)
+    if isinstance(source.base, Register):
+        return _ld_indexed(b, target, source, kind, site)
+    assert isinstance(source.base, Name)
+    name, offset, state = source.base.text, source.offset, b.state
+    size = parameter_bytes(dict(b.entry.parameters).get(name, ""))
+    items = target.items if isinstance(target, Vector) else (target,)
+    width = size_of(kind)
+    whole = name in dict(b.entry.parameters) and not offset and len(items) == 1
+    if not (0 <= offset <= size - width * len(items) if size else whole):
+        raise PtxError(f"no parameter {name}+{offset}")
+    if not size:
+        put = b.write(items[0])
+        return lambda mask: put(state.parameters[name], mask)
+    puts = [b.write(item) for item in items]
+    # A narrow load fills a wider register: by its sign, or by zeros.
+    stored = [STORED[b.kind(item)] for item in items]
+
+    def run(mask: Mask | None) -> None:
+        held = state.parameters[name]
+        for j, (put, register) in enumerate(zip(puts, stored, strict=True)):
+            at = offset + j * width
+            field = np.ascontiguousarray(held[..., at : at + width]).view(SEEN[kind])[..., 0]
+            put(field if field.dtype.itemsize == register.itemsize else field.astype(register), mask)
+
+    return run
+
+
+def _ld_indexed(b: Builder, target: Operand, source: Operand, kind: str, site: Site) -> Run:
+    """Of a parameter that is a struct, at an address in a register: an array in it is indexed."""
+    items = target.items if isinstance(target, Vector) else (target,)
+    puts = [b.write_active(item, kind) for item in items]
+    address, state, parameters = b.address(source), b.state, b.entry.parameters
+    width, sizes = size_of(kind) * len(items), [parameter_bytes(kind) for _, kind in parameters]
+
+    def run(mask: Mask | None) -> None:
+        where = full(address(), state.lanes).astype(np.int64)
+        lanes = np.arange(state.lanes) if mask is None else mask.index
+        where = where[lanes]
+        numbers, offsets = (where >> SLOT) - 1, where & ((1 << SLOT) - 1)
+        found = np.zeros((len(lanes), width), np.uint8)
+        for number in np.unique(numbers):
+            of_this = numbers == number
+            at, size = offsets[of_this], sizes[number] if 0 <= number < len(sizes) else 0
+            if (at + width > size).any():
+                lane = int(lanes[of_this][np.argmax(at + width > size)])
+                what = f"reads {width} bytes of a parameter past its {size} bytes"
+                raise Trap("bounds", what, site, lane)
+            held = np.broadcast_to(state.parameters[parameters[number][0]], (state.lanes, size))
+            found[of_this] = held[lanes[of_this][:, None], at[:, None] + np.arange(width)]
+        raw = found.view(f"u{min(width, 4)}")
+        for put, values in zip(puts, split(raw[:, 0] if width <= 4 else raw, kind, len(items)), strict=True):
+            put(values, mask)
+
+    return run
+
+
+def _st(b: Builder, i: Instruction, site: Site) -> Run:
+    modifiers, kind = parts(i)
+    target, source = i.operands[:2]
+    items = source.items if isinstance(source, Vector) else (source,)
+    # Bits are stored, whatever they mean; a narrow store takes the low ones of a register.
+    reads, width = [b.read(item, f"b{8 * size_of(kind)}") for item in items], size_of(kind) * len(items)
+    state = b.state
+    if width > _WIDEST:
+        return _st_wide(b, reads, modifiers, target, width, site)
+    _, store = accessors(b, modifiers, site, b.address(target), width)
+
+    def run(mask: Mask | None) -> None:
+        values = [full(read(), state.lanes) for read in reads]
+        if mask is not None:
+            values = [value[mask.index] for value in values]
+        store(join(values, width), mask)
+
+    return run
+
+
+def _st_wide(
+    b: Builder, reads: list[Any], modifiers: list[str], target: Operand, width: int, site: Site
+) -> Run:
+    stores = [accessors(b, modifiers, site, half, width // 2)[1] for half in _halves(b, target, width)]
+    aligned, state, count = _alignment(b, target, width, site), b.state, len(reads) // 2
+
+    def run(mask: Mask | None) -> None:
+        aligned(mask)
+        values = [full(read(), state.lanes) for read in reads]
+        if mask is not None:
+            values = [value[mask.index] for value in values]
+        for j, store in enumerate(stores):
+            store(join(values[j * count : (j + 1) * count], width // 2), mask)
+
+    return run
+
+
+TABLE: dict[str, Known] = {
+    "ld": Known(_ld, "9.7.9.8"),
+    "ld.global.nc": Known(_ld, "9.7.9.9"),
+    "ldu": Known(_ld, "9.7.9.10"),
+    "st": Known(_st, "9.7.9.11", writes=0),
+}

@@ -1,0 +1,271 @@
+"""wgmma: the product of tiles in shared memory by a warpgroup, asynchronous (PTX ISA §9.7.15).
+
+A tile in shared memory is given by a matrix descriptor: start address, strides, swizzle (§9.7.15.5.1.2).
+Products are exact and sums are made in float64, then rounded, as those of mma. The result is in the
+registers at once; who touches them before the wait is told by inflight.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from ptxsan.checks.hazards import Site, Trap
+from ptxsan.frontend.syntax import Instruction, Number, Operand, PtxError, Vector
+from ptxsan.isa.fragments import Words, bits_of, elements, registers
+from ptxsan.isa.mbarrier import engine
+from ptxsan.isa.mma import fragment_places
+from ptxsan.lanes import WARP, Array, Mask, full
+from ptxsan.machine.builder import Builder, Run
+from ptxsan.machine.common import Known
+from ptxsan.machine.memory.asynchronous import Asynchronous
+from ptxsan.machine.tensor_map import swizzled
+
+GROUP = 4 * WARP  # threads of a warpgroup
+_SWIZZLE = {0: 0, 1: 128, 2: 64, 3: 32}  # bytes, by bits 62 and 63
+_ROW = 16  # bytes, of a core matrix of 8 rows
+_PATTERN = 1024  # bytes, after which the widest swizzle repeats
+_KINDS = ("f16", "bf16", "tf32", "s8", "u8", "e4m3", "e5m2")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the elements of a tile of ``rows`` (of M or N) × ``depth`` (of K) lie, from its descriptor."""
+
+    rows: int
+    depth: int
+    item: int
+    transposed: bool  # K is not the contiguous dimension
+
+    def offsets(self, leading: int, stride: int, swizzle: int) -> Array:
+        """Bytes from the start address, (rows, depth), before the swizzle (CUTLASS's canonical layouts)."""
+        row, k = np.arange(self.rows)[:, None], np.arange(self.depth)[None, :]
+        if not self.transposed:
+            row_bytes, chunk = swizzle or _ROW, k * self.item
+            inside = row % 8 * row_bytes + row // 8 * stride
+            # With a swizzle the bytes of K are contiguous.
+            return np.asarray(inside + (chunk if swizzle else chunk // _ROW * leading + chunk % _ROW))
+        across = row * self.item
+        if not swizzle:
+            inside = across // _ROW * stride + across % _ROW
+            return np.asarray(inside + k % 8 * _ROW + k // 8 * leading)
+        inside = across // swizzle * leading + across % swizzle
+        return np.asarray(inside + k % 8 * swizzle + k // 8 * stride)
+
+
+class Tile(NamedTuple):
+    """The bytes that a tile has of shared memory: the places of its elements from the first one on, which is
+    ``low`` bytes after the start address, (rows, depth); how many bytes they span; the cells they lie in."""
+
+    places: Array
+    low: int
+    size: int
+    cells: Array
+
+
+@lru_cache(256)
+def tile(layout: Layout, strides: tuple[int, int, int], start: int, granule: int) -> Tile:
+    """``strides`` are the leading and the other one and the swizzle of a descriptor, ``start`` the address's
+    place in the pattern of the widest swizzle."""
+    at = swizzled(start + layout.offsets(*strides), strides[2]) - start
+    low, high = int(at.min()), int(at.max()) + layout.item
+    return Tile(at - low, low, high - low, np.unique((at - low) // granule))
+
+
+class Shared:
+    """A multiplicand in shared memory, by its descriptor in a 64-bit register."""
+
+    def __init__(self, b: Builder, operand: Operand, layout: Layout, site: Site) -> None:
+        self._b, self._read, self._layout, self._site = b, b.read(operand, "u64"), layout, site
+
+    def get(self, here: Asynchronous, first: Array) -> tuple[Array, list[Array]]:
+        """Of the warpgroups whose first lanes are these (w,): elements as bytes (w, rows, depth, item), and
+        the cells of each."""
+        given = full(self._read(), self._b.state.lanes)
+        tiles, cells = [], []
+        for lane in first.tolist():
+            group = given[lane : lane + GROUP]
+            if (group != group[0]).any():
+                self._trap("barrier", "the threads of a warpgroup give different descriptors", lane)
+            found, first_byte = self._find(here, int(group[0]), lane)
+            units = first_byte + found.places[:, :, None] + np.arange(self._layout.item)
+            sampling = self._b.state.undefined.sampling
+            tiles.append(here.storage[units] if sampling is None else sampling.peek(here.shadow, units))
+            cells.append(first_byte // here.granule + found.cells)
+        return np.stack(tiles), cells
+
+    def _find(self, here: Asynchronous, descriptor: int, lane: int) -> tuple[Tile, int]:
+        """The tile of a descriptor, and where its first byte lies in the storage."""
+        start, leading, stride = ((descriptor >> at & 0x3FFF) << 4 for at in (0, 16, 32))
+        swizzle, base = _SWIZZLE[descriptor >> 62], descriptor >> 49 & 7
+        if base:
+            self._trap("unsupported", f"a matrix descriptor with base offset {base}", lane)
+        # The address has 18 bits; a variable is found again by what a GPU's would be.
+        origin = here.expand(self._site, lane, start)
+        if swizzle and origin >> 7 & (swizzle // 16 - 1):
+            what = (
+                f"reads a tile at shared address 0x{start:x}, within the pattern of a {swizzle}-byte swizzle"
+            )
+            # PTX asks for a base offset then; the hardware swizzles addresses, as copies by tensor maps do.
+            here.report("misaligned", f"{what}, with base offset 0", self._site, lane, note=True)
+        found = tile(self._layout, (leading, stride, swizzle), origin % _PATTERN, here.granule)
+        return found, here.piece(self._site, lane, origin + found.low, found.size, 1)
+
+    def _trap(self, check: str, what: str, lane: int) -> None:
+        raise Trap(check, what, self._site, lane)
+
+
+def _mma_async(b: Builder, i: Instruction, site: Site) -> Run:
+    words = i.op.split(".")  # wgmma mma_async sync aligned m64n128k16 f32 f16 f16
+    shape, d_kind, a_kind, b_kind = words[4:8]
+    if a_kind not in _KINDS or b_kind not in _KINDS or words[1] != "mma_async":
+        raise PtxError("of these types is not supported")
+    n, k = (int(v) for v in shape.removeprefix("m64n").split("k"))
+    item, operands = bits_of(a_kind) // 8, list(i.operands)
+    if n % 8 or not 8 <= n <= 256 or k * item != 32:
+        raise PtxError("has no such shape")
+    out, whole = Words(b, operands[0]), d_kind == "s32"
+    scale_d = b.read(operands[3], "pred") if len(operands) > 3 else None
+    flags = [_immediate(o) for o in operands[4:]]
+    in_registers = isinstance(operands[1], Vector)
+    signs = [1, 1] if whole else flags[:2]
+    turns = ([0] if in_registers else []) + ([] if whole else flags[2:])
+    turn_a, turn_b = (*turns, 0, 0)[:2]
+    if item != 2 and (turn_a or turn_b):
+        raise PtxError("only elements of 16 bits can be transposed")
+    right = Shared(b, operands[2], Layout(n, k, item, bool(turn_b)), site)
+    left = None if in_registers else Shared(b, operands[1], Layout(64, k, item, bool(turn_a)), site)
+    fragments = Words(b, operands[1]) if in_registers else None
+    state, places, saturates = b.state, _accumulators(n), "satfinite" in words
+    a_places = fragment_places("a", 16, k, 8 * item)
+
+    def a_of(threads: Array) -> Array:
+        assert fragments is not None
+        values = elements(fragments.get()[threads], a_kind)
+        result = np.zeros((len(threads), 4, 16, k))
+        result[:, :, a_places[0], a_places[1]] = values.reshape(-1, 4, WARP, a_places[0].shape[1])
+        return result.reshape(-1, 64, k)
+
+    def matrix(tiles: Array, kind: str) -> Array:
+        return np.asarray(elements(np.ascontiguousarray(tiles).view(f"u{item}"), kind)[..., 0])
+
+    def run(mask: Mask | None) -> None:
+        here, first = engine(b), warpgroups(mask, state.lanes, site)
+        threads = first[:, None] + np.arange(GROUP)
+        y, cells = right.get(here, first)
+        if left is not None:
+            tiles, more = left.get(here, first)
+            x = matrix(tiles, a_kind)
+            cells = [_both(one, other) for one, other in zip(cells, more, strict=True)]
+        else:
+            x = a_of(threads)
+        once = state.undefined.sampling is None
+        for lane, read in zip(first.tolist(), cells, strict=True) if once else ():
+            actors = [np.arange(lane + w * WARP, lane + (w + 1) * WARP) for w in range(4)]
+            operation = here.get(site, actors, read)
+            # A wgmma needs all four warps: its end shows what each did before.
+            operation.handed = here.clocks.released(np.arange(lane, lane + GROUP))
+            for w in range(4):
+                here.warps[lane // WARP + w].add(operation, w)
+        total = x * signs[0] @ (matrix(y, b_kind) * signs[1]).transpose(0, 2, 1)
+        result = out.get()
+        old = np.zeros_like(total)
+        old[:, places[0], places[1]] = elements(result[threads], d_kind)
+        adds = True if scale_d is None else full(scale_d(), state.lanes)[first][:, None, None]
+        made = (total + np.where(adds, old, 0))[:, places[0], places[1]]
+        result[threads] = registers(made, d_kind, saturates)
+        out.set(result, mask)
+
+    return run
+
+
+def _both(one: Array, other: Array) -> Array:
+    """The cells of two tiles, each once and in order; mostly one tile lies after the other."""
+    if one[-1] < other[0]:
+        return np.concatenate([one, other])
+    return np.concatenate([other, one]) if other[-1] < one[0] else np.union1d(one, other)
+
+
+def _immediate(operand: Operand) -> int:
+    if not isinstance(operand, Number):
+        raise PtxError("takes immediate scales and majors")
+    return int(operand.value)
+
+
+def _accumulators(n: int) -> tuple[Array, Array]:
+    """Row and column of each thread's elements of D, (128, n / 2), in the order of the registers."""
+    thread, j = np.arange(GROUP)[:, None], np.arange(n // 2)[None, :]
+    row = thread // WARP * 16 + thread % WARP // 4 + j // 2 % 2 * 8
+    column = j // 4 * 8 + thread % 4 * 2 + j % 2
+    return np.broadcast_to(row, (GROUP, n // 2)), np.broadcast_to(column, (GROUP, n // 2))
+
+
+def warpgroups(mask: Mask | None, lanes: int, site: Site) -> Array:
+    """The first lanes of the warpgroups that execute an instruction; traps where a part of one does."""
+    if lanes % GROUP:
+        raise Trap("barrier", "is executed by a block that is not of whole warpgroups", site, 0)
+    if mask is None:
+        return np.arange(0, lanes, GROUP)
+    groups = mask.bits.reshape(-1, GROUP)
+    part = groups.any(axis=1) & ~groups.all(axis=1)
+    if part.any():
+        first = int(np.argmax(part)) * GROUP
+        lane = first + int(np.argmax(mask.bits[first : first + GROUP]))
+        raise Trap("barrier", "is executed by a part of its warpgroup", site, lane)
+    return np.flatnonzero(groups.all(axis=1)) * GROUP
+
+
+class Fence:
+    """wgmma.fence: a Wait, at which the warps of a warpgroup meet, as they do at each wgmma."""
+
+    polls = False
+
+    def __init__(self, b: Builder, i: Instruction, site: Site) -> None:
+        self._b = b
+
+    def ready(self, lanes: Array) -> Array:
+        _, group, count = np.unique(lanes // GROUP, return_inverse=True, return_counts=True)
+        return np.asarray(count[group] == GROUP)
+
+    def proceed(self, lanes: Array, said: bool) -> None:
+        bits = np.zeros(self._b.state.lanes, bool)
+        bits[lanes] = True
+        self._b.state.inflight.fence(Mask(bits))
+
+    def describe(self, lane: int) -> str:
+        return "the other threads of its warpgroup"
+
+
+def _at_end(b: Builder, i: Instruction, site: Site) -> Run:
+    raise PtxError("is not the end of a block of code")
+
+
+def _commit(b: Builder, i: Instruction, site: Site) -> Run:
+    def run(mask: Mask | None) -> None:
+        engine(b).commit_wgmma(mask)
+        b.state.inflight.commit(mask)
+
+    return run
+
+
+def _wait(b: Builder, i: Instruction, site: Site) -> Run:
+    (groups,) = i.operands
+    assert isinstance(groups, Number)
+    most = int(groups.value)
+
+    def run(mask: Mask | None) -> None:
+        engine(b).wait_wgmma(most, mask)
+        b.state.inflight.wait(most, mask)
+
+    return run
+
+
+_SECTION = "9.7.15"
+TABLE: dict[str, Known] = {
+    "wgmma.mma_async": Known(_mma_async, _SECTION),
+    "wgmma.fence": Known(_at_end, _SECTION, 0),
+    "wgmma.commit_group": Known(_commit, _SECTION, 0),
+    "wgmma.wait_group": Known(_wait, _SECTION, 0),
+}

@@ -1,0 +1,337 @@
+"""A kernel made ready to run, and run: blocks of threads together, a batch of launches as one grid."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from ptxsan.checks.hazards import Hazard, Report, Site, Trap
+from ptxsan.checks.inflight import InFlight
+from ptxsan.checks.liveness import Step, unset
+from ptxsan.checks.undefined import Undefined
+from ptxsan.frontend.places import Place
+from ptxsan.frontend.syntax import Entry, Instruction, Name, PtxError, Register, size_of
+from ptxsan.isa import is_asynchronous, known, wait_of
+from ptxsan.isa.refused import reason
+from ptxsan.lanes import WARP, Geometry, Mask
+from ptxsan.machine.barrier import Barrier, counts
+from ptxsan.machine.builder import Builder, Run
+from ptxsan.machine.counters import Counters
+from ptxsan.machine.deciding import Ending, ones
+from ptxsan.machine.flow import Block, Flow, ends
+from ptxsan.machine.launch import refuse
+from ptxsan.machine.memory import RESERVED, GlobalMemory
+from ptxsan.machine.state import State
+from ptxsan.machine.straight.stretches import Native
+from ptxsan.machine.tracked import Later, Tracked
+from ptxsan.machine.warps import Gate, all_name_all, is_collective
+
+# What the functions of the table raise where operands are not those they expect.
+_NOT_KNOWN = (PtxError, LookupError, ValueError, TypeError, ArithmeticError, AssertionError, StopIteration)
+LANES = 8192  # that run together: enough that NumPy's work outweighs Python's, few enough for the caches
+_HAZARDS = 10  # kept of each check, launch and place in the source
+
+
+@dataclass
+class _Told:
+    """What was said of a check in a launch: of which lines of the PTX, and how often of each place."""
+
+    lines: set[int] = field(default_factory=set)
+    places: Counter[Place] = field(default_factory=Counter)
+
+
+class Machine:
+    """A kernel made ready to run. Raises PtxError for an instruction it does not know.
+
+    ``lines`` gives the place in the .cu file ``source`` of each PTX line, where they are asked for; without
+    it they are those that the PTX itself names (nvcc -lineinfo). ``static_shared``: bytes of shared memory a
+    block, without the dynamic ones.
+    """
+
+    def __init__(self, entry: Entry, source: str, lines: Callable[[], Mapping[int, Place]] = dict) -> None:
+        self.entry, self._source, self.lines = entry, source, lines
+        asynchronous = any(is_asynchronous(i.op) for i in entry.code)
+        # Order between some threads of a block, or of a warp, that others have no part in.
+        parted = any(counts(i) for i in entry.code) or not all_name_all(entry.code)
+        undefined = Undefined(self.report, self._hazard, self._keep, self._where)
+        reserved = RESERVED if entry.capability >= 90 else 0
+        self.state = State(
+            entry.variables, entry.parameters, self.report, undefined, reserved, asynchronous, parted
+        )
+        self.state.inflight = InFlight(entry.code)
+        self.state.inflight.report = self.report
+        self.static_shared = self.state.static_shared
+        self._granule = 4
+        self._builder = Builder(self.state, entry)
+        self._blocks = self._build()
+        self._unset = self._live()
+        self._report = Report()
+        self._counters: Counters | None = None
+        self._told: dict[tuple[str, bool, int], _Told] = {}  # by check, level and launch
+
+    def _place(self, site: Site) -> Place:
+        return self.lines().get(site.instruction.line) or site.instruction.source
+
+    def _where(self, site: Site) -> str:
+        return site.where(self._source, self._place(site))
+
+    # Building
+
+    def _build(self) -> list[Block]:
+        code, labels = self.entry.code, self.entry.labels
+        for instruction in code:
+            if _may_be_shared(instruction.op):
+                kind = instruction.op.rsplit(".", 1)[-1]
+                if kind in ("u8", "s8", "b8", "u16", "s16", "b16", "f16", "bf16"):
+                    self._granule = min(self._granule, size_of(kind))
+            if instruction.op.startswith("wmma") and instruction.op.endswith("f16"):
+                self._granule = min(self._granule, 2)
+        starts = {0, *labels.values()}
+        starts |= {i + 1 for i, instruction in enumerate(code) if ends(instruction)}
+        starts |= {i for i, instruction in enumerate(code) if is_collective(instruction)}
+        order = sorted(s for s in starts if s < len(code))
+        number = {start: i for i, start in enumerate(order)}
+        number[len(code)] = len(order)
+        self._native = None if self.state.inflight.watched else Native.of(self._builder)
+        blocks: list[Block] = []
+        for start, stop in zip(order, [*order[1:], len(code)], strict=True):
+            body = code[start:stop]
+            end = body.pop() if body and ends(body[-1]) else None
+            tracked = [self._tracked(i, n) for n, i in enumerate(body)]
+            runs = [each.plain if each.reads_memory else each.whole for each in tracked]
+            block = Block(runs, len(blocks), end, code=code[start:stop], tracked=tracked)
+            if is_collective(code[start]):
+                block.gate = self._gate(code[start])
+            if end is not None:
+                block.site = self._builder.site(end)
+                block.ending = self._known(Ending, end, block.site)
+                if (wait := wait_of(end.op)) is not None:
+                    block.wait = self._known(wait, end, block.site)
+                elif end.op.startswith("bar"):
+                    block.barrier = self._known(Barrier.of, end, block.site)
+                if end.guard:
+                    block.guard, block.negated = self._guard(end, block.site), end.guard[1]
+                if end.op.startswith("bra"):
+                    assert isinstance(end.operands[-1], Name)
+                    block.target = number[labels[end.operands[-1].text]]
+            blocks.append(block)
+        if self._native:
+            bodies = [(block.code, block.run, _steps(block), block.after) for block in blocks]
+            for block, fast in zip(blocks, self._native.blocks(bodies), strict=True):
+                block.fast = fast
+        self.state.registers += self._builder.initial
+        self.state.wide += [None] * len(self._builder.initial)
+        return blocks
+
+    def _gate(self, instruction: Instruction) -> Gate:
+        site = self._builder.site(instruction)
+        guard = self._guard(instruction, site) if instruction.guard else None
+        negated = instruction.guard is not None and instruction.guard[1]
+        taken = (lambda: ~guard()) if guard is not None and negated else guard
+        gate: Gate = self._known(lambda b, i, s: Gate.of(b, i, s, taken), instruction, site)
+        return gate
+
+    def _guard(self, instruction: Instruction, site: Site) -> Callable[[], Any]:
+        assert instruction.guard is not None
+        register = Register(instruction.guard[0])
+        read: Callable[[], Any] = self._known(lambda b, i, s: b.read(register, "pred"), instruction, site)
+        return read
+
+    def _live(self) -> dict[int, tuple[str, Any]]:
+        """Name and undefined bits of the registers that may be read before they are written, by slot."""
+        steps = [_steps(block) for block in self._blocks]
+        names = list(self.entry.registers.items())
+        found = sorted(unset(steps, [block.after for block in self._blocks]))
+        return {slot: (names[slot][0], ones(names[slot][1])) for slot in found}
+
+    def _tracked(self, instruction: Instruction, number: int) -> Tracked | Later:
+        where = self._builder.site(instruction)
+        make = partial(self._made, instruction, number, where)
+        if self._native:
+            step = self._known(self._native.step, instruction, where)
+            if step is not None:
+                return Later(make, step, reads_memory=instruction.op.startswith("ld"))
+        return make()
+
+    def _made(self, instruction: Instruction, number: int, where: Site) -> Tracked:
+        found = known(instruction.op)
+        if found is None:
+            where_and_why = self._where(where) + reason(instruction.op)
+            raise PtxError(f"unknown instruction {instruction.op}: {where_and_why}")
+        run: Run = self._known(found.make, instruction, where)
+        whole = run
+        if self.state.inflight.watched:
+            whole = self.state.inflight.watch(instruction, found.writes, where, run)
+        if instruction.guard is not None:
+            whole = self._guarded(instruction, where, whole)
+        tracked: Tracked = self._known(
+            partial(Tracked, number=number, writes=found.writes, run=run, whole=whole), instruction, where
+        )
+        return tracked
+
+    def _guarded(self, instruction: Instruction, where: Site, run: Run) -> Run:
+        assert instruction.guard is not None
+        guard, negated = self._guard(instruction, where), instruction.guard[1]
+
+        def guarded(mask: Mask | None) -> None:
+            taken = ~guard() if negated else guard()
+            if mask is not None:
+                taken = taken & mask.bits
+            chosen = None if mask is None and taken.all() else Mask(taken)
+            where.count_guard(chosen)
+            if taken.any():
+                run(chosen)
+
+        return guarded
+
+    def _known(self, make: Callable[..., Any], instruction: Instruction, site: Site) -> Any:
+        """What a function of the table makes of an instruction, or a clear error."""
+        try:
+            return make(self._builder, instruction, site)
+        except _NOT_KNOWN as error:
+            detail = f" ({error})" if isinstance(error, PtxError) else ""
+            base = instruction.op.split(".")[0]
+            raise PtxError(f"unknown form of {base}, {instruction.op}{detail}: {self._where(site)}") from None
+
+    # Running
+
+    def run(
+        self,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        dynamic_shared: int,
+        parameters: Sequence[Sequence[Any]],
+        memory: GlobalMemory,
+        budget: int,
+        counters: Counters | None = None,
+        backwards: Collection[int] = (),
+        seconds: float = math.inf,
+    ) -> Report:
+        """A batch of launches of one grid. ``parameters`` are those of each launch, in the order of the
+        kernel's; ``budget`` the blocks of code that the lanes of a chunk may run in all. The blocks of a
+        launch run first to last, of those in ``backwards`` last to first: what they leave to one another in
+        the order they come shows in the result. What takes longer than ``seconds`` hangs. Raises LaunchError
+        for what a GPU refuses."""
+        self._report, self._told = Report(), {}
+        self._deadline = time.monotonic() + seconds
+        refuse(self.entry, grid, block, self.static_shared, dynamic_shared)
+        self.state.begin(memory, len(parameters))
+        count = grid[0] * grid[1] * grid[2]
+        number = np.arange(count)
+        one = np.stack([number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])], axis=1)
+        cluster = self.entry.cluster
+        # The blocks of a cluster stand together, by rank.
+        size = cluster[0] * cluster[1] * cluster[2]
+        keys = [one[:, i] % cluster[i] for i in range(3)] + [one[:, i] // cluster[i] for i in range(3)]
+        one = one[np.lexsort(keys)]
+        back = one.reshape(-1, size, 3)[::-1].reshape(-1, 3)
+        orders = [back if launch in backwards else one for launch in range(len(parameters))]
+        blocks = np.concatenate(orders).astype(np.int32)
+        launches = np.repeat(np.arange(len(parameters)), count)
+        threads = -(-block[0] * block[1] * block[2] // WARP) * WARP
+        each = max(1, LANES // (threads * size)) * size
+        if counters is not self._counters:
+            for site in self._builder.sites:
+                site.counters = counters
+            self._counters = counters
+        previous = 0
+        with np.errstate(all="ignore", under="raise"), ExitStack() as after:
+            after.callback(self._leave)
+            for at in range(0, len(blocks), each):
+                geometry = Geometry(blocks[at : at + each], launches[at : at + each], block, grid, cluster)
+                for site in self._builder.sites if previous else ():
+                    if site.patterns and len(geometry.blocks) != previous:
+                        site.patterns.clear()
+                    for pattern in site.patterns:
+                        pattern.known = False
+                previous = geometry.count
+                try:
+                    self._run_chunk(geometry, dynamic_shared, parameters, budget, counters)
+                except Trap as trap:
+                    self._report.hazards.append(self._hazard(trap.check, trap.what, trap.site, trap.lane))
+                    self._report.stopped = True
+                    break
+        self._report.printed = self.state.printed
+        self.state.undefined.finish(memory.outputs(), self._report.stopped)
+        return self._report
+
+    def _leave(self) -> None:
+        """A machine is kept for other launches: what this one held is free."""
+        self.state.leave(self._builder.initial)
+        for site in self._builder.sites:
+            site.patterns.clear()
+        if self._native:
+            self._native.forget()
+
+    def report(self, check: str, what: str, site: Site | None, lane: int, note: bool = False) -> None:
+        """Keep a hazard, once an instruction and launch, and so many of a line of the source."""
+        if not self._repeats(check, int(self.state.geometry.launch[lane]), site, note):
+            self._keep_now(self._hazard(check, what, site, lane), note)
+
+    def _repeats(self, check: str, launch: int, site: Site | None, note: bool) -> bool:
+        told = self._told.setdefault((check, note, launch), _Told())
+        line = site.instruction.line if site else 0
+        if line in told.lines:
+            return True
+        told.lines.add(line)
+        # Those of one line, which may be waived, leave those of all others their room.
+        place = self._place(site) if site else Place()
+        told.places[place] += 1
+        return told.places[place] > _HAZARDS
+
+    def _hazard(self, check: str, what: str, site: Site | None, lane: int) -> Hazard:
+        where = f" at {self._where(site)}" if site else ""
+        message = f"{self.state.geometry.describe(lane)} {what}{where}"
+        launch = int(self.state.geometry.launch[lane])
+        return Hazard(check, launch, message, self._place(site).line if site else 0)
+
+    def _keep_now(self, hazard: Hazard, note: bool) -> None:
+        (self._report.notes if note else self._report.hazards).append(hazard)
+
+    def _keep(self, hazard: Hazard, site: Site | None, note: bool) -> None:
+        """Keep what was seen before, as ``report`` does."""
+        if not self._repeats(hazard.check, hazard.launch, site, note):
+            self._keep_now(hazard, note)
+
+    def _run_chunk(
+        self,
+        geometry: Geometry,
+        dynamic_shared: int,
+        parameters: Sequence[Sequence[Any]],
+        budget: int,
+        counters: Counters | None,
+    ) -> None:
+        self.state.enter(geometry, self._builder.initial, self._granule, dynamic_shared, parameters)
+        if self._native:
+            self._native.forget()
+        self.state.undefined.enter(geometry.lanes, self._unset)
+        if counters is not None:
+            counters.enter(geometry)
+        Flow(
+            self.state, self._blocks, geometry, budget, self._report, self.report, counters, self._deadline
+        ).run()
+        if self.state.asynchronous is not None:
+            for m in self.state.asynchronous.mbarriers.leftovers():
+                what = f"ends with {m.describe()}: not as many bytes were copied as were expected"
+                self.report("barrier", what, None, m.row * geometry.threads)
+
+
+@cache
+def _may_be_shared(op: str) -> bool:
+    """Whether it may access shared memory: by name, or by a generic address."""
+    base, *words = op.split(".")
+    named = any(word.startswith(("global", "local", "param", "const")) for word in words)
+    return ".shared" in op or (base in ("ld", "st", "atom", "red") and not named)
+
+
+def _steps(block: Block) -> list[Step]:
+    """Of all instructions of a block."""
+    return [*(each.step for each in block.tracked), *([block.ending.step] if block.ending else [])]

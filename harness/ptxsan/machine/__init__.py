@@ -1,0 +1,1 @@
+"""A kernel while it runs: registers, flow, warps, barriers, memories, counts."""

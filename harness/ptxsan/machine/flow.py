@@ -1,0 +1,245 @@
+"""Where each lane is: branches in program order, barriers, exits.
+
+Lanes that part at a branch wait at the block of code where each goes on; the one that comes first in the
+program runs first, which brings them together again at the end of an if and after a loop.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+
+from ptxsan.checks.hazards import Report, Site, Tell, Trap
+from ptxsan.checks.undefined import Switch
+from ptxsan.frontend.syntax import Instruction
+from ptxsan.lanes import Array, Geometry, Mask
+from ptxsan.machine.barrier import Barrier, Barriers, Free
+from ptxsan.machine.builder import Run
+from ptxsan.machine.counters import Counters
+from ptxsan.machine.deciding import Ending
+from ptxsan.machine.exits import Exits
+from ptxsan.machine.state import State
+from ptxsan.machine.tracked import Later, Tracked, needs
+from ptxsan.machine.waits import Wait, Waits
+from ptxsan.machine.warps import Gate, Gates
+
+_ENDS = re.compile(
+    r"bra\b|(bar|barrier)(\.cta)?\.(sync|arrive|red)\b|mbarrier\.(test|try)_wait\b|barrier\.cluster\.wait\b"
+    r"|wgmma\.fence\b"
+)
+
+
+@dataclass
+class Block:
+    """The ``number``-th instructions that run one after another, and what comes then."""
+
+    run: list[Run]
+    number: int
+    end: Instruction | None  # a branch, a barrier, an exit; None to fall into the next block
+    target: int = -1
+    guard: Callable[[], Any] | None = None
+    negated: bool = False
+    site: Site | None = None
+    code: Sequence[Instruction] = ()
+    barrier: Barrier | None = None
+    wait: Wait | None = None
+    gate: Gate | None = None  # before the first instruction
+    # What does the same as ``run``, but for registers that nobody reads later.
+    fast: Callable[[], Sequence[Run]] | None = None
+    tracked: Sequence[Tracked | Later] = ()  # the same instructions, while some values are undefined
+    ending: Ending | None = None
+
+    @cached_property
+    def found(self) -> tuple[frozenset[int], frozenset[int]]:
+        """The registers that its instructions find as they were, and those that they write for certain."""
+        return needs(self.tracked)
+
+    @cached_property
+    def after(self) -> list[int]:
+        """The blocks of code that may come after this one."""
+        jumps = self.end is not None and self.end.op.startswith("bra")
+        leaves = self.end is not None and self.end.op in ("ret", "exit")
+        falls = self.guard is not None or not (jumps or leaves)
+        return [*([self.target] if jumps else []), *([self.number + 1] if falls else [])]
+
+
+class Flow:
+    """Where each lane of a chunk is."""
+
+    def __init__(
+        self,
+        state: State,
+        blocks: list[Block],
+        geometry: Geometry,
+        budget: int,
+        report: Report,
+        tell: Tell,
+        counters: Counters | None,
+        deadline: float = math.inf,
+    ) -> None:
+        self._deadline = deadline
+        self._blocks, self._geometry, self._undefined = blocks, geometry, state.undefined
+        self._budget, self._report, self._counters = budget, report, counters
+        self._waiting: dict[int, Array | None] = {0: geometry.living}  # block of code -> lanes, None for all
+        self._order = [0]
+        exits = Exits(geometry, [block.after for block in blocks])
+        self._barriers = Barriers(geometry, [block.barrier for block in blocks], state, tell, exits)
+        self._gates = Gates(state, [block.gate for block in blocks], tell, exits)
+        self._exits = exits
+        self._waits = Waits(state, [block.wait for block in blocks], [block.site for block in blocks])
+
+    def run(self) -> None:
+        self._steps = 0
+        while self._order or self._resume():
+            at = heapq.heappop(self._order)
+            lanes = self._waiting.pop(at)
+            if at == len(self._blocks):
+                self._exit(lanes, -1)
+                continue
+            if self._blocks[at].gate is None:
+                self._run(at, lanes)
+                continue
+            here, again = self._gates.enter(at, lanes)
+            self._come(again)
+            for each in here:
+                self._run(at, each)
+        self._barriers.stuck()
+
+    def _run(self, at: int, lanes: Array | None) -> None:
+        """One block of code."""
+        block = self._blocks[at]
+        mask = None if lanes is None else Mask(lanes)
+        self._execute(block, mask)
+        active = self._geometry.lanes if mask is None else int(np.count_nonzero(mask.bits))
+        self._report.lane_instructions += active * (len(block.run) + (block.end is not None))
+        if self._counters is not None:
+            self._counters.touch_block(block.code, mask)
+        self._steps += 1
+        late = time.monotonic() > self._deadline
+        if late or self._steps > self._budget:
+            lane = 0 if mask is None else int(mask.index[0])
+            what = f"still runs after {self._budget} blocks of code: loops, or waits for another block"
+            if late:
+                what = "still runs at the time limit: loops, or is too large to emulate in that time"
+            raise Trap("hang", what, block.site or _first_site(self._blocks), lane)
+        self._leave(at, block, lanes, mask)
+        self._free(self._waits.wake())
+
+    def _resume(self) -> bool:
+        """Nothing can go on but those that wait: whether some of them do."""
+        self._free(self._waits.wake() or self._waits.refuse())
+        if not self._order:
+            self._come(self._gates.stuck())
+        return bool(self._order)
+
+    def _execute(self, block: Block, mask: Mask | None) -> None:
+        """Its instructions; one by one where some of the values are undefined that they find."""
+        start, held = 0, self._undefined.registers
+        if not held or held.keys().isdisjoint(block.found[0]):
+            if held:
+                self._undefined.clear(block.found[1], mask)
+            try:
+                for run in block.fast() if block.fast else block.run:
+                    run(mask)
+                return
+            except Switch as switch:
+                start = switch.at
+        for tracked in block.tracked[start:]:
+            tracked(mask)
+
+    def _leave(self, at: int, block: Block, lanes: Array | None, mask: Mask | None) -> None:
+        if block.end is None:
+            self._go(at + 1, lanes)
+            return
+        if self._undefined.registers and block.ending is not None:
+            block.ending.check(mask)
+        taken, left = self._divide(block, lanes)
+        op = block.end.op
+        if op.startswith("bra"):
+            if taken is not _NONE:
+                self._go(block.target, taken)
+            if left is not _NONE:
+                self._go(at + 1, left)
+                if taken is not _NONE and self._counters is not None:
+                    self._counters.touch_divergence(block.end, Mask(taken), Mask(left))
+        elif op in ("ret", "exit"):
+            if left is not _NONE:
+                self._go(at + 1, left)
+            if taken is not _NONE:
+                self._exit(taken, -1 if block.guard is not None or not block.run else at)
+        else:
+            if left is not _NONE:
+                self._go(at + 1, left)
+            if taken is not _NONE and block.wait is not None:
+                self._waits.add(at, taken)
+            elif taken is not _NONE:
+                self._free(self._barriers.arrive(at, taken))
+
+    def _divide(self, block: Block, lanes: Any) -> tuple[Any, Any]:
+        """Lanes that the guard of the last instruction lets through, and those it does not."""
+        if block.guard is None:
+            return lanes, _NONE
+        value = block.guard()
+        if block.negated:
+            value = ~value
+        if value.ndim == 0:
+            return (lanes, _NONE) if value else (_NONE, lanes)
+        taken = value if lanes is None else value & lanes
+        if not taken.any():
+            return _NONE, lanes
+        left = ~value if lanes is None else lanes & ~value
+        if not left.any():
+            return lanes, _NONE
+        return taken, left
+
+    def _go(self, at: int, lanes: Array | None) -> None:
+        if at in self._waiting:
+            other = self._waiting[at]
+            merged = None if other is None or lanes is None else other | lanes
+            if merged is not None and merged.all():
+                merged = None
+            self._waiting[at] = merged
+            return
+        self._waiting[at] = lanes
+        heapq.heappush(self._order, at)
+
+    def _exit(self, lanes: Array | None, at: int) -> None:
+        self._exits.add(lanes, at)
+        self._free(self._barriers.exit())
+        self._come(self._gates.exit())
+        self._waits.exit(lanes)
+
+    def _come(self, lanes: Free) -> None:
+        """These come to their places again."""
+        for at, each in lanes:
+            self._go(at, each)
+
+    def _free(self, lanes: Free) -> None:
+        """These go on behind the barriers where they were."""
+        for at, each in lanes:
+            self._go(at + 1, each)
+
+
+_NONE: Any = object()
+
+
+def _first_site(blocks: list[Block]) -> Site | None:
+    return next((b.site for b in blocks if b.site), None)
+
+
+def ends(instruction: Instruction) -> bool:
+    """Whether lanes may part, wait or end after an instruction."""
+    return _ends(instruction.op)
+
+
+@cache
+def _ends(op: str) -> bool:
+    return op in ("ret", "exit") or bool(_ENDS.match(op))

@@ -1,0 +1,247 @@
+"""What a kernel has that uses mbarriers, bulk copies, wgmma or clusters, beside its memories.
+
+Bulk copies work on whole pieces of shared memory: the owner of the storage lends it here as bytes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+from ptxsan.checks.clocks import Clocks
+from ptxsan.checks.hazards import Site, Trap
+from ptxsan.checks.lifetimes import Lifetimes
+from ptxsan.checks.proxy import Actors, AsyncProxy, Operation
+from ptxsan.checks.shadow import Shadow
+from ptxsan.lanes import WARP, Array, Geometry, Mask
+from ptxsan.machine.memory.mbarriers import MBarriers, Object
+from ptxsan.machine.memory.shared_memory import SharedMemory
+
+
+class Groups:
+    """Operations in the groups that a thread, or a warp of a warpgroup, commits and waits for."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[Operation, int]] = []
+        self._committed: list[list[tuple[Operation, int]]] = []
+
+    def add(self, operation: Operation, actor: int) -> None:
+        self._open.append((operation, actor))
+
+    def commit(self) -> None:
+        self._committed.append(self._open)
+        self._open = []
+
+    def wait(self, most: int) -> list[tuple[Operation, int]]:
+        """What is over once at most so many groups are in flight."""
+        count = max(0, len(self._committed) - most)
+        done = [each for group in self._committed[:count] for each in group]
+        self._committed = self._committed[count:]
+        return done
+
+    @property
+    def unfinished(self) -> Site | None:
+        """The instruction of an operation that nobody has waited for."""
+        return next((o.site for group in (*self._committed, self._open) for o, _ in group), None)
+
+
+class Asynchronous:
+    """Of the blocks that run together."""
+
+    def __init__(self, shared: SharedMemory, clocks: Clocks, geometry: Geometry, report: Any) -> None:
+        assert shared.proxy is not None
+        self.clocks, self.geometry, self.report = clocks, geometry, report
+        self.proxy: AsyncProxy = shared.proxy
+        self._shared = shared
+        self.mbarriers = MBarriers(shared, clocks, geometry, report)
+        self.clusters = ClusterBarrier(clocks, geometry, self.mbarriers)
+        self._lifetimes = Lifetimes(clocks, geometry, report, self.clusters.met)
+        if geometry.cluster_size > 1:
+            shared.visit = self._lifetimes.visit
+        self.bulk: dict[int, Groups] = defaultdict(Groups)  # by lane
+        self.warps: dict[int, Groups] = defaultdict(Groups)  # of wgmma, by warp
+        # A thread's registers by setmaxnreg, by block and warp; 0 where it was not executed.
+        self.registers = np.zeros((geometry.count, geometry.threads // WARP), np.int64)
+
+    @property
+    def version(self) -> int:
+        """Changes with whatever a waiting thread may wait for."""
+        return self.mbarriers.version + self.clusters.version
+
+    def exit(self, lanes: Array) -> None:
+        """These lanes (n,) have ended."""
+        for lane in lanes[np.isin(lanes, list(self.bulk))].tolist() if self.bulk else ():
+            if (site := self.bulk[lane].unfinished) is not None:
+                what = "exits while its bulk copy may still read shared memory: no cp.async.bulk.wait_group"
+                self.report("race", what, site, lane, note=True)
+        self._lifetimes.exit(lanes)
+        self.clusters.exit(lanes)
+
+    # Pieces of shared memory
+
+    def piece(
+        self, site: Site, lane: int, address: int, size: int, align: int, peer: int | None = None
+    ) -> int:
+        """Where so many bytes at this address, of this lane's block or of the ``peer`` of its cluster, start
+        in the storage. Traps where they are not all of one variable, or not aligned."""
+        if address % align:
+            what = f"shared address 0x{address:x} of {site.instruction.op} is not aligned to {align} bytes"
+            raise Trap("misaligned", what, site, lane)
+        start = self._shared.layout.locate(site, lane, address, size)
+        if peer is not None:
+            cluster = start // self._shared.layout.row_size // self.geometry.cluster_size
+            row = cluster * self.geometry.cluster_size + peer
+            start = row * self._shared.layout.row_size + start % self._shared.layout.row_size
+        return start
+
+    def expand(self, site: Site, lane: int, address: int) -> int:
+        return self._shared.layout.expand(site, lane, address)
+
+    def cells(self, start: int, size: int) -> Array:
+        granule = self._shared.granule
+        return np.arange(start // granule, -(-(start + size) // granule))
+
+    def put(self, site: Site, lane: int, start: int, values: Array, m: Object) -> None:
+        """A copy of these bytes (n,) arrives, of which the mbarrier tells; it counts for ``len(values)``."""
+        if (other := self.mbarriers.inside(start, start + len(values))) is not None:
+            self.report("race", f"copies over the mbarrier at {other.place}", site, lane)
+        self.mbarriers.check_visible(site, m, lane)
+        self._shared.apply()
+        cells = self.cells(start, len(values))
+        self._shared.check_idle(site, lane, cells, "copies to")
+        self.proxy.write(site, lane, cells, m.number, m.phase)
+        self._lifetimes.copy(site, lane, start // self._shared.layout.row_size, m.number, m.phase)
+        self._shared.put(start, cells, values)
+        self.mbarriers.complete(site, m, len(values), lane)
+
+    def hand_over(self, site: Site, mask: Mask | None) -> list[tuple[int, Array]]:
+        return self._shared.hand_over(site, mask)
+
+    def get(self, site: Site, actors: Actors, cells: Array) -> Operation:
+        """A read of these cells (n,), each once, by the async proxy begins."""
+        self._shared.apply()
+        lane = int(actors[0][0])
+        self._shared.check_idle(site, lane, cells, "reads")
+        self._shared.check_written(site, lane, cells)
+        return self.proxy.read(site, actors, cells)
+
+    def look(self, site: Site, lane: int, cells: Array) -> None:
+        """Check such a read of which nobody waits for the end: the copy's own end tells of it."""
+        self.proxy.end(self.get(site, [np.array([lane])], cells), 0)
+
+    @property
+    def storage(self) -> Array:
+        """Shared memory of all blocks, bytes."""
+        return self._shared.storage
+
+    @property
+    def shadow(self) -> Shadow:
+        """What is undefined in it."""
+        return self._shared.shadow
+
+    @property
+    def granule(self) -> int:
+        return self._shared.granule
+
+    # Groups
+
+    def commit_bulk(self, lanes: Array) -> None:
+        for lane in lanes.tolist():
+            self.bulk[lane].commit()
+
+    def wait_bulk(self, most: int, lanes: Array) -> None:
+        for lane in lanes.tolist():
+            self._end(self.bulk[lane].wait(most))
+        self.clocks.tick()
+
+    def commit_wgmma(self, mask: Mask | None) -> None:
+        for warp in self._warps(mask):
+            self.warps[int(warp)].commit()
+
+    def wait_wgmma(self, most: int, mask: Mask | None) -> None:
+        for warp in self._warps(mask).tolist():
+            done = self.warps[warp].wait(most)
+            self._end(done)
+            if done and done[-1][0].handed is not None:
+                self.clocks.acquire(np.arange(warp * WARP, (warp + 1) * WARP), *done[-1][0].handed)
+        self.clocks.tick()
+
+    def _warps(self, mask: Mask | None) -> Array:
+        return np.arange(self.geometry.lanes // WARP) if mask is None else np.flatnonzero(mask.warps)
+
+    def _end(self, done: list[tuple[Operation, int]]) -> None:
+        for operation, actor in done:
+            self.proxy.end(operation, actor)
+
+
+class ClusterBarrier:
+    """barrier.cluster: all threads of a cluster that have not exited arrive, and wait for one another."""
+
+    def __init__(self, clocks: Clocks, geometry: Geometry, mbarriers: MBarriers) -> None:
+        self._clocks, self._geometry, self._mbarriers = clocks, geometry, mbarriers
+        clusters = geometry.lanes // clocks.group
+        living = np.ones(geometry.lanes, bool) if geometry.living is None else geometry.living
+        self._alive = living.reshape(clusters, clocks.group).copy()
+        self._missing = self._alive.copy()
+        self._phase = np.zeros(clusters, np.int64)
+        self._mine = np.full(geometry.lanes, -1, np.int64)  # the phase that a lane has arrived at
+        self._handed: dict[int, list[tuple[Array, Array]]] = defaultdict(list)
+        self._released: dict[int, list[tuple[Array, Array]]] = {}
+        self._relaxed: dict[int, list[Array]] = defaultdict(list)
+        self.version = 0
+
+    def met(self, row: int) -> bool:
+        """Whether the cluster of a block has met at least once."""
+        return bool(self._phase[row // self._geometry.cluster_size])
+
+    def arrive(self, site: Site, lanes: Array, releases: bool) -> None:
+        if (self._mine[lanes] >= 0).any():
+            lane = int(lanes[np.argmax(self._mine[lanes] >= 0)])
+            raise Trap("barrier", "arrives at the barrier of the cluster twice without a wait", site, lane)
+        for cluster in np.unique(lanes // self._clocks.group):
+            here = lanes[lanes // self._clocks.group == cluster]
+            self._mine[here] = self._phase[cluster]
+            self._missing[cluster, here % self._clocks.group] = False
+            if releases:
+                self._handed[int(cluster)].append(self._clocks.released(here))
+            else:
+                self._relaxed[int(cluster)].append(here)
+            self._settle(int(cluster))
+        self._clocks.tick()
+
+    def exit(self, lanes: Array) -> None:
+        self._alive.ravel()[lanes] = False
+        self._missing.ravel()[lanes] = False
+        for cluster in np.unique(lanes // self._clocks.group):
+            if (self._mine.reshape(self._alive.shape)[cluster] >= 0).any():
+                self._settle(int(cluster))
+
+    def _settle(self, cluster: int) -> None:
+        if self._missing[cluster].any():
+            return
+        self._phase[cluster] += 1
+        self._missing[cluster] = self._alive[cluster]
+        self._released[cluster] = self._handed.pop(cluster, [])
+        for lanes in self._relaxed.pop(cluster, []):
+            self._mbarriers.publish(lanes)
+        self.version += 1
+
+    def ready(self, lanes: Array) -> Array:
+        """Which of these lanes (n,) need wait no longer."""
+        return np.asarray(self._phase[lanes // self._clocks.group] > self._mine[lanes])
+
+    def passed(self, site: Site, lanes: Array) -> None:
+        """These lanes (n,) go on."""
+        if (self._mine[lanes] < 0).any():
+            lane = int(lanes[np.argmax(self._mine[lanes] < 0)])
+            raise Trap("barrier", "waits at the barrier of the cluster without having arrived", site, lane)
+        self._mine[lanes] = -1
+        for cluster in np.unique(lanes // self._clocks.group):
+            for known, fenced in self._released.get(int(cluster), []):
+                self._clocks.acquire(lanes[lanes // self._clocks.group == cluster], known, fenced)
+
+    def describe(self, lane: int) -> str:
+        missing = int(self._missing[lane // self._clocks.group].sum())
+        return f"the barrier of its cluster, where {missing} threads are missing"

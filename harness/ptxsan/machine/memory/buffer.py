@@ -1,0 +1,241 @@
+"""A buffer in global memory: its bytes, its bounds, and who wrote what.
+
+Buffers lie far apart in a 64-bit address space, so an index that runs out of one ends in no other. A batch
+of launches has a copy of each buffer for every launch.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ptxsan.checks.order import Order
+from ptxsan.checks.shadow import Shadow
+from ptxsan.lanes import Array, Geometry
+
+BUFFER, _LAUNCH = 50, 40  # address bits: buffer above launch above offset
+
+
+class Buffer:
+    """A matrix in global memory, of every launch of a batch: rows of which ``pitch`` bytes apart only the
+    first ``width`` exist where the matrix is sparse.
+
+    ``values`` (rows, columns) arrays, one a launch; ``known`` (rows, columns) bool for each, which elements
+    hold something that the kernel may read, None where all do. A ``flat`` one is a vector: name[i]. It
+    begins ``start`` elements past a 256-byte boundary. ``output``: it is read after the launch, if it is
+    writable.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        number: int,
+        values: Sequence[Array],
+        pitch: int | None = None,
+        known: Sequence[Array] | None = None,
+        writable: bool = False,
+        flat: bool = False,
+        start: int = 0,
+        output: bool = True,
+    ) -> None:
+        self.name, self.number, self.writable, self._flat = name, number, writable, flat
+        rows, columns = values[0].shape
+        self.item = values[0].dtype.itemsize
+        self.width = columns * self.item
+        self.rows, self.pitch = rows, pitch or self.width
+        self.size = (rows - 1) * self.pitch + self.width if rows and columns else 0
+        self._offset = start * self.item  # in memory and in storage: what is aligned there is so here
+        self.base = ((number + 1) << BUFFER) + self._offset
+        # Stored rows of a sparse matrix are aligned as those of the matrix are.
+        self._row = self.width
+        if self.pitch != self.width:
+            self._row = -(-self.width // 16) * 16 + self.pitch % 16
+        self._stride = -(-(self._offset + rows * self._row) // 16) * 16 + 16  # bytes of storage a launch
+        self.bytes = np.zeros(self._stride * len(values), np.uint8)
+        self._dtype = values[0].dtype
+        for i, array in enumerate(values):
+            self._rows(i)[:, : self.width] = np.ascontiguousarray(array).view(np.uint8)
+        self._unit = self.item  # bytes of which it is known whether they hold something
+        self._known: Array | None = None
+        if known is not None and not all(each.all() for each in known):
+            self._known = np.zeros((len(values), self._stride // self.item), bool)
+            for i, each in enumerate(known):
+                held = self._known[i, start : start + rows * self._row // self.item].reshape(rows, -1)
+                held[:, :columns] = each
+            self._known = self._known.ravel()
+        me = weakref.proxy(self)
+        self.shadow = Shadow(self.bytes, lambda: me._all_known(), lambda: me._unit, lambda: None)
+        if output and writable:
+            self.shadow.place = lambda at: str(me.element(at // me.item, me.item))
+        self._cell = self.item  # bytes of which one writer is known
+        self._writer: Array | None = None
+        self._when: Array | None = None
+        self._geometry: Geometry | None = None
+        self.first: Any = 0
+        self._start: Any = 0
+
+    def address(self, launch: int) -> int:
+        return self.base + (launch << _LAUNCH)
+
+    def put(self, launch: int, at: int, address: int) -> None:
+        """An address among the first values, at this byte."""
+        self.bytes[launch * self._stride + at :][:8] = np.frombuffer(address.to_bytes(8, "little"), np.uint8)
+
+    def values(self, launch: int) -> Array:
+        """The matrix as it is now, (rows, columns)."""
+        return np.ascontiguousarray(self._rows(launch)[:, : self.width]).view(self._dtype)
+
+    def _rows(self, launch: int) -> Array:
+        """The stored rows of a launch, in bytes."""
+        at = launch * self._stride + self._offset
+        return self.bytes[at : at + self.rows * self._row].reshape(self.rows, self._row)
+
+    def enter(self, geometry: Geometry) -> None:
+        """Addresses and storage of each lane's own copy."""
+        self._geometry = geometry
+        launches = geometry.launches
+        if (launches == launches[0]).all():
+            self.first, self._start = self.address(int(launches[0])), int(launches[0]) * self._stride
+            self._start += self._offset
+        else:
+            self.first = self.base + (geometry.launch.astype(np.int64) << _LAUNCH)
+            self._start = geometry.launch.astype(np.int64) * self._stride + self._offset
+
+    def locate(self, address: Array, index: Array | None, width: int) -> tuple[Array, int]:
+        """Storage elements of ``width`` bytes, and the first position out of bounds or −1."""
+        first, start = self.first, self._start
+        if index is not None and isinstance(first, np.ndarray):
+            first, start = first[index], start[index]
+        relative = address - first
+        shift = width.bit_length() - 1
+        if self.pitch == self.width:
+            bad = -1
+            if relative.size and int(relative.view(np.uint64).max()) > self.size - width:
+                bad = int(np.argmax(relative.view(np.uint64) > np.uint64(max(0, self.size - width))))
+                bad = bad if self.size >= width else 0
+            return (relative + start) >> shift, bad
+        row, column = np.divmod(relative, self.pitch)
+        out = (row < 0) | (row >= self.rows) | (column + width > self.width)
+        where = row * self._row + column + start
+        return where >> shift, int(np.argmax(out)) if out.any() else -1
+
+    def explain(self, address: int, launch: int, width: int) -> str:
+        """Where an address that is out of bounds lies."""
+        offset = address - self.address(launch)
+        if offset < 0:
+            return f"{-offset} bytes before the start of {self.name}"
+        if offset + width > self.size:
+            return f"{max(0, offset - self.size)} bytes past the end of {self.name} ({self.size} bytes)"
+        row, column = divmod(offset, self.pitch)
+        return f"{self.name}, row {row}, {column - self.width} bytes past the end of the row"
+
+    def element(self, element: int, width: int) -> str:
+        """A storage element as a coordinate."""
+        at = element * width % self._stride - self._offset
+        row, column = divmod(at // self.item, max(1, self._row // self.item))
+        return f"{self.name}[{column}]" if self._flat else f"{self.name}({row}, {column})"
+
+    def missing(self, element: int, width: int) -> str:
+        """The first coordinate within a storage element that holds nothing."""
+        first = element * width // self._unit
+        known = self._all_known()[first : first + max(1, width // self._unit)]
+        return self.element((first + int(np.argmin(known))) * self._unit // self.item, self.item)
+
+    def unknown(self, element: Array, width: int) -> Array | None:
+        """Which of the elements hold something that nobody wrote; None for none of them."""
+        if self._known is None:
+            return None
+        if width <= self._unit:
+            known = self._known.take(element // (self._unit // width))
+        else:
+            n = width // self._unit
+            known = np.asarray(self._known.reshape(-1, n).take(element, axis=0).all(axis=1))
+        return None if known.all() else ~known
+
+    def _all_known(self) -> Array:
+        if self._known is None:
+            self._known = np.ones(len(self.bytes) // self._unit, bool)
+        return self._known
+
+    def mark(
+        self, element: Array, width: int, writers: Array, lanes: Array, order: Order
+    ) -> tuple[int, int, int] | None:
+        """Notes who wrote; (position, writer, other writer) of the first write over another thread's that
+        nothing orders.
+
+        Writers of atomics are negative, and clash with none of their kind."""
+        if width < self._cell:
+            self._refine(width)
+        if self._writer is None or self._when is None:
+            self._writer = np.zeros(len(self.bytes) // self._cell, np.int64)
+            self._when = np.zeros(len(self._writer), np.int64)
+        clash = None
+        n = width // self._cell
+        for j in range(n):
+            at = element * n + j
+            before = self._writer[at]
+            bad = _differ(before, writers)
+            if bad.any():
+                bad &= order.unordered(lanes, np.abs(before), self._when[at])
+            self._writer[at] = writers
+            self._when[at] = order.clock
+            after = self._writer[at]
+            twice = _differ(after, writers)
+            if clash is None and (bad | twice).any():
+                i = int(np.argmax(bad | twice))
+                clash = (i, abs(int(writers[i])), abs(int(before[i] if bad[i] else after[i])))
+        if self._known is not None:
+            if width < self._unit:
+                self._known = np.repeat(self._known, self._unit // width)
+                self._unit = width
+            n = width // self._unit
+            self._known[element if n == 1 else (element[:, None] * n + np.arange(n)).ravel()] = True
+        return clash
+
+    def _refine(self, width: int) -> None:
+        """From now on writers are told apart for so many bytes."""
+        if self._writer is not None and self._when is not None:
+            self._writer = np.repeat(self._writer, self._cell // width)
+            self._when = np.repeat(self._when, self._cell // width)
+        self._cell = width
+
+    def unordered(
+        self, element: Array, width: int, lanes: Array, order: Order, atomic: bool
+    ) -> tuple[int, int]:
+        """Position and writer of the first element that another thread wrote and nothing orders before this
+        read, or (−1, 0). Of an ``atomic`` read only plain writes count."""
+        if self._writer is None or self._when is None:
+            return -1, 0
+        n = max(1, width // self._cell)
+        element = element if width >= self._cell else element // (self._cell // width)
+        writer = self._writer.reshape(-1, n).take(element, axis=0)
+        if atomic:
+            writer = np.where(writer > 0, writer, 0)
+        if not writer.any():
+            return -1, 0
+        when = self._when.reshape(-1, n).take(element, axis=0)
+        # Nearly always one thread wrote all of an element, at once.
+        alike = n == 1 or bool((writer == writer[:, :1]).all() and (when == when[:, :1]).all())
+        for j in range(1 if alike else n):
+            bad = order.unordered(lanes, np.abs(writer[:, j]), when[:, j])
+            if bad.any():
+                i = int(np.argmax(bad))
+                return i, abs(int(writer[i, j]))
+        return -1, 0
+
+    def written(self, launch: int) -> Array:
+        """Which elements some thread has written, every byte of them, (rows, columns) bool."""
+        rows, stored, columns = self.rows, self._row // self.item, self.width // self.item
+        if self._writer is None:
+            return np.zeros((rows, columns), bool)
+        at, n = (launch * self._stride + self._offset) // self._cell, self.item // self._cell
+        held = self._writer[at : at + rows * stored * n].reshape(rows, stored, n)
+        return np.asarray((held[:, :columns] != 0).all(axis=2))
+
+
+def _differ(one: Array, other: Array) -> Array:
+    """Writers of which one must not write over the other."""
+    return np.asarray((one != 0) & (np.abs(one) != np.abs(other)) & ((one > 0) | (other > 0)))

@@ -1,0 +1,340 @@
+"""Global memory: every access checked against the very buffer it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ptxsan.checks.clocks import Clocks
+from ptxsan.checks.hazards import Site, Trap
+from ptxsan.checks.order import Order
+from ptxsan.checks.pattern import Reading, over_lanes
+from ptxsan.checks.shadow import Shadow
+from ptxsan.frontend.syntax import Variable
+from ptxsan.lanes import Array, Geometry, Items, Mask, full
+from ptxsan.machine.memory.buffer import BUFFER, Buffer
+from ptxsan.machine.memory.spaces import UNSIGNED, Change, divide, gather, readable, scatter, unsigned, update
+
+_VARIABLES = 1024  # the number of the first variable; those before are of buffers
+
+
+def _of_places(change: Change, places: Array, n: int, old: Array) -> Array:
+    """A change for the n-th of some of the active lanes."""
+    return change(int(places[n]), old)
+
+
+@dataclass(frozen=True)
+class Strength:
+    """How an access takes part in the order of memory: strong ones (atomic, relaxed, volatile, acquire,
+    release) may be seen by other threads at any time; ``wide``: by other blocks too."""
+
+    strong: bool = False
+    volatile: bool = False
+    releases: bool = False
+    wide: bool = True
+
+    @classmethod
+    def of(cls, words: Sequence[str], atomic: bool = False) -> Strength:
+        """By the words of an instruction."""
+        volatile = "volatile" in words or "mmio" in words
+        releases = "release" in words or "acq_rel" in words
+        strong = atomic or volatile or releases or "relaxed" in words or "acquire" in words
+        return cls(strong, volatile, releases, "cta" not in words)
+
+
+PLAIN, RELAXED = Strength(), Strength(strong=True)
+
+
+class GlobalMemory:
+    """The buffers of a batch of launches, and the variables that a kernel declares there.
+
+    ``order`` tells which accesses of several threads are ordered. ``left``: what variables hold, by name,
+    where a launch before has changed them.
+    """
+
+    def __init__(self, buffers: Sequence[Buffer], left: Mapping[str, bytes] | None = None) -> None:
+        self.buffers, self._left = list(buffers), left or {}
+        self.order = Order()
+        self._variables: list[Buffer] = []
+        self._declared: dict[str, bytes] = {}
+        self._of_number = {buffer.number: buffer for buffer in buffers}
+        self._geometry: Geometry | None = None
+        self.report: Any = None  # (check, text, site, lane) -> None, set by the machine
+        self.undefined: Any = None  # the undefined values of the launch, set by the machine
+
+    def declare(self, variables: Sequence[Variable], launches: int) -> None:
+        """__device__ variables, with the values that the PTX gives them, for each launch its own."""
+        self._variables, self._declared = [], {}
+        for i, variable in enumerate(variables):
+            kind = np.uint8 if variable.size % 4 or variable.align % 4 else np.uint32
+            values = np.zeros(variable.size, np.uint8)
+            data = self._left.get(variable.name, variable.data)
+            values[: len(data)] = np.frombuffer(data, np.uint8)
+            rows = [values.view(kind).reshape(1, -1)] * launches
+            name = readable(variable.name)
+            self._variables.append(Buffer(name, _VARIABLES + i, rows, writable=True, flat=True))
+        self._of_number = {buffer.number: buffer for buffer in (*self.buffers, *self._variables)}
+        number = {variable.name: i for i, variable in enumerate(variables)}
+        for variable, buffer in zip(variables, self._variables, strict=True):
+            for link in variable.links:
+                for launch in range(launches) if link.name in number else ():
+                    buffer.put(
+                        launch, link.at, self._variables[number[link.name]].address(launch) + link.offset
+                    )
+
+        of_each = zip(variables, self._variables, strict=True)
+        self._declared = {variable.name: buffer.values(0).tobytes() for variable, buffer in of_each}
+
+    def changed(self) -> dict[str, bytes]:
+        """The variables that the first launch left otherwise than it found them, and what they hold."""
+        now = zip(self._declared.items(), self._variables, strict=True)
+        return {name: b.values(0).tobytes() for (name, was), b in now if b.values(0).tobytes() != was}
+
+    def ahead(self, left: Mapping[str, bytes], launches: int) -> dict[str, bytes]:
+        """What variables of 32-bit integers hold after so many launches, each of which changes them by as
+        much as the one that has ``left`` them so."""
+        found = {}
+        for name, now in left.items():
+            kind: Any = np.uint8 if len(now) % 4 else np.uint32
+            was, then = (np.frombuffer(held, kind) for held in (self._declared[name], now))
+            found[name] = (was + (then - was) * kind(launches)).tobytes()
+        return found
+
+    def variable(self, i: int) -> Any:
+        """The address of a declared variable, for each lane where they differ."""
+        first = self._variables[i].first
+        return np.int64(first) if isinstance(first, int) else first
+
+    def enter(self, geometry: Geometry, clocks: Clocks | None = None) -> None:
+        self._geometry = geometry
+        self.order.enter(geometry, clocks)
+        for buffer in self._of_number.values():
+            buffer.enter(geometry)
+
+    def load(
+        self,
+        site: Site,
+        address: Any,
+        width: int,
+        mask: Mask | None,
+        kind: str = "load",
+        how: Strength = PLAIN,
+    ) -> Array:
+        """Values of the active lanes: (n,) of the width, or (n, width / 4) of 32 bits for a vector.
+
+        ``kind`` copy: on their way to shared memory."""
+        if (sampling := self.undefined.sampling) is not None:
+            return np.asarray(sampling.load(self, site, address, width, mask))
+        resolved = self._resolve(site, address, width, mask)
+        if resolved is None:
+            active = self._active(address, mask)
+            values = np.zeros((len(active), *(() if width <= 4 else (width // 4,))), UNSIGNED[min(width, 4)])
+            for at, part in divide(active >> BUFFER, mask):
+                values[at] = self.load(site, address, width, part, kind, how)
+            return values
+        buffer, element, active = resolved
+        if how.strong and how.wide:
+            self.order.synchronise(buffer.number, element * width, self._lanes(mask), True, False)
+        self._check_read(site, buffer, element, width, mask, atomic=how.strong)
+        site.count_global(kind, buffer.name, active, width, mask)
+        return gather(buffer.bytes, element, width)
+
+    def prepare(
+        self, site: Site, address: Any, width: int, mask: Mask | None
+    ) -> Callable[[], Reading] | None:
+        """A plain load in two parts: what may stop it, and the rest, which happens when it is called. None
+        where ``load`` has to do."""
+        resolved = self._resolve(site, address, width, mask)
+        if resolved is None or len(resolved[0].bytes) // width >= 1 << 31:
+            return None
+        buffer, element, active = resolved
+        self._check_read(site, buffer, element, width, mask)
+
+        def read() -> Reading:
+            site.count_global("load", buffer.name, active, width, mask)
+            return buffer.bytes, over_lanes(element, mask)
+
+        return read
+
+    def store(
+        self, site: Site, address: Any, width: int, values: Array, mask: Mask | None, how: Strength = PLAIN
+    ) -> None:
+        """Store values of the active lanes, shaped as ``load`` gives them."""
+        if (sampling := self.undefined.sampling) is not None:
+            sampling.store(self, site, address, width, values, mask)
+            return
+        resolved = self._resolve(site, address, width, mask)
+        if resolved is None:
+            for at, part in divide(self._active(address, mask) >> BUFFER, mask):
+                self.store(site, address, width, values[at], part, how)
+            return
+        buffer, element, active = resolved
+        atomic: Any = how.strong and not how.volatile
+        if how.strong and how.wide:
+            if how.releases:
+                self.order.fence(mask)
+            handed = self.order.synchronise(buffer.number, element * width, self._lanes(mask), False, True)
+            # A volatile store hands over what a fence covers, or is data like any other.
+            atomic = atomic | handed
+        self._check_write(site, buffer, element, width, mask, atomic)
+        site.count_global("store", buffer.name, active, width, mask)
+        scatter(buffer.bytes, element, width, values)
+
+    def update(
+        self, site: Site, address: Any, width: int, mask: Mask | None, change: Change, how: Strength = RELAXED
+    ) -> Array:
+        """Atomic: each lane's word, one after another; what was there before, (n,) unsigned."""
+        if (sampling := self.undefined.sampling) is not None:
+            return np.asarray(sampling.update(self, site, address, width, mask))
+        resolved = self._resolve(site, address, width, mask)
+        if resolved is None:
+            active = self._active(address, mask)
+            before = np.empty(len(active), unsigned(width))
+            for at, part in divide(active >> BUFFER, mask):
+                one = partial(_of_places, change, at)
+                before[at] = self.update(site, address, width, part, one, how)
+            return before
+        buffer, element, _ = resolved
+        if how.wide:
+            if how.releases:
+                self.order.fence(mask)
+            self.order.synchronise(buffer.number, element * width, self._lanes(mask), True, True)
+        self._check_read(site, buffer, element, width, mask, atomic=True)
+        self._check_write(site, buffer, element, width, mask, atomic=True)
+        # Not counted: to the hardware an atomic is no store, and Nsight Compute counts it apart.
+        return update(buffer.bytes, element, width, change)
+
+    def combine(self, site: Site, address: Array, width: int, mask: Items, change: Any) -> None:
+        """Atomic, of places (n,) that differ: ``change`` makes the new words (n,) of the old ones."""
+        resolved = self._resolve(site, address, width, mask)
+        if resolved is None:
+            raise Trap("unsupported", "a reduction on several buffers", site, self._lane(0, mask))
+        buffer, element, _ = resolved
+        self._check_read(site, buffer, element, width, mask, atomic=True)
+        self._check_write(site, buffer, element, width, mask, atomic=True)
+        words = buffer.bytes.view(f"u{width}")
+        words[element] = change(words[element])
+
+    def places(
+        self, site: Site, address: Any, width: int, mask: Mask | None
+    ) -> list[tuple[Any, Shadow, Array]]:
+        """Of an access that has been checked: places among the active lanes, shadow, and offsets there."""
+        resolved = self._resolve(site, address, width, mask)
+        if resolved is not None:
+            buffer, element, _ = resolved
+            return [(slice(None), buffer.shadow, element * width)]
+        found = []
+        for at, part in divide(self._active(address, mask) >> BUFFER, mask):
+            ((_, shadow, offsets),) = self.places(site, address, width, part)
+            found.append((at, shadow, offsets))
+        return found
+
+    def outputs(self) -> list[Shadow]:
+        """Of the buffers that are read after the launch."""
+        return [buffer.shadow for buffer in self.buffers if buffer.shadow.place is not None]
+
+    def _check_read(
+        self, site: Site, buffer: Buffer, element: Array, width: int, mask: Mask | None, atomic: bool = False
+    ) -> None:
+        unknown = buffer.unknown(element, width)
+        if unknown is not None:
+            place = buffer.missing(int(element[np.argmax(unknown)]), width)
+            what = f"{place}, which holds nothing that the kernel may read"
+            self.undefined.saw(site, what, self._lanes(mask)[unknown])
+        if buffer.writable:
+            i, writer = buffer.unordered(element, width, self._lanes(mask), self.order, atomic)
+            if i >= 0:
+                self._race("reads", site, buffer, int(element[i]), width, self._lane(i, mask), writer)
+
+    def _race(
+        self, verb: str, site: Site, buffer: Buffer, element: int, width: int, lane: int, writer: int
+    ) -> None:
+        assert self._geometry is not None
+        threads = self._geometry.threads
+        block, thread = divmod(writer - 1, threads)
+        if block == (int(self._geometry.writer[lane]) - 1) // threads:
+            who, missing = f"thread {thread} of the same block", "with no barrier between"
+        else:
+            who, missing = f"block {self._block(block)}", "with no fence and atomic between"
+        what = f"{verb} {buffer.element(element, width)}, which {who} wrote in this launch {missing}"
+        self.report("race", what, site, lane)
+
+    def _check_write(
+        self, site: Site, buffer: Buffer, element: Array, width: int, mask: Mask | None, atomic: Any = False
+    ) -> None:
+        assert self._geometry is not None
+        if not buffer.writable:
+            what = f"writes the input {buffer.element(int(element[0]), width)}"
+            raise Trap("bounds", what, site, self._lane(0, mask))
+        lanes = self._lanes(mask)
+        writers = self._geometry.writer if mask is None else self._geometry.writer[mask.index]
+        if atomic is not False:
+            writers = np.where(atomic, -writers, writers)
+        if clash := buffer.mark(element, width, writers, lanes, self.order):
+            i, one, other = clash
+            threads = self._geometry.threads
+            blocks = [self._block((w - 1) // threads) for w in (one, other)]
+            whose = "the same block" if blocks[0] == blocks[1] else f"block {blocks[1]}"
+            what = (
+                f"writes {buffer.element(int(element[i]), width)}, which another thread of {whose} wrote too"
+            )
+            self.report("race", what, site, self._lane(i, mask))
+
+    def _lanes(self, mask: Mask | None) -> Array:
+        assert self._geometry is not None
+        return self._geometry.every if mask is None else mask.index
+
+    def _block(self, number: int) -> tuple[int, int, int]:
+        assert self._geometry is not None
+        x, y, _ = self._geometry.grid
+        return (number % x, number // x % y, number // (x * y))
+
+    def _lane(self, position: int, mask: Mask | None) -> int:
+        return position if mask is None else int(mask.index[position])
+
+    def _active(self, address: Any, mask: Mask | None) -> Array:
+        """The addresses of the active lanes."""
+        assert self._geometry is not None
+        if isinstance(mask, Items):
+            return np.asarray(address)
+        address = full(address, self._geometry.lanes)
+        return address if mask is None else np.asarray(address[mask.index])
+
+    def _resolve(
+        self, site: Site, address: Any, width: int, mask: Mask | None
+    ) -> tuple[Buffer, Array, Array] | None:
+        """The buffer, and of each active lane the storage element and the address; None where the lanes
+        mean several buffers."""
+        assert self._geometry is not None
+        address = self._active(address, mask)
+        buffer, bad = self._buffer(int(address[0])), 0
+        if buffer is not None:
+            element, bad = buffer.locate(address, None if mask is None else mask.index, width)
+            if bad < 0:
+                if width > 1 and (address & (width - 1)).any():
+                    i = int(np.argmax((address & (width - 1)) != 0))
+                    self._misaligned(site, address, i, width, mask)
+                return buffer, element, address
+        if (address >> BUFFER != int(address[0]) >> BUFFER).any():
+            return None
+        lane = self._lane(bad, mask)
+        launch = int(self._geometry.launch[lane])
+        near = self._nearest(int(address[bad]), launch)
+        where = near.explain(int(address[bad]), launch, width) if near else "no buffer is anywhere near"
+        verb = "writes" if ".st" in f".{site.instruction.op}" or "st." in site.instruction.op[:3] else "reads"
+        raise Trap("bounds", f"{verb} {width} bytes at 0x{int(address[bad]):x}, {where}", site, lane)
+
+    def _misaligned(self, site: Site, address: Array, i: int, width: int, mask: Mask | None) -> None:
+        what = f"{width}-byte access at 0x{int(address[i]):x} is not aligned to {width} bytes"
+        raise Trap("misaligned", what, site, self._lane(i, mask))
+
+    def _buffer(self, address: int) -> Buffer | None:
+        return self._of_number.get((address >> BUFFER) - 1)
+
+    def _nearest(self, address: int, launch: int) -> Buffer | None:
+        """The buffer that an index has run out of, at either end."""
+        return min(self._of_number.values(), key=lambda b: abs(address - b.address(launch)), default=None)

@@ -1,0 +1,263 @@
+"""mbarrier objects in shared memory (PTX ISA §9.7.13.15): phases, pending arrivals, bytes still to come.
+
+A phase is complete when no arrival and no byte is outstanding. Copies complete here as they are issued,
+which is one of the orders that a GPU may take; who may read what they bring is asked of the clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ptxsan.checks.clocks import Clocks
+from ptxsan.checks.hazards import Site, Trap
+from ptxsan.lanes import Array, Geometry, Mask
+from ptxsan.machine.memory.shared_memory import SharedMemory
+
+MOST = (1 << 20) - 1  # arrivals of a phase, and bytes at one time
+
+
+@dataclass
+class Object:
+    """One mbarrier: of which cluster, its column in the clocks, where it lies; what its current phase waits
+    for.
+
+    ``phase`` counts the phases that are complete; ``arriving`` is what the arrivals of the current one hand
+    on, ``released`` what those of complete ones did, each as (known, fenced)."""
+
+    number: int
+    place: str
+    row: int
+    who: int
+    when: int
+    count: int
+    first: int = 0  # its phase as it was initialised
+    relaxed: bool = False  # some wait saw a phase complete of which the clocks do not tell
+    fenced: bool = False
+    public: bool = False  # known to the whole cluster, by a fence and a relaxed arrival at its barrier
+    live: bool = True
+    pending: int = 0
+    tx: int = 0
+    phase: int = 0
+    arriving: tuple[Array, Array] | None = None
+    released: tuple[Array, Array] | None = None
+
+    def describe(self) -> str:
+        missing = f"{self.pending} of {self.count} arrivals outstanding"
+        return f"the mbarrier at {self.place} (phase {self.phase}: {missing}, tx-count {self.tx} bytes)"
+
+
+Use = tuple[Object, Array]  # an mbarrier, and which lanes (n,) mean it
+
+
+class MBarriers:
+    """Those of the blocks that run together. ``version`` changes with every phase that completes."""
+
+    def __init__(self, shared: SharedMemory, clocks: Clocks, geometry: Geometry, report: Any) -> None:
+        self._shared, self._clocks, self._geometry, self._report = shared, clocks, geometry, report
+        self._at: dict[int, Object] = {}  # by its place in the storage of all blocks
+        self._numbers: dict[int, int] = {}  # columns, by the place in the storage of a cluster
+        self.version = 0
+
+    # Which one
+
+    def resolve(self, site: Site, address: Any, mask: Mask | None) -> Iterator[Use]:
+        """The live mbarriers that these lanes mean. Traps where there is none."""
+        for place, lanes in self._places(site, address, mask):
+            yield self._live(site, place, lanes), lanes
+
+    def one(self, site: Site, lane: int, address: int, peer: int | None = None) -> Object:
+        """The live mbarrier that a lane means, or that of the block of rank ``peer`` at the same place."""
+        place = self._shared.layout.locate(site, lane, address, 8)
+        if peer is not None:
+            size = self._geometry.cluster_size
+            row = place // self._shared.layout.row_size // size * size + peer
+            place = row * self._shared.layout.row_size + place % self._shared.layout.row_size
+        return self._live(site, place, np.array([lane]), copies=True)
+
+    def _live(self, site: Site, place: int, lanes: Array, copies: bool = False) -> Object:
+        found = self._at.get(place)
+        if found is None or not found.live:
+            what = f"uses {self._shared.layout.describe(place)} as an mbarrier, which none was initialised at"
+            raise Trap("uninit", what, site, int(lanes[0]))
+        self._check_known(site, found, lanes)
+        if self._shared.visit is not None:
+            self._shared.visit(site, lanes, np.full(len(lanes), found.row), not copies)
+        return found
+
+    def _places(self, site: Site, address: Any, mask: Mask | None) -> list[tuple[int, Array]]:
+        pattern = self._shared.pattern(site, address, 8, mask)
+        places = pattern.element * 8
+        if (places == places[0]).all():
+            return [(int(places[0]), pattern.lane)]
+        return [(int(p), pattern.lane[places == p]) for p in np.unique(places)]
+
+    def _check_known(self, site: Site, m: Object, lanes: Array) -> None:
+        bad = ~(m.public | self._clocks.knows(lanes, np.array(m.who), np.array(m.when)))
+        if bad.any():
+            lane = int(lanes[np.argmax(bad)])
+            who = self._geometry.other(m.who, lane)
+            what = f"uses the mbarrier at {m.place}, which {who} initialised with no barrier between"
+            self._report("race", what, site, lane)
+
+    # Life
+
+    def init(self, site: Site, address: Any, counts: Array, mask: Mask | None) -> None:
+        pattern = self._shared.pattern(site, address, 8, mask)
+        self._shared.check_write(site, pattern)
+        size = self._shared.layout.row_size * self._geometry.cluster_size
+        for place, lanes in self._places(site, address, mask):
+            number = self._numbers.setdefault(place % size, len(self._numbers))
+            self._clocks.grow(len(self._numbers))
+            lane, before = int(lanes[0]), self._at.get(place)
+            count = int(counts[lane])
+            if not 1 <= count <= MOST:
+                raise Trap("barrier", f"initialises an mbarrier with a count of {count}", site, lane)
+            made = Object(
+                number=number,
+                place=self._shared.layout.describe(place),
+                row=place // self._shared.layout.row_size,
+                who=lane,
+                when=self._clocks.now,
+                count=count,
+                pending=count,
+            )
+            if before is not None:  # the phases of its column go on
+                made.phase, made.released = before.phase + (before.phase & 1), before.released
+                made.first = made.phase
+            self._at[place] = made
+        self._clocks.tick()
+
+    def invalidate(self, site: Site, address: Any, mask: Mask | None) -> None:
+        for m, _ in list(self.resolve(site, address, mask)):
+            m.live = False
+
+    def fence_init(self, mask: Mask | None) -> None:
+        """fence.mbarrier_init: those that these lanes have initialised are visible to all proxies."""
+        for m in self._at.values():
+            if mask is None or mask.bits[m.who]:
+                m.fenced = True
+
+    def publish(self, lanes: Array) -> None:
+        """These lanes (n,) have arrived at the barrier of their cluster, relaxed: what they have initialised
+        and fenced is known past it."""
+        for m in self._at.values():
+            m.public |= m.fenced and bool((lanes == m.who).any())
+
+    def inside(self, low: int, high: int) -> Object | None:
+        """A live mbarrier within these bytes of the storage."""
+        return next((m for p, m in self._at.items() if m.live and p < high and low < p + 8), None)
+
+    def __bool__(self) -> bool:
+        return bool(self._at)
+
+    # Phases
+
+    def expect(self, site: Site, m: Object, count: int, lane: int) -> None:
+        m.tx += count
+        self._check_tx(site, m, lane)
+
+    def _check_tx(self, site: Site, m: Object, lane: int) -> None:
+        if abs(m.tx) > MOST:
+            raise Trap("barrier", f"brings {m.describe()} out of range, at most {MOST}", site, lane)
+
+    def arrive(self, site: Site, m: Object, lanes: Array, counts: Array, releases: bool = True) -> Array:
+        """Arrivals of these lanes, one after another, each so many times; the phase of each, (n,)."""
+        phases = np.empty(len(lanes), np.int64)
+        if (counts == 1).all() and len(lanes) > 1:
+            at = 0
+            while at < len(lanes):
+                part = lanes[at : at + max(1, m.pending)]
+                phases[at : at + len(part)] = m.phase
+                self._arrive(site, m, part, len(part), releases)
+                at += len(part)
+        else:
+            for i, (lane, count) in enumerate(zip(lanes.tolist(), counts.tolist(), strict=True)):
+                phases[i] = m.phase
+                self._arrive(site, m, np.array([lane]), count, releases)
+        self._clocks.tick()
+        return phases
+
+    def _arrive(self, site: Site, m: Object, lanes: Array, count: int, releases: bool) -> None:
+        if count > m.pending:
+            what = f"arrives {count} times at {m.describe()}, more often than that"
+            raise Trap("barrier", what, site, int(lanes[0]))
+        if releases:
+            m.arriving = _merge(m.arriving, self._clocks.released(lanes))
+        m.pending -= count
+        self.settle(m)
+
+    def complete(self, site: Site, m: Object, count: int, lane: int) -> int:
+        """A copy has brought so many bytes; the phase it counts for."""
+        phase = m.phase
+        m.tx -= count
+        self._check_tx(site, m, lane)
+        self.settle(m)
+        return phase
+
+    def settle(self, m: Object) -> None:
+        """Complete the phase where nothing is outstanding."""
+        if m.pending or m.tx:
+            return
+        m.phase += 1
+        m.pending = m.count
+        m.released = _merge(m.released, m.arriving)
+        columns = np.zeros(self._clocks.group + m.number + 1, np.int32)
+        columns[-1] = m.phase
+        m.released = _merge(m.released, (columns, np.zeros(1, np.int32)))
+        m.arriving = None
+        self.version += 1
+        self._clocks.tick()
+
+    def check_parity(self, site: Site, m: Object, lanes: Array, parity: Array) -> None:
+        """That the phases these lanes ask for by a parity are the current one or the one before it, as PTX
+        demands (§9.7.13.15.16). A lane means the first one that it does not know to be complete, or the one
+        before that."""
+        if m.relaxed:
+            return
+        known = np.maximum(self._clocks.known[lanes, self._clocks.group + m.number], m.first)
+        asked = known - ((known ^ parity) & 1)
+        if (late := m.phase - asked > 1).any():
+            i = int(np.argmax(late))
+            which = f"phase {asked[i] - m.first}" if asked[i] >= m.first else "the phase before the first"
+            what = f"waits by parity for {which} of the mbarrier at {m.place}, which is in phase "
+            what += f"{m.phase - m.first} by now: a parity tells no phase apart from the one after the next"
+            self._report("barrier", what, site, int(lanes[i]))
+
+    def observe(self, m: Object, lanes: Array, acquires: bool) -> None:
+        """These lanes have seen the last phase complete."""
+        m.relaxed |= not acquires
+        if acquires and m.released is not None:
+            self._clocks.acquire(lanes, *m.released)
+
+    def check_visible(self, site: Site, m: Object, lane: int) -> None:
+        """That the async proxy, which is to complete bytes here for this lane, sees the initialised
+        object."""
+        who, when = np.array(m.who), np.array(m.when)
+        if not m.fenced and not self._clocks.sees(np.array(lane), who, when):
+            what = f"copies on the mbarrier at {m.place}, whose initialisation the async proxy need not see: "
+            what += "no fence.mbarrier_init or fence.proxy.async"
+            # PTX asks for one; cuda::memcpy_async itself does without, which NVIDIA's GPUs allow.
+            self._report("race", what, site, lane, note=True)
+
+    def leftovers(self) -> Iterator[Object]:
+        """Those that end with bytes announced and not copied, or copied and not announced."""
+        return (m for m in self._at.values() if m.live and m.tx)
+
+
+def _merge(one: tuple[Array, Array] | None, other: tuple[Array, Array] | None) -> tuple[Array, Array] | None:
+    if one is None or other is None:
+        return one or other
+    known, fenced = (_longest(a, b) for a, b in zip(one, other, strict=True))
+    return known, fenced
+
+
+def _longest(one: Array, other: Array) -> Array:
+    """The maximum of two vectors, the shorter one with zeros after it."""
+    if len(one) < len(other):
+        one, other = other, one
+    result = one.copy()
+    np.maximum(result[: len(other)], other, out=result[: len(other)])
+    return result

@@ -1,0 +1,365 @@
+"""Shared memory: values, bounds of the very variable, races between threads that no barrier orders.
+
+An epoch of a block is what lies between two of its barriers. Two accesses to a byte in one epoch, one of
+them a write, by two threads, are a race, unless both are atomic, or both threads are of one warp and a
+warp-level synchronisation lies between. An asynchronous copy is a write that is pending from its issue
+until its thread has waited for it, and then a write of that thread at that moment.
+
+Each instruction's accesses are kept as patterns: in a loop they come again, and nearly all of what is
+checked depends on nothing else. Accesses of an epoch are logged; only where a write and another access have a
+byte of some block in common is it looked at thread by thread.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ptxsan.checks.clock_tags import ClockTags
+from ptxsan.checks.clocks import Clocks
+from ptxsan.checks.hazards import Site
+from ptxsan.checks.pattern import Pattern, Reading, same_mask
+from ptxsan.checks.proxy import AsyncProxy
+from ptxsan.checks.shadow import Shadow
+from ptxsan.checks.tags import Tags
+from ptxsan.frontend.syntax import Variable
+from ptxsan.lanes import WARP, Array, Geometry, Mask, full
+from ptxsan.machine.memory.copies import Copies
+from ptxsan.machine.memory.shared_layout import Layout
+from ptxsan.machine.memory.spaces import Change, gather, scatter, update
+from ptxsan.native.build import library
+
+_PATTERNS = 32  # kept an instruction
+
+
+class SharedMemory:
+    """The shared memory of the blocks that run together."""
+
+    def __init__(
+        self,
+        variables: Sequence[Variable],
+        dynamic: int,
+        geometry: Geometry,
+        granule: int,
+        reserved: int = 0,
+        clocks: Clocks | None = None,
+        asynchronous: bool = False,
+    ) -> None:
+        me = weakref.proxy(self)  # so that a launch's memory is free at once, not when garbage is collected
+        self._geometry, self.granule, self._clocks = geometry, granule, clocks
+        self.layout = Layout(variables, dynamic, geometry, reserved, asynchronous)
+        self.storage = np.zeros(self.layout.row_size * geometry.count, np.uint8)
+        cells = len(self.storage) // granule
+        self._written = np.zeros(cells, bool)
+        self._pending = np.zeros(cells, np.int32)  # thread + 1 of a copy in flight
+        self._epoch = np.zeros(geometry.count, np.int32)
+        self._warp_step = np.zeros(geometry.lanes // WARP, np.int32)
+        # C does what is simplest: no clusters, and no order of a part of a block.
+        self._native = library() if clocks is None and geometry.cluster_size == 1 else None
+        self._last: Array | None = None
+        self._tags: Tags | ClockTags | None = None
+        self.proxy: AsyncProxy | None = None
+        if clocks is not None:
+            self._tags = ClockTags(cells, clocks)
+        if clocks is not None and asynchronous:
+            assert isinstance(self._tags, ClockTags)
+            self.proxy = AsyncProxy(cells, clocks, self._tags, geometry)
+            self.proxy.place = lambda cell: str(me.layout.describe(cell * granule))
+            self.proxy.report = lambda *said: me.report(*said)
+        self._log: list[tuple[bool, Pattern, Any]] = []
+        self._applied = 0
+        self._reads = self._writes = 0  # bits of the patterns of the epoch
+        self._copies = Copies(geometry.lanes)
+        self.visit: Any = None  # (site, lanes, rows) -> None, told of accesses where there are clusters
+        self._sure: list[Pattern] = []  # those known to be written
+        self.report: Any = None  # (check, text, site, lane) -> None, set by the machine
+        self.undefined: Any = None  # the undefined values of the launch, set by the machine
+        self.shadow = Shadow(self.storage, lambda: me._written, lambda: me.granule, lambda: me._doubt())
+
+    # Accesses
+
+    def load(self, site: Site, address: Any, width: int, mask: Mask | None) -> Array:
+        if (sampling := self.undefined.sampling) is not None:
+            return np.asarray(sampling.load(self, site, address, width, mask))
+        return gather(self.storage, self._read(site, address, width, mask).element, width)
+
+    def prepare(self, site: Site, address: Any, width: int, mask: Mask | None) -> Callable[[], Reading]:
+        """A load in two parts: what may stop it, and the rest, which happens when it is called."""
+        pattern = self.pattern(site, address, width, mask)
+        if not pattern.known:
+            self._check_known(site, pattern)
+
+        def read() -> Reading:
+            self._note_read(site, pattern)
+            return self.storage, pattern.index
+
+        return read
+
+    def _read(self, site: Site, address: Any, width: int, mask: Mask | None) -> Pattern:
+        pattern = self.pattern(site, address, width, mask)
+        if not pattern.known:
+            self._check_known(site, pattern)
+        self._note_read(site, pattern)
+        return pattern
+
+    def store(self, site: Site, address: Any, width: int, values: Array, mask: Mask | None) -> None:
+        if (sampling := self.undefined.sampling) is not None:
+            sampling.store(self, site, address, width, values, mask)
+            return
+        pattern = self.pattern(site, address, width, mask)
+        site.count_shared("store", pattern)
+        self.check_write(site, pattern)
+        scatter(self.storage, pattern.element, width, values)
+
+    def update(self, site: Site, address: Any, width: int, mask: Mask | None, change: Change) -> Array:
+        """Atomic: each lane's word, one after another; what was there before, (n,) unsigned."""
+        if (sampling := self.undefined.sampling) is not None:
+            return np.asarray(sampling.update(self, site, address, width, mask))
+        pattern = self.pattern(site, address, width, mask)
+        pattern.atomic = True
+        site.count_shared("store", pattern)
+        if not pattern.known:
+            self._check_known(site, pattern)
+        self.check_write(site, pattern)
+        return update(self.storage, pattern.element, width, change)
+
+    def _note_read(self, site: Site, pattern: Pattern) -> None:
+        site.count_shared("load", pattern)
+        if self._copies.pending:
+            self._check_pending(site, pattern, "reads")
+        if self._writes & pattern.bits:
+            self._compare(site, pattern, writes=False)
+        if self.proxy is not None:
+            self.proxy.check_generic(site, pattern, writes=False)
+        self._note(False, pattern)
+        self._reads |= pattern.bits
+
+    def check_write(self, site: Site, pattern: Pattern) -> None:
+        if not pattern.atomic:
+            self._check_clash(site, pattern)
+        if self._copies.pending:
+            self._check_pending(site, pattern, "writes")
+        if (self._writes | self._reads) & pattern.bits:
+            self._compare(site, pattern, writes=True)
+        if self.proxy is not None:
+            self.proxy.check_generic(site, pattern, writes=True)
+        self._note(True, pattern)
+        self._writes |= pattern.bits
+        pattern.set_in(self._written)
+
+    def copy(self, site: Site, address: Any, width: int, values: Array, mask: Mask | None) -> None:
+        """cp.async: the bytes arrive at some time between now and the wait."""
+        if (sampling := self.undefined.sampling) is not None:
+            sampling.store(self, site, address, width, values, mask)
+            return
+        pattern = self.pattern(site, address, width, mask)
+        site.count_shared("copy", pattern)
+        self._check_clash(site, pattern)
+        if self._copies.pending:
+            self._check_pending(site, pattern, "copies to")
+        if (self._writes | self._reads) & pattern.bits:
+            self._compare(site, pattern, writes=True)
+        if self.proxy is not None:
+            self.proxy.check_generic(site, pattern, writes=True)
+        cell, lane = pattern.cells
+        self._pending[cell] = lane % self._geometry.threads + 1
+        self._written[cell] = True
+        self._copies.issue(pattern)
+        scatter(self.storage, pattern.element, width, values)
+
+    def commit(self, mask: Mask | None) -> None:
+        self._copies.commit(mask)
+
+    def wait(self, groups: int, mask: Mask | None) -> None:
+        """Until at most so many groups of each lane are in flight: what is done counts as written now."""
+        for pattern, done in self._copies.wait(groups, mask):
+            cell, lane = pattern.cells
+            if done is not None:
+                keep = done[lane]
+                cell, lane = cell[keep], lane[keep]
+            self._pending[cell] = 0
+            self._note(True, pattern)
+            self._writes |= pattern.bits
+
+    # Undefined values
+
+    def places(
+        self, site: Site, address: Any, width: int, mask: Mask | None
+    ) -> list[tuple[Any, Shadow, Array]]:
+        """Of an access that has been checked: places among the active lanes, shadow, and offsets there."""
+        return [(slice(None), self.shadow, self.pattern(site, address, width, mask).element * width)]
+
+    def _doubt(self) -> None:
+        """What was written may be undefined again."""
+        for pattern in self._sure:
+            pattern.known = False
+        self._sure.clear()
+
+    # Order
+
+    def barrier(self, blocks: Array) -> None:
+        """All threads of these blocks, (B,) bool, have met."""
+        everywhere = bool(blocks.all()) and self._geometry.cluster_size == 1
+        if not everywhere or self._clocks is not None:
+            self.apply()  # what was logged belongs to the epoch that ends here
+        self._epoch = self._epoch + blocks
+        if everywhere:
+            self._log.clear()
+            self._applied = 0
+            self._reads = self._writes = 0
+
+    def warp_barrier(self, mask: Mask | None) -> None:
+        """__syncwarp, or a shuffle: the lanes of a warp have met."""
+        if mask is None:
+            self._warp_step = self._warp_step + 1
+        else:
+            self._warp_step = self._warp_step + mask.bits.reshape(-1, WARP).any(axis=1)
+
+    # Checks
+
+    def _note(self, write: bool, pattern: Pattern) -> None:
+        if self.visit is not None:
+            self.visit(pattern.site, pattern.lane, pattern.element * pattern.width // self.layout.row_size)
+        self._log.append((write, pattern, self._warp_step if self._clocks is None else self._clocks.now))
+        if len(self._log) - self._applied > 4096:
+            self.apply()
+
+    def apply(self) -> None:
+        """Bring the tags up to the end of the log, in its order."""
+        if self._tags is None:
+            self._tags = Tags(len(self._written), self._geometry, self._native)
+        for write, pattern, step in self._log[self._applied :]:
+            self._tags.set(write, pattern, self._epoch, step)
+        self._applied = len(self._log)
+
+    def _compare(self, site: Site, pattern: Pattern, writes: bool) -> None:
+        self.apply()
+        assert self._tags is not None
+        clash = self._tags.clash(pattern, writes, self._epoch, self._warp_step)
+        if clash is None:
+            return
+        cell, lane, other, was_write = clash
+        verb, before = "writes" if writes else "reads", "wrote" if was_write else "read"
+        who = f"thread {other}" if other >= 0 else "other threads"
+        if self._clocks is not None:
+            who = self._geometry.other(other, lane)
+        place = self.layout.describe(cell * self.granule)
+        self.report("race", f"{verb} {place}, which {who} {before} with no barrier between", site, lane)
+
+    def _check_known(self, site: Site, pattern: Pattern) -> None:
+        if pattern.all_of(self._written):
+            pattern.known = True
+            self._sure.append(pattern)
+            return
+        cell, lane = pattern.cells
+        known = self._written[cell]
+        unknown = np.flatnonzero(~known)
+        place = int(cell[unknown[0]]) * self.granule
+        why = self.layout.alignment(self.layout.variable(place))
+        self.undefined.saw(site, f"{self.layout.describe(place)}, which no thread wrote{why}", lane[unknown])
+
+    def _check_pending(self, site: Site, pattern: Pattern, verb: str) -> None:
+        if not self._copies.overlap(pattern):
+            return
+        cell, lane = pattern.cells
+        pending = self._pending[cell]
+        if pending.any():
+            i = int(np.argmax(pending != 0))
+            who = f"thread {int(pending[i]) - 1}"
+            place = self.layout.describe(int(cell[i]) * self.granule)
+            what = f"{verb} {place}, where an asynchronous copy of {who} is in flight"
+            self.report("race", what, site, int(lane[i]))
+
+    def _check_clash(self, site: Site, pattern: Pattern) -> None:
+        """Two threads that write one byte with one instruction."""
+        if self._last is None:
+            self._last = np.zeros(len(self._written), np.int32)
+        if pattern.clash is None and pattern.alone(self._last):
+            pattern.clash = (-1, -1)
+        if pattern.clash is None:
+            cell, lane = pattern.cells
+            self._last[cell] = lane
+            bad = self._last[cell] != lane
+            pattern.clash = (
+                (int(np.argmax(bad)), int(self._last[cell[np.argmax(bad)]])) if bad.any() else (-1, -1)
+            )
+        i, other = pattern.clash
+        if i >= 0:
+            cell, lane = pattern.cells
+            t = int(self._geometry.thread[other])
+            place = self.layout.describe(int(cell[i]) * self.granule)
+            what = f"writes {place}, as thread {t} does with the same instruction"
+            self.report("race", what, site, int(lane[i]))
+
+    # Patterns
+
+    def pattern(self, site: Site, address: Any, width: int, mask: Mask | None) -> Pattern:
+        patterns: list[Pattern] = site.patterns
+        for pattern in patterns:
+            if pattern.address is address and pattern.mask is mask:
+                return pattern
+        address = full(address, self._geometry.lanes)
+        first = address[0]
+        for pattern in patterns:
+            if (
+                pattern.address[0] == first
+                and same_mask(pattern.mask, mask)
+                and np.array_equal(pattern.address, address)
+            ):
+                pattern.address, pattern.mask = address, mask
+                return self._remember(site, pattern)
+        return self._remember(site, self._build(site, address, mask, width))
+
+    @staticmethod
+    def _remember(site: Site, pattern: Pattern) -> Pattern:
+        site.patterns[:] = [pattern, *(p for p in site.patterns if p is not pattern)][:_PATTERNS]
+        return pattern
+
+    def _build(self, site: Site, address: Array, mask: Mask | None, width: int) -> Pattern:
+        lane = self._geometry.every if mask is None else mask.index
+        element, offset, index = self.layout.places(site, address, width, lane, self._native)
+        return Pattern(
+            address=address,
+            mask=mask,
+            width=width,
+            element=element,
+            lane=lane,
+            offset=offset,
+            index=index,
+            native=self._native,
+            granule=self.granule,
+            threads=self._geometry.threads,
+            site=site,
+        )
+
+    # Whole pieces, of the async proxy
+
+    def put(self, start: int, cells: Array, values: Array) -> None:
+        """Bytes (n,) as the async proxy writes them."""
+        self.storage[start : start + len(values)] = values
+        self._written[cells] = True
+
+    def check_idle(self, site: Site, lane: int, cells: Array, verb: str) -> None:
+        """That no cp.async to these cells is in flight."""
+        if self._copies.pending and self._pending[cells].any():
+            place = self.layout.describe(int(cells[np.argmax(self._pending[cells] != 0)]) * self.granule)
+            self.report("race", f"{verb} {place}, where an asynchronous copy is in flight", site, lane)
+
+    def check_written(self, site: Site, lane: int, cells: Array) -> None:
+        if not self._written[cells].all():
+            place = self.layout.describe(int(cells[np.argmin(self._written[cells])]) * self.granule)
+            self.undefined.saw(site, f"{place}, which no thread wrote", np.array([lane]))
+
+    def hand_over(self, site: Site, mask: Mask | None) -> list[tuple[int, Array]]:
+        """The cp.async in flight of these lanes end with an mbarrier in place of a wait: (lane, cells)."""
+        found = []
+        for pattern, done in self._copies.wait(-1, mask):
+            cell, lane = pattern.cells
+            if done is not None:
+                cell, lane = cell[done[lane]], lane[done[lane]]
+            self._pending[cell] = 0
+            found += [(int(one), cell[lane == one]) for one in np.unique(lane)]
+        return found

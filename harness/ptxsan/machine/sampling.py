@@ -1,0 +1,164 @@
+"""An instruction executed again, with its undefined bits set one way and another: bits of its results that
+then differ are undefined.
+
+What is read from memory comes with its undefined bits set, too, and what is stored is collected. So this
+needs to know nothing of what an instruction does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from ptxsan.checks.shadow import ORIGIN, Shadow
+from ptxsan.lanes import WARP, Array, Mask
+from ptxsan.machine.memory.spaces import gather, unsigned
+
+Fill = dict[int, int]  # by operand the byte that its undefined bits are taken from
+
+# Of all bits: for FP values 0, NaN, a large value. Integers: 0, −1, near the largest and the smallest.
+ZERO, ONES, LARGE, SMALL = 0x00, 0xFF, 0x7B, 0x80
+
+
+def fills(operands: Sequence[int], how: str) -> list[Fill]:
+    """What to set undefined operands to. ``how``: "move" where each bit of a result is one of an operand,
+    "logic" where it depends on few of them, "float" where NaN always shows, else "any"."""
+    alike = [ZERO, ONES] if how == "move" else [ZERO, ONES, LARGE]
+    if how in ("move", "float"):
+        return [dict.fromkeys(operands, byte) for byte in alike]
+    found = [
+        {operand: chosen[i % 3] for i, operand in enumerate(operands)}
+        for chosen in product((ZERO, ONES), repeat=min(3, len(operands)))
+    ]
+    if how == "any":
+        for one, other in ((LARGE, SMALL), (SMALL, LARGE)):
+            found.append({operand: other if i % 2 else one for i, operand in enumerate(operands)})
+    return found
+
+
+@dataclass
+class _Store:
+    memory: Any
+    where: tuple[Any, Any, int, Mask | None]  # site, address, width, mask
+    values: Array
+    bits: Array | None = None  # those that differ between two fills
+
+
+class Sampling:
+    """The accesses of an instruction while it is executed with undefined bits set."""
+
+    def __init__(self, lanes: int) -> None:
+        self._lanes = lanes
+        self._byte = ZERO
+        self._loaded: list[tuple[Array, Array]] = []  # data and undefined bits of each load, in order
+        self._stored: list[_Store] = []
+        self._at_load, self._at_store = 0, 0
+        self.origins = np.zeros(lanes, ORIGIN)  # of what was loaded, by lane
+        self.unborn = np.zeros(lanes, bool)  # lanes that loaded what nobody wrote
+        self.updates: list[tuple[Any, tuple[Any, Any, int, Mask | None]]] = []
+
+    def start(self, byte: int) -> None:
+        self._byte, self._at_load, self._at_store = byte, 0, 0
+
+    def load(self, memory: Any, site: Any, address: Any, width: int, mask: Mask | None) -> Array:
+        if self._at_load == len(self._loaded):
+            self._loaded.append(self._look(memory, site, address, width, mask))
+        data, bits = self._loaded[self._at_load]
+        self._at_load += 1
+        return np.asarray((data & ~bits) | (bits & word(self._byte, data.dtype)))
+
+    def _look(
+        self, memory: Any, site: Any, address: Any, width: int, mask: Mask | None
+    ) -> tuple[Array, Array]:
+        lanes = np.arange(self._lanes) if mask is None else mask.index
+        data = np.zeros((len(lanes), width), np.uint8)
+        bits = np.zeros_like(data)
+        for at, shadow, offsets in memory.places(site, address, width, mask):
+            data[at] = (
+                gather(shadow.data, offsets // width, width).reshape(-1, 1).view(np.uint8).reshape(-1, width)
+            )
+            bits[at], origins = shadow.read(offsets, width)
+            of = lanes[at]
+            self.origins[of] = np.maximum(self.origins[of], origins)
+            self.unborn[of] |= bits[at].any(axis=1) & (origins == 0)
+        return as_memory(data, width), as_memory(bits, width)
+
+    def store(
+        self, memory: Any, site: Any, address: Any, width: int, values: Array, mask: Mask | None
+    ) -> None:
+        if self._at_store == len(self._stored):
+            self._stored.append(_Store(memory, (site, address, width, mask), values))
+        else:
+            held = self._stored[self._at_store]
+            differ = held.values ^ values
+            held.bits = differ if held.bits is None else held.bits | differ
+        self._at_store += 1
+
+    def peek(self, shadow: Shadow, offsets: Array) -> Array:
+        """Single bytes of a memory, of which every lane may have read."""
+        bits, origins = shadow.read(offsets.ravel(), 1)
+        if bits.any():
+            self.origins = np.maximum(self.origins, origins.max())
+            self.unborn |= bool((bits[:, 0][origins == 0] != 0).any())
+        bits = bits.reshape(offsets.shape)
+        return np.asarray((shadow.data[offsets] & ~bits) | (bits & np.uint8(self._byte)))
+
+    def update(self, memory: Any, site: Any, address: Any, width: int, mask: Mask | None) -> Array:
+        """An atomic, which is not executed again: where it is."""
+        self.updates.append((memory, (site, address, width, mask)))
+        return np.zeros(self._lanes if mask is None else len(mask.index), unsigned(width))
+
+    def stored(self) -> list[tuple[Shadow, Array, Array, Array]]:
+        """Of each store with undefined bits: shadow, offsets (n,), bits (n, width) uint8, lanes (n,)."""
+        found = []
+        for each in self._stored:
+            if each.bits is None or not each.bits.any():
+                continue
+            site, address, width, mask = each.where
+            lanes = np.arange(self._lanes) if mask is None else mask.index
+            bits = np.ascontiguousarray(each.bits).reshape(len(lanes), -1).view(np.uint8)
+            for at, shadow, offsets in each.memory.places(site, address, width, mask):
+                found.append((shadow, offsets, bits[at], lanes[at]))
+        return found
+
+
+_ONES = {1: 1, 2: 0x0101, 4: 0x01010101, 8: 0x0101010101010101}
+
+
+def word(byte: int, dtype: Any) -> Any:
+    """A byte in all bytes of an unsigned type."""
+    return dtype.type(byte * _ONES[dtype.itemsize])
+
+
+def as_memory(data: Array, width: int) -> Array:
+    """Bytes (n, width) as memory gives them: (n,) of up to 4 bytes, or (n, words)."""
+    if width <= 4:
+        return np.asarray(np.ascontiguousarray(data).view(f"u{width}")[:, 0])
+    return np.asarray(np.ascontiguousarray(data).view(np.uint32))
+
+
+def smear(bits: Array, how: str) -> Array:
+    """Undefined bits of a result, of which samples found some: "left", all above the lowest; "half", all of a
+    16-bit half; "whole"; "bits", none but those."""
+    if bits.dtype == bool or how == "bits":
+        return bits
+    if how == "left":
+        return np.asarray(bits | (~bits + bits.dtype.type(1)))
+    if how == "half" and bits.dtype.itemsize >= 2:
+        halves = np.ascontiguousarray(bits).view(np.uint16)
+        return np.asarray(np.where(halves != 0, np.uint16(0xFFFF), np.uint16(0)).view(bits.dtype))
+    return np.asarray(np.where(bits != 0, ~bits.dtype.type(0), bits.dtype.type(0)))
+
+
+def spread(origins: Array, undefined: Array) -> Array:
+    """Origins of undefined lanes; of one that has none of its own, that of its warp, or of any lane."""
+    found = np.where(undefined, origins, ORIGIN(0))
+    if (undefined & (found == 0)).any():
+        of_warp = np.repeat(origins.reshape(-1, WARP).max(axis=1), WARP)
+        found = np.where(undefined & (found == 0), of_warp, found)
+        found = np.where(undefined & (found == 0), origins.max(), found)
+    return found

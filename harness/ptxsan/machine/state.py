@@ -1,0 +1,232 @@
+"""What a kernel has while it runs: registers, memories, parameters, the threads that run together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ptxsan.checks.hazards import Tell
+from ptxsan.checks.inflight import InFlight
+from ptxsan.checks.undefined import Undefined
+from ptxsan.frontend.syntax import PtxError, Variable, parameter_bytes
+from ptxsan.lanes import CLOCKS, SHARED_SIZES, WARP, Array, Geometry, Mask
+from ptxsan.machine.memory import (
+    SLOT,
+    Asynchronous,
+    Clocks,
+    ConstantMemory,
+    GlobalMemory,
+    LocalMemory,
+    SharedMemory,
+)
+from ptxsan.machine.memory.shared_layout import layout
+from ptxsan.rounding.arithmetic import canonical_if_any
+from ptxsan.rounding.fma import FusedMultiplyAdd
+
+Released = tuple[Array, Array]  # by Clocks
+_TICK = 1000  # by which a look at a clock puts it on
+_PRINTED = 200  # texts of printf that are kept
+_PROBE = Geometry(np.zeros((1, 3), np.int32), np.zeros(1, np.int64), (WARP, 1, 1), (1, 1, 1))
+
+
+class State:
+    """The state of one kernel. A register holds an array over all lanes, or a scalar where all lanes agree.
+
+    ``wide`` are float64 copies of FP32 registers, or None; where the register is None, the copy is all there
+    is. ``tell`` notes a hazard; ``undefined`` are the registers and the memory without a value.
+    ``is_partial``: some barriers order a part of a block or of a warp. Before the variables in shared memory
+    are ``reserved`` bytes.
+    """
+
+    def __init__(
+        self,
+        variables: Sequence[Variable],
+        parameters: Sequence[tuple[str, str]],
+        tell: Tell,
+        undefined: Undefined,
+        reserved: int = 0,
+        is_asynchronous: bool = False,
+        is_partial: bool = False,
+    ) -> None:
+        self.undefined = undefined
+        self.registers: list[Any] = []
+        self.wide: list[Any] = []
+        self.lanes = 0
+        self.fma = FusedMultiplyAdd(0)
+        self.printed: list[tuple[int, str]] = []
+        self._ticks = self._dynamic = 0
+        self.parameters: dict[str, Any] = {}
+        # Each launch makes its own.
+        self.geometry: Geometry = _PROBE
+        self.memory = GlobalMemory([])
+        self.shared: SharedMemory = None  # type: ignore[assignment]
+        self.is_asynchronous, self._has_clocks = is_asynchronous, is_asynchronous or is_partial
+        self.clocks: Clocks | None = None
+        self.inflight = InFlight([])
+        self.asynchronous: Asynchronous | None = None
+        self.local = LocalMemory(0, 0)
+        self.tell, self._declared = tell, list(parameters)
+        of: dict[str, list[Variable]] = {space: [] for space in ("shared", "const", "local", "global")}
+        for variable in variables:
+            of[variable.space].append(variable)
+        self.constant = ConstantMemory(of["const"])
+        self._shared_variables, self._global_variables = of["shared"], of["global"]
+        self._symbols = {
+            v.name: (i + 1 << SLOT) + before
+            for each, before in (("shared", reserved), ("const", 0))
+            for i, v in enumerate(of[each])
+        }
+        self._reserved = reserved
+        if is_asynchronous and of["shared"]:  # matrix descriptors hold the low bits of an address alone
+            for v, start in zip(of["shared"], layout(of["shared"], 0)[0], strict=True):
+                self._symbols[v.name] += int(start)
+        at = 0
+        for v in of["local"]:
+            at = -(-at // v.align) * v.align
+            self._symbols[v.name] = at
+            at += v.size
+        self._local_size = at
+        self._globals = {v.name: i for i, v in enumerate(self._global_variables)}
+        # Of parameters, too: a struct's is indexed by them.
+        self._symbols |= {name: i + 1 << SLOT for i, (name, _) in enumerate(self._declared)}
+        self.static_shared = sum(v.size for v in self._shared_variables)
+
+    # Names
+
+    def symbol(self, name: str) -> int | None:
+        """The address of a variable in its state space, or None."""
+        return self._symbols.get(name)
+
+    def is_global(self, name: str) -> bool:
+        return name in self._globals
+
+    def global_address(self, name: str) -> Any:
+        """The address of a variable in global memory, of which each launch has its own."""
+        return self.memory.variable(self._globals[name])
+
+    @staticmethod
+    def known_special(name: str) -> bool:
+        return _PROBE.special(name) is not None
+
+    def special(self, name: str) -> Any:
+        """A special register; clocks go on by each look at them, so that to wait for one ends."""
+        if name in CLOCKS:
+            self._ticks += _TICK
+            ticks = np.int64(self._ticks)
+            whole = name in ("%clock64", "%globaltimer")
+            return ticks if whole else (ticks >> 32 * name.endswith("_hi")).astype(np.int32)
+        if name in SHARED_SIZES:
+            total = -(-(self.static_shared + self._dynamic) // 128) * 128
+            return np.int32(self._dynamic if name.startswith("%dynamic") else total)
+        return self.geometry.special(name)
+
+    def value(self, i: int) -> Any:
+        """An FP32 register, of which there may be only the float64 copy that arithmetic left."""
+        value = self.registers[i]
+        if value is None:
+            value = self.registers[i] = canonical_if_any(self.wide[i].astype(np.float32))
+        return value
+
+    # Runs
+
+    def begin(self, memory: GlobalMemory, launches: int) -> None:
+        """A batch of launches on this memory."""
+        self.memory, self.printed = memory, []
+        memory.declare(self._global_variables, launches)
+        memory.report, memory.undefined = self.tell, self.undefined
+        self.undefined.begin()
+
+    def enter(
+        self,
+        geometry: Geometry,
+        initial: Sequence[Any],
+        granule: int,
+        dynamic: int,
+        given: Sequence[Sequence[Any]],
+    ) -> None:
+        """The blocks that run now, with the registers' ``initial`` values, ``dynamic`` bytes of shared
+        memory of which ``granule`` bytes are told apart, and the parameters of each launch."""
+        self._dynamic = dynamic
+        if geometry.lanes != self.lanes:
+            self.fma = FusedMultiplyAdd(geometry.lanes)
+        self.geometry, self.lanes = geometry, geometry.lanes
+        self.registers[:] = initial
+        self.wide[:] = [None] * len(initial)
+        clocks = self.clocks = Clocks(geometry) if self._has_clocks else None
+        self.memory.enter(geometry, clocks)
+        self.shared = SharedMemory(
+            self._shared_variables, dynamic, geometry, granule, self._reserved, clocks, self.is_asynchronous
+        )
+        self.shared.report, self.shared.undefined = self.tell, self.undefined
+        if clocks is not None and self.is_asynchronous:
+            self.asynchronous = Asynchronous(self.shared, clocks, geometry, self.tell)
+        self.inflight.enter(geometry.lanes)
+        self.local = LocalMemory(self._local_size, geometry.lanes if self._local_size else 0)
+        self.local.undefined = self.undefined
+        self.parameters = {
+            name: _parameter(name, kind, [launch[i] for launch in given], geometry)
+            for i, (name, kind) in enumerate(self._declared)
+        }
+
+    def leave(self, initial: Sequence[Any]) -> None:
+        """After the last blocks: nothing of the launch is kept."""
+        self.registers[:], self.wide[:] = initial, [None] * len(initial)
+        self.memory, self.local = GlobalMemory([]), LocalMemory(0, 0)
+        self.shared, self.asynchronous, self.clocks = None, None, None  # type: ignore[assignment]
+        self.parameters = {}
+
+    def prints(self) -> bool:
+        """Whether there is still room for what a thread prints."""
+        return len(self.printed) < _PRINTED
+
+    def say(self, lane: int, text: str) -> None:
+        self.printed.append((int(self.geometry.launch[lane]), text))
+
+    def barrier(self, blocks: Array) -> None:
+        """All threads of these blocks, (B,) bool, have met."""
+        self.shared.barrier(blocks)
+        self.memory.order.barrier(blocks)
+        if self.clocks is not None:
+            self.clocks.barrier(blocks)
+
+    def warp_barrier(self, mask: Mask | None) -> None:
+        """__syncwarp, or a shuffle: the lanes of a warp have met."""
+        self.shared.warp_barrier(mask)
+        self.memory.order.warp_barrier(mask)
+        if self.clocks is not None:
+            self.clocks.warp_barrier(mask)
+
+    def release(self, lanes: Array, before: Released | None = None) -> Released:
+        """What these lanes (n,) of one block did comes before what those do that it is handed to; with what
+        others of them handed on ``before``."""
+        assert self.clocks is not None
+        known, fenced = self.clocks.released(lanes)
+        if before is not None:
+            k, f = before
+            known[: len(k)], fenced[: len(f)] = (
+                np.maximum(known[: len(k)], k),
+                np.maximum(fenced[: len(f)], f),
+            )
+        self.memory.order.publish(lanes)
+        self.clocks.tick()
+        return known, fenced
+
+    def meet(self, lanes: Array, given: Released | None = None) -> None:
+        """These lanes (n,), some of one block, meet, and come after what was handed to them."""
+        assert self.clocks is not None
+        self.clocks.acquire(lanes, *self.release(lanes, given))
+
+
+def _parameter(name: str, kind: str, values: Sequence[Any], geometry: Geometry) -> Any:
+    """What all lanes have of a parameter; of a struct its bytes, (size,) or (lanes, size)."""
+    if size := parameter_bytes(kind):
+        held = [value.tobytes() if isinstance(value, np.generic) else bytes(value) for value in values]
+        if any(len(each) != size for each in held):
+            raise PtxError(f"parameter {name} is a struct of {size} bytes")
+        values = [np.frombuffer(each, np.uint8) for each in held]
+        same = all(each == held[0] for each in held)
+    else:
+        same = all(v == values[0] for v in values)
+    return values[0] if same else np.array(values)[geometry.launch]

@@ -1,0 +1,197 @@
+"""What the lanes of a warp do together: bar.warp.sync, shuffles, votes, match, redux and elect.
+
+A lane waits there until all lanes that its member mask names, and that have not exited, have come with the
+same mask (PTX ISA §9.7.9.6, §9.7.13): to the same instruction, of bar.warp.sync to any. What these did before
+is then ordered before what they do next, and nothing that other lanes did. Named lanes that never come, and a
+lane that its own mask does not name, are errors: the ISA leaves them undefined.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ptxsan.checks.hazards import Site, Tell
+from ptxsan.frontend.syntax import Instruction, Number, Operand, Register, Vector
+from ptxsan.lanes import WARP, Array, Mask, full
+from ptxsan.machine.barrier import Free
+from ptxsan.machine.builder import Builder
+from ptxsan.machine.exits import Exits
+from ptxsan.machine.state import State
+
+_OPS = re.compile(r"bar\.warp\.sync$|(shfl|vote|match|redux|elect)\.(\w+\.)*?sync\b")
+ALL = 0xFFFFFFFF
+_LANE = np.arange(WARP, dtype=np.uint32)
+
+
+def is_collective(instruction: Instruction) -> bool:
+    return _collects(instruction.op)
+
+
+@cache
+def _collects(op: str) -> bool:
+    return bool(_OPS.match(op))
+
+
+def all_name_all(code: Sequence[Instruction]) -> bool:
+    """Whether each member mask is a number that names the whole warp, or a register that only holds it."""
+    masks = {i.operands[-1] for i in code if is_collective(i)}
+    held = {mask for mask in masks if isinstance(mask, Register)}
+    for i in code if held else ():
+        target = None if i.op.startswith("bar") or not i.operands else i.operands[0]
+        items = target.items if isinstance(target, Vector) else (target,)
+        if held & {*items} and not (i.op.startswith("mov") and _is_all(i.operands[-1])):
+            return False
+    return all(mask in held or _is_all(mask) for mask in masks)
+
+
+def _is_all(mask: Operand) -> bool:
+    return isinstance(mask, Number) and int(mask.value) & ALL == ALL
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Before a block of code that begins with such an instruction: who takes part, and with which mask."""
+
+    members: Callable[[], Any]
+    guard: Callable[[], Any] | None
+    site: Site
+
+    @classmethod
+    def of(cls, b: Builder, i: Instruction, site: Site, guard: Callable[[], Any] | None) -> Gate:
+        return cls(b.read(i.operands[-1], "u32"), guard, site)
+
+    @property
+    def is_barrier(self) -> bool:
+        return self.site.instruction.op.startswith("bar")
+
+
+class Gates:
+    """Who waits for other lanes of the warp, by the block of code."""
+
+    def __init__(self, state: State, gates: Sequence[Gate | None], tell: Tell, exits: Exits) -> None:
+        self._state, self._gates, self._tell, self._exits = state, gates, tell, exits
+        self._lanes = state.lanes
+        self._at = np.full(self._lanes, -1)  # where each lane waits
+        self._mask = np.zeros(self._lanes, np.uint32)
+        self._passed = np.zeros(self._lanes, bool)  # go on at once where they come next
+        self._is_barrier = np.array([*(gate is not None and gate.is_barrier for gate in gates), False])
+
+    def enter(self, at: int, lanes: Array | None) -> tuple[list[Array | None], Free]:
+        """These lanes (None for all) come to a place: who goes on there, one after another, and who may come
+        to another place again."""
+        gate = self._place(at)
+        members = gate.members()
+        everybody = gate.guard is None and np.ndim(members) == 0 and int(members) & ALL == ALL
+        if everybody and (lanes is None or self._whole(lanes)):
+            self._state.warp_barrier(None if lanes is None else Mask(lanes))
+            return [lanes], []
+        lanes = full(True, self._lanes) if lanes is None else lanes
+        free = lanes & self._passed
+        self._passed = self._passed & ~lanes
+        if gate.guard is not None:
+            free = free | (lanes & ~full(gate.guard(), self._lanes))
+        self._come(at, lanes & ~free, full(members, self._lanes))
+        here, elsewhere = [free] if free.any() else [], np.zeros(self._lanes, bool)
+        for group in self._met():
+            mine = group & (self._at == at)
+            if mine.any():
+                here.append(mine)
+            elsewhere |= group & ~mine
+            self._passed |= group & ~mine
+        again = self._leave(elsewhere)
+        self._at[np.logical_or.reduce([self._at < 0, *here])] = -1
+        return list(here), again
+
+    def _whole(self, lanes: Array) -> bool:
+        """Whether these are all threads of their warps, of which none has exited."""
+        there, living = lanes.reshape(-1, WARP), self._exits.living.reshape(-1, WARP)
+        return bool(((there == living).all(axis=1) | ~there.any(axis=1)).all())
+
+    def exit(self) -> Free:
+        """Some have exited: who waited comes again."""
+        return self._leave(self._at >= 0)
+
+    def stuck(self) -> Free:
+        """Nobody else runs: those that wait go on all the same, but are told of."""
+        waiting = self._at >= 0
+        for at in np.unique(self._at[waiting]).tolist():
+            lane = int(np.argmax(self._at == at))
+            there = waiting & (self._at == at) & (self._mask == self._mask[lane])
+            self._missed(at, lane, self._exits.alive & ~there)
+        self._passed = self._passed | waiting
+        return self._leave(waiting)
+
+    def _missed(self, at: int, lane: int, missing: Array) -> None:
+        """Tell of a lane whose mask names some of these, of its warp."""
+        first = lane // WARP * WARP
+        named = (self._mask[lane] >> _LANE & 1).astype(bool)
+        if len(names := np.flatnonzero(named & missing[first : first + WARP])):
+            what = (
+                f"waits for lane {', '.join(map(str, names))} of its warp, which the member mask "
+                f"0x{int(self._mask[lane]):08x} names and which never comes"
+            )
+            self._tell("barrier", what, self._place(at).site, lane)
+
+    def _place(self, at: int) -> Gate:
+        gate = self._gates[at]
+        assert gate is not None
+        return gate
+
+    def _come(self, at: int, lanes: Array, members: Array) -> None:
+        self._at[lanes] = at
+        self._mask[lanes] = members[lanes].astype(np.uint32)
+        own = np.left_shift(np.uint32(1), np.arange(self._lanes, dtype=np.uint32) % WARP)
+        if (strange := lanes & (self._mask & own == 0)).any():
+            lane = int(np.argmax(strange))
+            what = f"has a member mask, 0x{int(self._mask[lane]):08x}, that does not name its own lane"
+            self._tell("barrier", what, self._place(at).site, lane)
+            self._mask[strange] = own[strange]
+
+    def _leave(self, lanes: Array) -> Free:
+        """These wait no longer, and come to their places again."""
+        free: Free = [(at, lanes & (self._at == at)) for at in np.unique(self._at[lanes]).tolist()]
+        self._at[lanes] = -1
+        return free
+
+    def _met(self) -> list[Array]:
+        """The lanes that have met, in sets of one group a warp; what they did is ordered."""
+        rows = np.flatnonzero((self._at >= 0).reshape(-1, WARP).any(axis=1))
+        at, mask, alive = (each.reshape(-1, WARP)[rows] for each in (self._at, self._mask, self._exits.alive))
+        waits, barrier = at >= 0, self._is_barrier[at]
+        named = (mask[:, :, None] >> _LANE & 1).astype(bool)
+        there = waits[:, None, :] & (mask[:, :, None] == mask[:, None, :])
+        there &= (at[:, :, None] == at[:, None, :]) | (barrier[:, :, None] & barrier[:, None, :])
+        left = waits & (~named | ~alive[:, None, :] | there).all(axis=2)
+        groups = []
+        while left.any():
+            first = left.argmax(axis=1)[:, None]
+            one_mask, one_at = np.take_along_axis(mask, first, 1), np.take_along_axis(at, first, 1)
+            group = left & (mask == one_mask) & ((at == one_at) | (barrier & self._is_barrier[one_at]))
+            left &= ~group
+            self._order(rows, group, alive)
+            groups.append(self._spread(rows, group))
+            if not alive[group.any(axis=1)].all():
+                for place in np.unique(self._at[groups[-1]]).tolist():
+                    lane = int(np.argmax(groups[-1] & (self._at == place)))
+                    self._missed(place, lane, self._exits.past(place))
+        return groups
+
+    def _order(self, rows: Array, group: Array, alive: Array) -> None:
+        whole = (group == alive).all(axis=1) & group.any(axis=1)
+        if whole.any():
+            self._state.warp_barrier(Mask(self._spread(rows[whole], group[whole])))
+        for row, lanes in zip(rows[~whole], group[~whole], strict=True):
+            if lanes.sum() > 1:
+                self._state.meet(row * WARP + np.flatnonzero(lanes))
+
+    def _spread(self, rows: Array, group: Array) -> Array:
+        """As bits of all lanes."""
+        bits = np.zeros((self._lanes // WARP, WARP), bool)
+        bits[rows] = group
+        return bits.ravel()

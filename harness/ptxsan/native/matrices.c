@@ -1,0 +1,120 @@
+/* Products of tensor cores, mma and wmma.mma: a warp's fragments to matrices of float64, their product and sum,
+ * and back to registers, as isa/fragments.py does it. Products are exact; the terms of an element are
+ * added in the order of k, from 0 on, and then the accumulator's.
+ */
+enum { F16, BF16, TF32, EIGHT, S8, U8, S4, U4, F32, S32 };
+enum { LANES_OF_WARP = 32, LARGEST = 4096 };
+
+typedef struct {
+    int32_t kind, registers;
+    const int32_t *place; /* (32, elements) of each lane's elements in the matrix */
+    const double *eights; /* the values of a type of 8 bits */
+} Fragments;
+
+typedef struct {
+    int32_t copies, m, n, k, saturates;
+    Fragments a, b, c, d;
+    void *array_type;
+} Product;
+
+static inline double of_half(uint32_t h) {
+    float magnitude = float_of((h & 0x7fff) << 13) * 0x1p112f;
+    uint32_t bits = bits_of(magnitude);
+    if (magnitude >= 0x1p16f) bits |= 0x7f800000; /* infinity, or NaN */
+    return float_of(bits | (h & 0x8000) << 16);
+}
+
+static inline uint32_t half_of(double v) {
+    uint64_t bits;
+    memcpy(&bits, &v, 8);
+    uint32_t sign = bits >> 63 << 15;
+    bits &= ~0ull >> 1;
+    memcpy(&v, &bits, 8);
+    if (v != v) return 0x7fff;
+    if (v >= 65520.0) return sign | 0x7c00;
+    if (v < 0x1p-14) return sign | (uint32_t)(v * 0x1p24 + 0x1p52 - 0x1p52); /* nearest, ties to even */
+    bits += (bits >> 42 & 1) + (1ull << 41) - 1;
+    return sign | (uint32_t)((bits >> 42) - ((1023 - 15) << 10));
+}
+
+/* A warp's words, (32,) of one register, as elements of its matrix. */
+static void decode(const Fragments *f, int r, const uint32_t *words, double *matrix) {
+    static const int of_word[] = {2, 2, 1, 4, 4, 4, 8, 8, 1, 1};
+    int per = of_word[f->kind], count = per * f->registers;
+    const int32_t *place = f->place + r * per;
+#define EACH_ELEMENT(value)                                                  \
+    for (int l = 0; l < LANES_OF_WARP; l++)                                  \
+        for (int e = 0; e < per; e++) {                                      \
+            uint32_t w = words[l];                                           \
+            matrix[place[l * count + e]] = (value);                          \
+        }                                                                    \
+    break;
+    switch (f->kind) {
+    case F16: EACH_ELEMENT(of_half(w >> 16 * e & 0xffff))
+    case BF16: EACH_ELEMENT(float_of(w >> 16 * e << 16))
+    case TF32: EACH_ELEMENT(float_of(w & 0xffffe000))
+    case EIGHT: EACH_ELEMENT(f->eights[w >> 8 * e & 0xff])
+    case S8: EACH_ELEMENT((int8_t)(w >> 8 * e))
+    case U8: EACH_ELEMENT((uint8_t)(w >> 8 * e))
+    case S4: EACH_ELEMENT((int32_t)(w << (28 - 4 * e)) >> 28)
+    case U4: EACH_ELEMENT(w >> 4 * e & 15)
+    case F32: EACH_ELEMENT(float_of(w))
+    default: EACH_ELEMENT((int32_t)w)
+    }
+}
+
+static uint32_t encode(const Product *p, const double *matrix, const int32_t *place) {
+    double v = matrix[place[0]];
+    if (p->d.kind == F32) return bits_of(one_nan((float)v));
+    if (p->d.kind == F16) return half_of(v) | half_of(matrix[place[1]]) << 16;
+    int64_t whole = (int64_t)v;
+    if (p->saturates) whole = whole > INT32_MAX ? INT32_MAX : whole < INT32_MIN ? INT32_MIN : whole;
+    return (uint32_t)whole;
+}
+
+/* `given` is the list of the registers of A, B and C, one after another: arrays over the lanes, or scalars, of
+ * 32 bits. `made` (registers of D, lanes) uint32 gets what the active `warps` (warps,) make, `none` for all. 1
+ * where a register is something else. */
+long multiply(const Product *p, Object *given, Array *made, Array *warps, long lanes, void *none) {
+    double a[LARGEST], b[LARGEST], c[LARGEST];
+    const Fragments *sources[] = {&p->a, &p->b, &p->c};
+    double *matrices[] = {a, b, c};
+    const uint8_t *active = (void *)warps == none ? 0 : (const uint8_t *)warps->data;
+    uint32_t *result = (uint32_t *)made->data;
+    int total = p->a.registers + p->b.registers + p->c.registers;
+    const char *at[total];
+    intptr_t step[total];
+    for (int i = 0; i < total; i++) {
+        Array *held = items(given)[i];
+        int is_array = held->type == p->array_type;
+        at[i] = is_array ? held->data : ((Object *)held)->at[0].value;
+        step[i] = is_array && held->dimensions ? held->strides[0] : 0;
+        if (is_array && held->dimensions && (held->dimensions > 1 || held->shape[0] != lanes)) return 1;
+    }
+    int per = p->d.kind == F16 ? 2 : 1;
+    for (long warp = 0; warp < lanes / LANES_OF_WARP; warp++) {
+        if (active && !active[warp]) continue;
+        long first = warp * LANES_OF_WARP;
+        int i = 0;
+        for (int s = 0; s < 3; s++)
+            for (int r = 0; r < sources[s]->registers; r++, i++) {
+                uint32_t words[LANES_OF_WARP];
+                for (int l = 0; l < LANES_OF_WARP; l++) memcpy(&words[l], at[i] + (first + l) * step[i], 4);
+                decode(sources[s], r, words, matrices[s]);
+            }
+        for (int row = 0; row < p->copies * p->m; row++) {
+            const double *of_a = a + row * p->k, *of_b = b + row / p->m * p->k * p->n;
+            double *of_c = c + row * p->n, sums[256];
+            for (int j = 0; j < p->n; j++) sums[j] = 0;
+            for (int k = 0; k < p->k; k++)
+                for (int j = 0; j < p->n; j++) sums[j] += of_a[k] * of_b[k * p->n + j];
+            for (int j = 0; j < p->n; j++) of_c[j] = sums[j] + of_c[j];
+        }
+        for (int r = 0; r < p->d.registers; r++)
+            for (int l = 0; l < LANES_OF_WARP; l++) {
+                const int32_t *place = p->d.place + (l * p->d.registers + r) * per;
+                result[r * lanes + first + l] = encode(p, c, place);
+            }
+    }
+    return 0;
+}

@@ -1,0 +1,1 @@
+"""Arithmetic to the bit: rounding, conversions, fused multiply-adds, modifiers."""

@@ -1,0 +1,153 @@
+"""The two wheels, installed beside a repository that has folders of the same names as this one's."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("setuptools", minversion="77", reason="setuptools is not installed: group packages")
+
+ROOT = Path(__file__).parents[1]
+PTXSAN = ROOT / "harness" / "ptxsan"
+BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
+MADE = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
+
+
+def run(*words: object, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A program that knows nothing of this checkout."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "PYTHON")) and k != "CI"}
+    command = [str(word) for word in words]
+    return subprocess.run(
+        command, cwd=folder, env=kept | {"COLUMNS": "160"} | variables, capture_output=True, text=True
+    )
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """By the name of the package. Made of a copy, since setuptools leaves its work where it builds."""
+    copy, made = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("dist")
+    shutil.copytree(ROOT / "harness", copy / "harness", ignore=MADE)
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    found = {}
+    for name, folder in (("gemm_regression", copy), ("ptxsan", copy / "harness" / "ptxsan")):
+        done = run(sys.executable, "-c", BUILD, made, folder=folder)
+        assert done.returncode == 0, done.stderr
+        found[name] = made / done.stdout.splitlines()[-1]
+    return found
+
+
+@pytest.fixture(scope="module")
+def installed(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment with both; their requirements are those of this one."""
+    home = tmp_path_factory.mktemp("environment")
+    assert run(sys.executable, "-m", "venv", home, folder=home).returncode == 0
+    (site,) = home.glob("lib/python*/site-packages")
+    (site / "theirs.pth").write_text(sysconfig.get_path("purelib"))
+    command = (home / "bin" / "python", "-m", "pip", "install", "--no-index", "--no-deps")
+    done = run(*command, *wheels.values(), folder=home)
+    assert done.returncode == 0, done.stderr
+    return home / "bin"
+
+
+def test_a_wheel_has_one_package_and_all_of_it(wheels: dict[str, Path]) -> None:
+    for name, wheel in wheels.items():
+        names = {path for path in zipfile.ZipFile(wheel).namelist() if not path.endswith("/")}
+        assert {path.partition("/")[0] for path in names} == {name, f"{name}-0.1.0.dist-info"}
+        home = ROOT / "harness" / name
+        there = {
+            path.relative_to(home.parent).as_posix()
+            for path in home.rglob("*")
+            if path.is_file() and not {"__pycache__", "build"}.intersection(path.parts)
+        }
+        there = {path for path in there if ".egg-info/" not in path}
+        of_the_project = {f"ptxsan/{file}" for file in ("README.md", "LICENSE", "pyproject.toml")}
+        assert there - of_the_project - names == set()
+
+
+def test_the_list_of_packages_of_the_interpreter_is_complete() -> None:
+    table = tomllib.loads((PTXSAN / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    there = {path.parent.relative_to(PTXSAN.parent) for path in PTXSAN.rglob("__init__.py")}
+    assert set(table["packages"]) == {".".join(p.parts) for p in there if "build" not in p.parts}
+
+
+def test_both_distributions_have_the_same_version(wheels: dict[str, Path]) -> None:
+    (name,) = (n for n in zipfile.ZipFile(wheels["gemm_regression"]).namelist() if n.endswith("/METADATA"))
+    metadata = zipfile.ZipFile(wheels["gemm_regression"]).read(name).decode()
+    version = wheels["ptxsan"].name.split("-")[1]
+    assert f"Requires-Dist: ptxsan=={version}\n" in metadata
+
+
+def test_a_repository_with_folders_of_these_names_is_tested_as_ever(installed: Path, tmp_path: Path) -> None:
+    """Its own harness, tests and kernels are imported; neither suite nor interpreter is in the way."""
+    for name in ("harness", "tests", "kernels"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f"MINE = {name!r}\n")
+    (tmp_path / "tests" / "test_mine.py").write_text(
+        "import sys\n\nimport harness\nimport kernels\nimport tests\n\n\n"
+        "def test_mine():\n"
+        "    assert [harness.MINE, kernels.MINE, tests.MINE] == ['harness', 'kernels', 'tests']\n"
+        "    assert 'gemm_regression.pytest_plugin.entry' in sys.modules\n"
+        "    assert 'gemm_regression.pytest_plugin.plugin' not in sys.modules\n"
+    )
+    done = run(installed / "python", "-m", "pytest", "-p", "no:cacheprovider", folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
+def test_a_project_begun_there_installs_these_wheels(
+    wheels: dict[str, Path], installed: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "harness").mkdir()
+    (tmp_path / "harness" / "__init__.py").write_text("raise ImportError('of the user')\n")
+    done = run(installed / "gemm-regression", "init", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for name, wheel in (("ptxsan", "ptxsan"), ("gemm-regression[{extras}]", "gemm_regression")):
+        assert f"  {name} @ {wheels[wheel].as_uri()}#sha256=" in done.stdout
+        assert f'    "{name} @ {wheels[wheel].as_uri()}#sha256=' in (tmp_path / "noxfile.py").read_text()
+    assert "on this machine alone" in done.stdout
+    done = run(installed / "gemm-regression", "check", "--list-cases", folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "sgemm-f32-tile16" in done.stdout
+    done = run(installed / "python", "-m", "pytest", "--co", "-q", folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "test_kernel[sgemm-f32-tile16" in done.stdout
+
+
+def test_of_a_commit_the_commit_is_installed(installed: Path, tmp_path: Path) -> None:
+    """As pip would have recorded it, had it installed both from a repository."""
+    home = tmp_path / "environment"
+    shutil.copytree(installed.parent, home, symlinks=True)
+    (site,) = home.glob("lib/python*/site-packages")
+    url, commit = "https://token@example.org/suite.git", "0123456789" * 4
+    for name, inside in (("ptxsan", "harness/ptxsan"), ("gemm_regression", "")):
+        (file,) = site.glob(f"{name}-*.dist-info/direct_url.json")
+        direct = {"url": url, "vcs_info": {"vcs": "git", "commit_id": commit}}
+        file.write_text(json.dumps(direct | ({"subdirectory": inside} if inside else {})))
+    (project := tmp_path / "mine").mkdir()
+    done = run(home / "bin" / "python", "-m", "gemm_regression", "init", folder=project)
+    assert done.returncode == 0, done.stderr
+    assert (
+        f"  ptxsan @ git+https://example.org/suite.git@{commit}#subdirectory=harness/ptxsan\n" in done.stdout
+    )
+    assert f"  gemm-regression[{{extras}}] @ git+https://example.org/suite.git@{commit}\n" in done.stdout
+    assert "on this machine alone" not in done.stdout
+
+
+def test_the_interpreter_is_a_program_and_needs_nothing_of_the_suite(installed: Path, tmp_path: Path) -> None:
+    done = run(installed / "ptxsan", "--help", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage: ptxsan ")
+    code = (
+        "import sys, ptxsan; print([m for m in sys.modules if m.startswith(('gemm', 'pydantic', 'pytest'))])"
+    )
+    assert run(installed / "python", "-c", code, folder=tmp_path).stdout == "[]\n"
