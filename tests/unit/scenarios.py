@@ -13,8 +13,7 @@ from gemm_regression.judge.health import Health
 from gemm_regression.judge.machine import MachineVerdict, judge_machine
 from gemm_regression.judge.vocabulary import Policy
 from gemm_regression.model import Case, Problem
-from gemm_regression.run.boards import Board
-from gemm_regression.run.machine import shift_of
+from gemm_regression.run.boards import Board, shift_of
 from gemm_regression.run.pairing import Pairing
 from gemm_regression.run.timed import Gate, Result, changed, id_of, usable_shift
 from gemm_regression.timing.looks import Rule

@@ -12,7 +12,7 @@ from gemm_regression.baselines import BaselineError, append
 from gemm_regression.model import Case, Problem, variant_name
 from gemm_regression.model.legality import GpuLimits, refusals, suggested_block
 from gemm_regression.project.suites import TIMED, TIMED_BATCHED
-from gemm_regression.timing.measurement import Measurement
+from gemm_regression.timing.plan import Measurement
 from gemm_regression.tune.survey import FILE, Surveyed, every, store, surveyed
 from lab.advice import command
 from lab.advice.page import page

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm_regression.devices.cuda.guards import ALIGN, GUARD, violations
+from gemm_regression.devices.work import ALIGN, GUARD, violations
 from gemm_regression.model import Array
+from tests.unit.fake_gpu import MODULES
 from tests.unit.fake_pycuda import made_up
 
 BASE = 1 << 20  # where the first allocation lies
@@ -57,12 +58,12 @@ class Allocation(SimpleNamespace):
 def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Memory]:
     found = Memory()
     functions = {name: getattr(found, name) for name in ("mem_alloc", "memcpy_htod", "memcpy_dtoh")}
-    with made_up(monkeypatch, "memory", **functions):
+    with made_up(monkeypatch, *MODULES, "worker", **functions):
         yield found
 
 
 def arena(kind: str) -> Any:
-    return getattr(importlib.import_module("gemm_regression.devices.cuda.memory"), kind)()
+    return getattr(importlib.import_module("gemm_regression.devices.cuda.worker"), kind)()
 
 
 def test_launches_have_places_of_their_own_and_are_copied_together(memory: Memory) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import struct
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from unittest.mock import MagicMock
 
 import numpy as np
@@ -14,7 +16,6 @@ import pytest
 
 from gemm_regression.compiler.elf import parameter_offsets
 from gemm_regression.compiler.nvcc import compile_cubin
-from gemm_regression.devices.cuda import arguments
 from gemm_regression.devices.work import Work
 from gemm_regression.model import (
     F16,
@@ -31,26 +32,35 @@ from gemm_regression.model import (
 )
 from gemm_regression.project.loader import load
 from tests.unit import synthetic
+from tests.unit.fake_pycuda import made_up
 
 OPERATIONS = load(Path(__file__).parents[1] / "operations").kernels
 AT = {"A": 1 << 40, "B": 2 << 40, "C": 3 << 40}
 
 
-def packed(case: Case, offsets: tuple[int, ...] = ()) -> bytes:
-    formats, values = arguments.pack(Work.of(case), AT, lambda: offsets)
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    with made_up(monkeypatch, "library", "modules") as (_, found):
+        yield found
+
+
+def packed(modules: Any, case: Case, offsets: tuple[int, ...] = ()) -> bytes:
+    formats, values = modules.pack(Work.of(case), AT, lambda: offsets)
     return struct.pack("".join(formats), *values)
 
 
-def test_the_usual_arguments() -> None:
+def test_the_usual_arguments(modules: Any) -> None:
     case = synthetic.case(problem=Problem(5, 6, 7, alpha=2, beta=3, lda=8))
-    assert packed(case) == struct.pack("iiifPiPifPi", 5, 6, 7, 2, AT["A"], 8, AT["B"], 6, 3, AT["C"], 6)
+    assert packed(modules, case) == struct.pack(
+        "iiifPiPifPi", 5, 6, 7, 2, AT["A"], 8, AT["B"], 6, 3, AT["C"], 6
+    )
 
 
 @pytest.mark.parametrize(("text", "dtype"), [("half alpha", np.float16), ("half beta", np.float16)])
-def test_a_half_is_handed_over_by_its_bits(text: str, dtype: type) -> None:
+def test_a_half_is_handed_over_by_its_bits(modules: Any, text: str, dtype: type) -> None:
     case = synthetic.case(problem=Problem(5, 6, 7, alpha=2.5, beta=2.5))
     case = replace(case, kernel=replace(case.kernel, parameters=f"{text}, A, B, C"))
-    assert np.frombuffer(packed(case), dtype, 1)[0] == 2.5
+    assert np.frombuffer(packed(modules, case), dtype, 1)[0] == 2.5
 
 
 @pytest.mark.compile
@@ -61,15 +71,17 @@ def test_offsets_of_parameters_are_read_from_the_cubin() -> None:
 
 
 @pytest.mark.compile
-def test_a_tensor_map_lies_where_the_kernel_looks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tensor_map_lies_where_the_kernel_looks_for_it(
+    modules: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At another place the hardware raises an illegal instruction."""
     kernel = next(kernel for kernel in OPERATIONS if kernel.maps)
     offsets = parameter_offsets(compile_cubin(kernel, kernel.configs[0], F32, "sm_90a").cubin, "gemm_tma")
     a, b, beta, c = offsets[4:8]
     assert a > 16
     assert b == a + 128
-    monkeypatch.setattr(arguments, "_tensor_map", lambda argument, *_: argument.buffer.encode() * 128)
-    found = packed(Case(kernel, F32, Config(TILE=32), Problem(64, 64, 64, alpha=2, ldc=65)), offsets)
+    monkeypatch.setattr(modules, "_tensor_map", lambda argument, *_: argument.buffer.encode() * 128)
+    found = packed(modules, Case(kernel, F32, Config(TILE=32), Problem(64, 64, 64, alpha=2, ldc=65)), offsets)
     assert found[a : a + 128] == b"A" * 128
     assert found[b : b + 128] == b"B" * 128
     assert struct.unpack_from("f", found, beta) == (0.0,)
@@ -82,7 +94,7 @@ def test_a_tensor_map_lies_where_the_kernel_looks_for_it(monkeypatch: pytest.Mon
     ("dtype", "element", "columns"), [(F32, "FLOAT32", 32), (TF32, "TFLOAT32", 32), (F16, "FLOAT16", 64)]
 )
 def test_a_tensor_map_is_of_its_dtype(
-    dtype: DType, element: str, columns: int, monkeypatch: pytest.MonkeyPatch
+    modules: Any, dtype: DType, element: str, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The elements, and a box of 128 bytes, that the driver is asked for."""
     driver, bindings = MagicMock(), ModuleType("cuda.bindings")
@@ -99,7 +111,7 @@ def test_a_tensor_map_is_of_its_dtype(
     shape = BlockShape((32, 1), (16, 16))
     kernel = Kernel("mapped", None, "f", shape, operation=GEMM, parameters="mapA, B, C", maps=maps)
     work = Work.of(Case(replace(kernel, source=Path("f.cu")), dtype, Config(ROWS=16), Problem(64, 64, 64)))
-    _, values = arguments.pack(work, AT, lambda: (0, 128, 136))
+    _, values = modules.pack(work, AT, lambda: (0, 128, 136))
     assert values[0] == struct.pack("Q", 7) * 16
     asked = driver.cuTensorMapEncodeTiled.call_args.args
     assert asked[0] is getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{element}")

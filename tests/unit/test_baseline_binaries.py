@@ -20,7 +20,7 @@ from gemm_regression.baselines import (
     prune,
     prune_binaries,
 )
-from gemm_regression.baselines.binaries import cubin_path, launches_path
+from gemm_regression.baselines.store import cubin_path, launches_path
 from gemm_regression.devices.stored import StoredBinary
 from gemm_regression.devices.work import Work
 from gemm_regression.model import Case, Problem

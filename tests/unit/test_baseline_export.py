@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gemm_regression.baselines import Baseline, BaselineError, append, current
-from gemm_regression.baselines.export import named, read_file, write_export
+from gemm_regression.baselines.merge import named, read_file, write_export
 from gemm_regression.cli.baseline import main
 from tests.unit.samples import PROJECT
 from tests.unit.synthetic import GPU, MACHINE, SLUG, baseline, case, entry, five_runs, saved

@@ -19,7 +19,7 @@ from gemm_regression.devices import NoDevice
 from gemm_regression.devices.stored import StoredBinary
 from gemm_regression.judge.paired import Paired
 from gemm_regression.model import Config, DType, Kernel, Resources
-from gemm_regression.run import revisions
+from gemm_regression.run import bisect as running
 from gemm_regression.run.bisect import Found, Revision, State, first_bad, grouped, steps
 from tests.unit import synthetic
 from tests.unit.repo import PROBLEM, Repo, declarations, source
@@ -131,8 +131,8 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         code = re.sub(r"//.*", "", text).strip().encode()
         return Binary(code, "gemm_one", Resources(1, 0, 0, "a" * 64), "")
 
-    monkeypatch.setattr(revisions, "compile_cubin", compile_cubin)
-    monkeypatch.setattr(revisions, "unlike", lambda *of: "")
+    monkeypatch.setattr(running, "compile_cubin", compile_cubin)
+    monkeypatch.setattr(running, "unlike", lambda *of: "")
     monkeypatch.setattr(command, "core_of", lambda *of: "cuda")
     return compiled
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm_regression.timing.clocks import clocks, steady
+from gemm_regression.timing.samples import clocks, steady
 
 
 def stamps(mhz: Sequence[float], step_ns: int, sm: int = 0) -> np.ndarray[Any, Any]:

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from gemm_regression.baselines import BaselineEntry
-from gemm_regression.devices.cuda.pairing import time_pair
 from gemm_regression.model import Case
-from gemm_regression.timing.duty import burst, device_seconds, rest
-from gemm_regression.timing.plan import PairPlan, queued
+from gemm_regression.timing.plan import PairPlan, burst, device_seconds, queued, rest, time_pair
 from tests.unit.scenarios import World, cases_of, red
 from tests.unit.simulated import Arm, SimulatedDevice
 

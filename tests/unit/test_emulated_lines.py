@@ -9,8 +9,7 @@ import pytest
 from gemm_regression.compiler.nvcc import compile_ptx
 from gemm_regression.compiler.static.compiled import variants_of
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.emulated.device import EmulatedDevice
-from gemm_regression.devices.emulated.lines import align
+from gemm_regression.devices.emulated import EmulatedDevice, align
 from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem
 from gemm_regression.oracle import Finding, verify
 from gemm_regression.report.failures import of_finding

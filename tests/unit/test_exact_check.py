@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.cuda.guards import GUARD
-from gemm_regression.devices.work import Work
+from gemm_regression.devices.work import GUARD, Work
 from gemm_regression.model import BF16, F16, F32, S8, Array, Case, DType, Problem
 from tests.unit.fake_gpu import FakeGpu, made_up_gpu, matrix, product
 from tests.unit.synthetic import case

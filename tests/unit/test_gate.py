@@ -17,11 +17,9 @@ from gemm_regression.judge.vocabulary import Policy, VerdictKind
 from gemm_regression.model import Case
 from gemm_regression.report.wording import message
 from gemm_regression.run.pairing import Pairing
-from gemm_regression.run.record import SampleClock, extra_info
-from gemm_regression.run.timed import Gate, Result
+from gemm_regression.run.timed import Gate, Result, SampleClock, extra_info
 from gemm_regression.timing.looks import Rule
-from gemm_regression.timing.measurement import Measurement
-from gemm_regression.timing.plan import Plan
+from gemm_regression.timing.plan import Measurement, Plan
 from tests.unit import synthetic
 from tests.unit.scenarios import World, is_new
 from tests.unit.simulated import SimulatedDevice

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gemm_regression.devices import Violation
-from gemm_regression.devices.cuda.guards import GUARD, violations
+from gemm_regression.devices.work import GUARD, violations
 from gemm_regression.model import Array
 
 BUFFERS: dict[str, Array] = {

@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from gemm_regression.judge.evidence import Evidence, conclude
-from gemm_regression.judge.judge import is_baselines, judge
+from gemm_regression.judge.evidence import Evidence, conclude, is_baselines, judge
 from gemm_regression.judge.paired import BINARY_NOT_KEPT, Paired, failed_beside, red
 from gemm_regression.judge.vocabulary import CompareFail, Observation, Policy, Reference, VerdictKind
-from gemm_regression.timing.interval import Estimate
-from gemm_regression.timing.looks import Finding
+from gemm_regression.timing.looks import Estimate, Finding
 
 REFERENCE = Reference(0.01, 1000.0, "a" * 64, "grid 1", "f" * 16, stats={"median": 0.01, "min": 0.0099})
 SEEN = Observation("case", 1e10, (0.01,) * 9, "grid 1", cubin_sha256="a" * 64, launch_id="f" * 16)

@@ -17,9 +17,8 @@ from gemm_regression.model import F32, Case, Config
 from gemm_regression.project.commit import CommitError, checked_out, find, working_tree
 from gemm_regression.project.loader import Project, load
 from gemm_regression.project.selection import Choice
-from gemm_regression.run.compare import Row
+from gemm_regression.run.compare import Row, Side, pairs_of, removed
 from gemm_regression.run.pairing import Pair
-from gemm_regression.run.pairs import Side, pairs_of, removed
 from tests.ladder import LADDER
 from tests.unit.repo import PARAMETERS, PROBLEM, Repo, declarations, source
 

@@ -24,11 +24,10 @@ from gemm_regression.project.commit import Commit, Tree
 from gemm_regression.report.page.sources import Compared
 from gemm_regression.report.page.verdicts import of_comparison
 from gemm_regression.report.paired import heading, markdown, table
-from gemm_regression.run.compare import Comparison, Row, compare
-from gemm_regression.run.document import document, verdicts
+from gemm_regression.run.compare import Comparison, Row, Side, compare
 from gemm_regression.run.pairing import Pair
-from gemm_regression.run.pairs import Side
-from gemm_regression.timing import throttle
+from gemm_regression.run.replay import document, verdicts
+from gemm_regression.timing import plan
 from gemm_regression.timing.looks import Rule
 from gemm_regression.timing.plan import PairPlan
 from tests.ladder import KERNELS_DIR
@@ -310,7 +309,7 @@ def test_nothing_judged_is_no_pass(outcome: Outcome | None) -> None:
 def test_throttled_blocks_come_again_and_what_stays_throttled_is_ambiguous(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(throttle, "REST_SECONDS", 0.0)
+    monkeypatch.setattr(plan, "REST_SECONDS", 0.0)
     launches = 0
 
     def mhz(arm: str) -> float:

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gemm_regression.judge.vocabulary import DEFAULT_MARGIN
-from gemm_regression.timing.interval import MIN_BLOCKS, Estimate, PairedKind
-from gemm_regression.timing.looks import Finding, Rule, conclude, look_until
-from gemm_regression.timing.samples import Block, PairedSamples, into_blocks, total
-from gemm_regression.timing.schedule import stretch
+from gemm_regression.timing.looks import MIN_BLOCKS, Estimate, Finding, PairedKind, Rule, conclude, look_until
+from gemm_regression.timing.samples import Block, PairedSamples, into_blocks, stretch, total
 from tests.unit.replay import recorded
 
 RULE = Rule()

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gemm_regression.timing.throttle import REST_SECONDS, Batch, batches, enough
+from gemm_regression.timing.plan import REST_SECONDS, Batch, batches, enough
 
 
 def asked(

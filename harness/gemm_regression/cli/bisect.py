@@ -33,9 +33,18 @@ from gemm_regression.project.commit import CommitError
 from gemm_regression.project.git import between, described, find, subject
 from gemm_regression.project.loader import Project, ProjectError
 from gemm_regression.report.figures import percent_text
-from gemm_regression.run.bisect import Revision, State, Test, Tested, beside, first_bad, grouped, steps
-from gemm_regression.run.pairs import key_of, seconds_of
-from gemm_regression.run.revisions import History
+from gemm_regression.run.bisect import (
+    History,
+    Revision,
+    State,
+    Test,
+    Tested,
+    beside,
+    first_bad,
+    grouped,
+    steps,
+)
+from gemm_regression.run.compare import key_of, seconds_of
 
 FOUND, NOT_SLOWER, WRONG, UNJUDGED = range(4)
 SKIP, ABORT = 125, 128  # of `git bisect run`

@@ -37,7 +37,7 @@ from gemm_regression.counters.hardware import GROUPS, METRICS, STORED, TIME, val
 from gemm_regression.counters.ncu import Comparison
 from gemm_regression.counters.profiler import Launch, ProfileError
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.files import write_whole
 from gemm_regression.model import F32, Case
 from gemm_regression.project.commit import Commit, CommitError, checked_out

@@ -14,7 +14,7 @@ from gemm_regression.counters import stored as store
 from gemm_regression.counters.counts import Counts, count, counted
 from gemm_regression.counters.stored import ARCH
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case, Kernel
 
 

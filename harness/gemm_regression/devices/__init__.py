@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from gemm_regression.model import Array, Case, Resources
-from gemm_regression.timing.measurement import Measurement
-from gemm_regression.timing.plan import PairPlan, Plan
+from gemm_regression.timing.plan import Measurement, PairPlan, Plan
 from gemm_regression.timing.samples import PairedSamples
 
 if TYPE_CHECKING:
     from gemm_regression.devices.cuda.client import CudaDevice
     from gemm_regression.devices.cuda.environment import GpuInfo
-    from gemm_regression.devices.emulated.device import EmulatedDevice
+    from gemm_regression.devices.cuda.protocol import Build
+    from gemm_regression.devices.emulated import EmulatedDevice
     from gemm_regression.devices.stored import StoredBinary
 
 # Buffers as the kernel sees them, by operand: each of ``Storage.shape``, including padding.
@@ -237,9 +239,30 @@ def compile_ahead(cases: Sequence[Case], capability: tuple[int, int]) -> None:
 
     if find_spec("pycuda") is None or not cases:
         return
-    from gemm_regression.devices.cuda.ahead import compile_ahead
+    from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+    from multiprocessing import get_context
 
-    compile_ahead(cases, capability)
+    from gemm_regression.compiler.nvcc import compile_ptx
+    from gemm_regression.compiler.tools import arch
+    from gemm_regression.devices.cuda.protocol import Build
+
+    variants = {case.variant: case for case in cases}.values()
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        for case in variants:
+            threads.submit(compile_ptx, case.kernel, case.config, case.dtype, arch(capability))
+    builds = [Build.of(case, capability) for case in variants]
+    with (
+        ProcessPoolExecutor(1, get_context("spawn")) as process,
+        contextlib.suppress(ImportError, BrokenProcessPool),  # no driver here: the workers compile
+    ):
+        process.submit(_compile_all, builds).result()
+
+
+def _compile_all(builds: Sequence[Build]) -> None:
+    from gemm_regression.devices.cuda.modules import compile_all
+
+    compile_all(builds)
 
 
 def open_emulated(
@@ -250,7 +273,7 @@ def open_emulated(
     the PTX alone. Raises NoDevice without nvcc."""
     from gemm_regression.compiler.errors import ToolchainError
     from gemm_regression.compiler.tools import find_nvcc
-    from gemm_regression.devices.emulated.device import EmulatedDevice
+    from gemm_regression.devices.emulated import EmulatedDevice
 
     try:
         find_nvcc()

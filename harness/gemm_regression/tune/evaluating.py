@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from gemm_regression.counters.counts import count
 from gemm_regression.devices import Device, DeviceError, TimingDevice
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case, Config, DType, Kernel, Problem
 from gemm_regression.timing.plan import Plan
 from gemm_regression.tune.screening import one_line, small_cases, wrong

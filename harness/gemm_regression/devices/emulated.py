@@ -1,4 +1,9 @@
-"""EmulatedDevice: the Device protocol over the interpreter. Needs nvcc, and no GPU."""
+"""Executes the PTX that nvcc generates for a kernel, without a GPU, and checks what a GPU hides.
+
+The Device protocol over the interpreter; needs nvcc. nvcc tells the line of the .cu file that an instruction
+comes from with -lineinfo only, and the code it then makes is not always that without: what runs is the
+latter, and its instructions are lined up with those of the former.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,8 @@ import contextlib
 import gc
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
 from functools import cache, lru_cache, partial
 from typing import Any
 
@@ -17,16 +23,17 @@ from gemm_regression.compiler import tools
 from gemm_regression.compiler.errors import CompileError, ToolchainError
 from gemm_regression.compiler.nvcc import compile_ptx, entry_symbol
 from gemm_regression.compiler.signature import mismatch
+from gemm_regression.compiler.tools import Nvcc
 from gemm_regression.devices import DeviceError, Inputs, Outputs, Violation
-from gemm_regression.devices.emulated.lines import source_lines
-from gemm_regression.devices.workspace import WORKSPACE, new_workspace, sizes, workspace_violations
-from gemm_regression.model import Argument, Case
+from gemm_regression.devices.work import WORKSPACE, new_workspace, sizes, workspace_violations
+from gemm_regression.model import Argument, Case, Config, DType, Kernel
 from ptxsan import (
     STATIC_SHARED,
     Buffer,
     Counters,
     Entry,
     GlobalMemory,
+    Instruction,
     LaunchError,
     Machine,
     PtxError,
@@ -37,6 +44,41 @@ from ptxsan import (
 from ptxsan.checks.hazards import Hazard
 from ptxsan.frontend.places import Place
 from ptxsan.machine.memory.spaces import readable
+
+
+def source_lines(
+    code: Sequence[Instruction],
+    kernel: Kernel,
+    config: Config,
+    dtype: DType,
+    arch: str,
+    nvcc: Nvcc | None = None,
+) -> dict[int, Place]:
+    """PTX line of each instruction of a variant to its place in the .cu file, as far as the compiler names
+    it.
+
+    Raises CompileError and ToolchainError as ``compile_ptx`` does.
+    """
+    ptx = compile_ptx(kernel, config, dtype, arch, lines=True, nvcc=nvcc)
+    symbol = entry_symbol(kernel, config, dtype, ptx)
+    return dict(align(code, parse(ptx, symbol, kernel.source.name if kernel.source else "").code))
+
+
+def align(code: Sequence[Instruction], told: Sequence[Instruction]) -> Iterator[tuple[int, Place]]:
+    """(PTX line, place) of each instruction of ``code``; those that ``told`` has not are where
+    the one before is."""
+    ops, told_ops = [i.op for i in code], [i.op for i in told]
+    lines = [Place()] * len(code)
+    if ops == told_ops:
+        lines = [i.source for i in told]
+    else:
+        for a, b, n in SequenceMatcher(None, ops, told_ops, autojunk=False).get_matching_blocks():
+            lines[a : a + n] = [i.source for i in told[b : b + n]]
+    last = Place()
+    for instruction, line in zip(code, lines, strict=True):
+        last = line or last
+        yield instruction.line, last
+
 
 _MACHINES = 4  # kept: cases come variant by variant
 _LAUNCHES = 1000  # of which a variable may count
