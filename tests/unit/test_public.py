@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gemm_regression.cli import init
-from gemm_regression.compiler.errors import ToolchainError
-from gemm_regression.compiler.tools import pinned_tools
+from gemm_regression.compiler.tools import ToolchainError, pinned_tools
 from tests.public.__main__ import REPORT, main
 from tests.public.page import render
 from tests.public.results import Judged, Ran, Result, judge, read_results

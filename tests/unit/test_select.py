@@ -30,7 +30,7 @@ from gemm_regression.model import (
 )
 from gemm_regression.model.legality import GpuLimits
 from gemm_regression.project.loader import load
-from gemm_regression.tune import stored, survey
+from gemm_regression.tune import figures, stored
 from gemm_regression.tune.figures import Known, SelectError, known
 from gemm_regression.tune.header import header
 from gemm_regression.tune.rules import FIELDS, Variant, refusals, rules
@@ -309,7 +309,7 @@ def test_a_surveyed_config_is_known_and_a_baseline_counts_first(tmp_path: Path) 
     cases = [case("tiled"), replace(case("tiled"), config=advised)]
     run = five_runs(cases, median=0.002)[0]
     (tmp_path / "run.json").write_text(json.dumps(run))
-    survey.store(tmp_path / "run.json", root / "baselines")
+    figures.store_survey(tmp_path / "run.json", root / "baselines")
     found = select("4096x4096x4096", SLUG, project=root)
     assert found.config == advised
     assert [f.source for f in found.figures] == ["advice.json", "figures.jsonl"]

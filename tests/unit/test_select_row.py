@@ -12,7 +12,7 @@ import pytest
 
 from gemm_regression.baselines import append, load_run, merge_runs
 from gemm_regression.cli.select import main as command
-from gemm_regression.counters.chosen import chosen as counted
+from gemm_regression.counters.counts import chosen as counted
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.cuda.protocol import Build
 from gemm_regression.devices.stored import StoredBinary
@@ -27,9 +27,8 @@ from gemm_regression.run.timed import Gate, Result, observation
 from gemm_regression.timing.looks import Rule
 from gemm_regression.timing.measurement import Measurement
 from gemm_regression.timing.plan import Plan
-from gemm_regression.tune.accuracy import Summary, outcomes
 from gemm_regression.tune.figures import Known, gpus
-from gemm_regression.tune.select import Selector
+from gemm_regression.tune.select import Selector, Summary, outcomes
 from gemm_regression.tune.table import Figure
 from tests.ladder import H200, LADDER, PROJECT
 from tests.unit.replay import ReplayDevice, VerifiedDevice

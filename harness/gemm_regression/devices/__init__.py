@@ -208,8 +208,7 @@ def open_cuda(time_limit: float, index: int | None = None, times: bool = True) -
 
     if find_spec("pynvml") is None:
         raise NoDevice(_NO_NVML)
-    from gemm_regression.compiler.errors import ToolchainError
-    from gemm_regression.compiler.tools import find_nvcc
+    from gemm_regression.compiler.tools import ToolchainError, find_nvcc
     from gemm_regression.devices.cuda.environment import NoGpu, driver_refusal
 
     try:
@@ -248,8 +247,7 @@ def open_emulated(
     """The emulated device, compiling for an architecture such as "sm_90a"; if ``strict``, its notes are
     violations; a case takes ``time_limit`` seconds, or hangs; without ``by_source`` findings name lines of
     the PTX alone. Raises NoDevice without nvcc."""
-    from gemm_regression.compiler.errors import ToolchainError
-    from gemm_regression.compiler.tools import find_nvcc
+    from gemm_regression.compiler.tools import ToolchainError, find_nvcc
     from gemm_regression.devices.emulated.device import EmulatedDevice
 
     try:

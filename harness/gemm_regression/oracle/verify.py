@@ -13,8 +13,7 @@ import numpy as np
 
 from gemm_regression.devices import BatchDevice, Device, Inputs, Outputs, Violation, run_all
 from gemm_regression.model import Array, Case, Problem, Storage, Waiver
-from gemm_regression.oracle.inputs import make_inputs
-from gemm_regression.oracle.reference import error_bound, exact_result, reference
+from gemm_regression.oracle.reference import error_bound, exact_result, make_inputs, reference
 
 # alpha and beta of the exact check: each value once in each place, and pairs that shortcuts get wrong.
 SCALES = ((1.0, 0.0), (2.0, 3.0), (-1.0, 1.0), (0.0, 2.0), (3.0, -1.0), (0.0, 0.0))

@@ -15,10 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from gemm_regression.compiler.errors import CompileError
 from gemm_regression.compiler.nvcc import compile_ptx, entry_symbol
-from gemm_regression.compiler.signature import mismatch
-from gemm_regression.compiler.tools import arch
+from gemm_regression.compiler.objects import mismatch
+from gemm_regression.compiler.tools import CompileError, arch
 from gemm_regression.devices import DeviceError, Inputs, Outputs
 from gemm_regression.devices.cuda.environment import Gpu, GpuInfo
 from gemm_regression.devices.cuda.protocol import Build, Reply, Request

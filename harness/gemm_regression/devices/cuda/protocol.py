@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gemm_regression.compiler.errors import CompileError
 from gemm_regression.compiler.nvcc import unit_of
-from gemm_regression.compiler.tools import arch
+from gemm_regression.compiler.tools import CompileError, arch
 from gemm_regression.devices import DeviceError, Inputs
 from gemm_regression.devices.stored import StoredBinary
 from gemm_regression.devices.work import Work

@@ -14,9 +14,9 @@ import ml_dtypes
 import numpy as np
 
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.errors import CompileError, ToolchainError
 from gemm_regression.compiler.nvcc import compile_ptx, entry_symbol
-from gemm_regression.compiler.signature import mismatch
+from gemm_regression.compiler.objects import mismatch
+from gemm_regression.compiler.tools import CompileError, ToolchainError
 from gemm_regression.devices import DeviceError, Inputs, Outputs, Violation
 from gemm_regression.devices.emulated.lines import source_lines
 from gemm_regression.devices.workspace import WORKSPACE, new_workspace, sizes, workspace_violations
