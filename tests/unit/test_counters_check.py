@@ -97,7 +97,7 @@ def test_every_variant_of_the_checkout_has_its_counts() -> None:
     assert set(declared) == set(stored)
     for name, variant in stored.items():
         kernel, config, _ = declared[name]
-        odd = kernel.takes.near(Problem(67, 45, 33), config).id
+        odd = kernel.constraints.near(Problem(67, 45, 33), config).id
         batch = "-batch3" * kernel.operation.batched
         assert set(variant) == {f"{odd}{batch}", f"96x160x64{batch}"}
 

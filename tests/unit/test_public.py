@@ -176,10 +176,10 @@ __global__ void wrong(int M, int N, int K, const float* A, const float* B, float
 }
 """
 DECLARED = """
-from gemm_regression.model import BlockShape, Kernel, Takes
+from gemm_regression.model import BlockShape, Kernel, Constraints
 
 KERNELS = tuple(
-    Kernel(name, "sgemm.cu", name, BlockShape((32, 1), (1, 32)), takes=Takes({"n": 32}),
+    Kernel(name, "sgemm.cu", name, BlockShape((32, 1), (1, 32)), constraints=Constraints({"n": 32}),
            parameters="int M, int N, int K, const float* A, const float* B, float* C")
     for name in ("right", "wrong")
 )

@@ -38,7 +38,7 @@ from tests.unit.simulated import SimulatedDevice
 from tests.unit.synthetic import CUBE, SLUG, case, five_runs, measurement, merged
 from tests.unit.test_select import EVEN, FIGURES, LARGE, SMALL, figure, selector
 
-CHOICE = next(kernel for kernel in LADDER if kernel.chooses)
+CHOICE = next(kernel for kernel in LADDER if kernel.is_dispatcher)
 ROWS = select(PROJECT, Choice(kernels=(CHOICE.name,)), H200)
 ROW = Case(CHOICE, F32, Config(), CUBE)
 F32_SQUARES = ("--kernel", "select", "-k", "select-f32 and not batch")
@@ -155,7 +155,7 @@ def test_a_declaration_that_chooses_has_no_source(tmp_path: Path) -> None:
     (tmp_path / "a.cu").write_text("")
     (tmp_path / "k.py").write_text(
         "from gemm_regression.model import BlockShape, Kernel\n"
-        "KERNELS = (Kernel('a', 'a.cu', 'a', BlockShape((1, 1), (1, 1)), chooses=True),)\n"
+        "KERNELS = (Kernel('a', 'a.cu', 'a', BlockShape((1, 1), (1, 1)), is_dispatcher=True),)\n"
     )
     with pytest.raises(ProjectError, match="it chooses among the other kernels, so it has no source"):
         load(tmp_path)

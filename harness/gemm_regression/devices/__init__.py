@@ -133,7 +133,7 @@ class Gpu(TimingDevice, PairingDevice, Protocol):
     def prepare(self, cases: Iterable[Case], step: Step = ...) -> dict[str, str]:
         """Compiles; the errors by variant. ``step`` is called with the name of each variant, twice."""
 
-    def draw(self, cases: Iterable[Case]) -> None:
+    def prepare_inputs(self, cases: Iterable[Case]) -> None:
         """Makes ahead what cases are timed on, and the code that `roofs` needs, as far as the GPU does not
         notice."""
 

@@ -5,7 +5,7 @@ Nothing here touches CUDA, a file or a clock; every other module speaks in these
 
 from gemm_regression.model.case import Case
 from gemm_regression.model.config import Config, Rule, Space, Values
-from gemm_regression.model.constraints import Takes
+from gemm_regression.model.constraints import Constraints
 from gemm_regression.model.dtype import (
     BF16,
     DTYPES,
@@ -71,6 +71,7 @@ __all__ = [
     "BlockShape",
     "Case",
     "Config",
+    "Constraints",
     "DType",
     "Kernel",
     "Launch",
@@ -82,7 +83,6 @@ __all__ = [
     "Rule",
     "Space",
     "Storage",
-    "Takes",
     "TensorMap",
     "Values",
     "Waiver",

@@ -173,7 +173,7 @@ class _Examination:
     def _inputs(self, problem: Problem, kind: str, before: float = np.nan) -> Inputs:
         """Where beta is 0 the result is ``before``: NaN, so reading it, or not writing it, shows. For a
         kernel that says it reads it, a number."""
-        if before != before and self._case.kernel.takes.finite_c:
+        if before != before and self._case.kernel.constraints.finite_c:
             before = _FINITE
         inputs = make_inputs(self._operation, problem, self._dtype, kind)
         if problem.beta == 0:
@@ -205,7 +205,7 @@ class _Examination:
             check = "unwritten"
             text += (
                 f" ({self._result} was {_shown(value)} before: not written, or read although beta is 0; if "
-                "this is intended: takes=Takes(finite_c=True))"
+                "this is intended: constraints=Constraints(finite_c=True))"
             )
         self._add(check, problem, text)
 
@@ -214,7 +214,7 @@ class _Examination:
 
         kernel = self._case.kernel
         kind = "exact"
-        if self._dtype.converts and not (kernel.library or kernel.takes.on_grid):
+        if self._dtype.converts and not (kernel.library or kernel.constraints.on_grid):
             kind = "off grid"
 
         def check(problem: Problem, seen: list[Array]) -> None:
@@ -375,7 +375,7 @@ def _remedy(check: str, problem: Problem) -> str:
         return ""
     starts = ", ".join(f"{name} at element {problem.start(name)}" for name in off)
     declared = ", ".join(f'"{name}": 4' for name in off)
-    return f" ({starts}; if that is not to be taken: takes=Takes(multiples={{{declared}}}))"
+    return f" ({starts}; if that is not to be taken: constraints=Constraints(multiples={{{declared}}}))"
 
 
 def _scales(problem: Problem) -> str:

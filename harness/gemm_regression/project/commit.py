@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,9 +20,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from gemm_regression.model import Case, Config, Kernel
+from gemm_regression import model
+from gemm_regression.model import Case, Config, Constraints, Kernel
 from gemm_regression.project.loader import Project, ProjectError, load_kernels
 from gemm_regression.project.suites import SUITES, Suite
 from gemm_regression.project.table import FILE, read
@@ -283,27 +285,36 @@ def touched(project: Project, files: Iterable[Path], top: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _former_names() -> Iterator[None]:
-    """Meanwhile what declarations import has the name, too, that it had before the package was renamed: older
-    commits can be compared with. A package of the project of that name comes first."""
+    """Meanwhile what declarations import has its former names, too: older commits can be compared
+    with. A package ``harness`` of the project's own comes first."""
     own = find_spec("harness")
-    if own is not None and own.origin is not None:
-        yield
-        return
+    renamed = own is None or own.origin is None
     before = {
-        name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == "harness"
+        name: sys.modules.pop(name)
+        for name in list(sys.modules)
+        if renamed and name.partition(".")[0] == "harness"
     }
     former = {
         f"harness{name.removeprefix('gemm_regression')}": module
         for name, module in sys.modules.items()
-        if name.startswith(("gemm_regression.model", "gemm_regression.project")) or name == "gemm_regression"
+        if renamed and re.match(r"gemm_regression(\.model|\.project|$)", name)
     }
     sys.modules.update(former)
+    vars(model).update(Takes=Constraints, Kernel=_former_kernel)
     try:
         yield
     finally:
+        vars(model)["Kernel"] = Kernel
+        del vars(model)["Takes"]
         for name in former:
             sys.modules.pop(name, None)
         sys.modules.update(before)
+
+
+def _former_kernel(*given: Any, **named: Any) -> Kernel:
+    """A kernel as it was declared before two of its fields were renamed."""
+    names = {"takes": "constraints", "chooses": "is_dispatcher"}
+    return Kernel(*given, **{names.get(name, name): value for name, value in named.items()})
 
 
 def _declared_in(root: Path, project: Project, commit: Commit) -> Commit:

@@ -211,7 +211,7 @@ def _faults(kernel: Kernel) -> Iterator[str]:
     for name in ("include", "features", "flags"):
         if not isinstance(getattr(kernel, name), tuple):
             yield f"{name} is not a tuple: write ({getattr(kernel, name)!r},)"
-    if kernel.compiled and kernel.chooses:
+    if kernel.compiled and kernel.is_dispatcher:
         yield "it chooses among the other kernels, so it has no source"
     if not kernel.compiled:
         return

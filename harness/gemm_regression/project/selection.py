@@ -315,7 +315,7 @@ def _check_each_is_verified(found: Iterable[Fitted], suite: Suite) -> None:
         if each.case.kernel.name not in verified:
             raise ValueError(
                 f"{each.case.kernel.name} accepts no problem of suite {suite.name!r}, so it would not be "
-                f"verified: {each.refusal}; declare SUITES with problems it accepts, or correct takes="
+                f"verified: {each.refusal}; declare SUITES with problems it accepts, or correct constraints="
             )
 
 

@@ -237,7 +237,7 @@ def _measured(project: Project, gpu: str) -> Known:
         limits,
         tuple(figure for figure in every if figure.variant.kernel.compiled),
         {(f.variant.dtype.name, f.problem): f.gflops for f in every if f.variant.kernel.library},
-        {(f.variant.dtype.name, f.problem): f for f in every if f.variant.kernel.chooses},
+        {(f.variant.dtype.name, f.problem): f for f in every if f.variant.kernel.is_dispatcher},
         next(filter(None, map(sms_of, machines)), None),
     )
 

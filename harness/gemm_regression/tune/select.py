@@ -154,7 +154,7 @@ class Selector:
     def resolved(self, case: Case) -> Case:
         """A case of a kernel that chooses as the case of its choice; any other as it is. Raises as
         ``select``."""
-        if not case.kernel.chooses:
+        if not case.kernel.is_dispatcher:
             return case
         chosen = self.select(case.problem, case.dtype)
         return Case(chosen.kernel, case.dtype, chosen.config, case.problem, chosen_for=case)

@@ -253,7 +253,7 @@ def _buffers(cases: Sequence[Case], inputs: Sequence[Inputs]) -> dict[str, Buffe
         known = []
         for case in cases:
             readable = np.zeros(storage.shape, bool)
-            read = name != _result(case) or case.problem.beta != 0 or case.kernel.takes.finite_c
+            read = name != _result(case) or case.problem.beta != 0 or case.kernel.constraints.finite_c
             storage.elements(readable)[:] = read
             known.append(readable)
         values = [given[name] for given in inputs]
@@ -293,7 +293,7 @@ def _parameter(case: Case, a: Argument, buffers: Mapping[str, Buffer], launch: i
                 swizzle=a.map.swizzle,
             )
         except (PtxError, ValueError) as error:
-            remedy = "declare what it takes: takes=Takes(multiples=...)"
+            remedy = "declare what it takes: constraints=Constraints(multiples=...)"
             raise DeviceError("LAUNCH_FAILED", f"{case.variant}: {a.buffer}: {error}; {remedy}") from None
         return made.encode()
     if a.kind == "p64":
