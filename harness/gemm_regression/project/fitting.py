@@ -55,7 +55,7 @@ def choosable(
     is left out where it is too large to time any candidate."""
     for each in found:
         case = each.case
-        if not case.kernel.chooses or each.reasons:
+        if not case.kernel.is_dispatcher or each.reasons:
             yield each
             continue
         there = candidates(kernels, case.dtype, case.problem, limits)
@@ -81,7 +81,7 @@ def candidates(
 def _near(kernel: Kernel, config: Config, problem: Problem) -> tuple[Problem, bool]:
     """A substitute for a refused problem, and whether it is usable."""
     try:
-        found = kernel.narrowed(kernel.takes.near(problem, config))
+        found = kernel.narrowed(kernel.constraints.near(problem, config))
     except ValueError:
         return problem, False
     return found, not kernel.refusals(config, found) and kernel.operation.flop(found) <= MOST_FLOP

@@ -159,7 +159,7 @@ class Suite:
         """The problems to time a variant on, before they are adapted to it; a choice, on all."""
         if alone := self.timed_at.get(variant_name(kernel, config, dtype)):
             return alone
-        if kernel.chooses:
+        if kernel.is_dispatcher:
             return (*self.timed, *(self.timed_batched if kernel.operation.batched else ()))
         default = self.advised or config == kernel.configs[0]
         if few := self.timed_few.get(kernel.name):

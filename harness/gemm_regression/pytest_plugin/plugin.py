@@ -22,9 +22,9 @@ from gemm_regression.cli.options import add_options
 from gemm_regression.cli.progress import progress
 from gemm_regression.cli.session import KEY, Session
 from gemm_regression.compiler import static
-from gemm_regression.compiler.errors import ToolchainError
 from gemm_regression.compiler.nvcc import Variant
 from gemm_regression.compiler.static.store import holds_any
+from gemm_regression.compiler.tools import ToolchainError
 from gemm_regression.counters import check as counted
 from gemm_regression.devices import DeviceError, Gpu, NoDevice, has_gpu, open_emulated
 from gemm_regression.judge.vocabulary import CompareFail, Policy

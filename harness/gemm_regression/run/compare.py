@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from gemm_regression.compiler.core import TENSOR_CORES, core_of
-from gemm_regression.compiler.errors import CompileError
-from gemm_regression.compiler.nvcc import Binary, Variant, compile_all, compile_ptx
-from gemm_regression.compiler.signature import mismatch
-from gemm_regression.compiler.tools import Nvcc, arch
+from gemm_regression.compiler.nvcc import TENSOR_CORES, Binary, Variant, compile_all, compile_ptx, core_of
+from gemm_regression.compiler.objects import mismatch
+from gemm_regression.compiler.tools import CompileError, Nvcc, arch
 from gemm_regression.devices import PairingDevice
 from gemm_regression.devices.stored import StoredBinary, launch_document, launch_id
 from gemm_regression.devices.work import Work

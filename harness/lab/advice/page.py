@@ -8,7 +8,7 @@ from gemm_regression.model import Kernel, Problem, find_problem, variant_name
 from gemm_regression.model.legality import GpuLimits, refusals
 from gemm_regression.project.suites import TIMED
 from gemm_regression.report.figures import gflops_text
-from gemm_regression.tune.survey import Surveyed
+from gemm_regression.tune.figures import Surveyed
 from lab.advice.policies import POLICIES, Policy, Rank, Speeds, Target, best_single, mean_share, rank
 
 SHOWN = ("1024x1024x1024", "4096x4096x4096", "4096x64x4096", "16x8192x8192")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gemm_regression.compiler.static import StaticFigures
 from gemm_regression.model import BlockShape
 from gemm_regression.model.legality import GpuLimits, occupancy, suggested_block
-from gemm_regression.tune.survey import Surveyed
+from gemm_regression.tune.figures import Surveyed
 from lab.advice.policies import BLOCKS, TILED_32
 from lab.claims.claim import Claim, Facts, Judged, Predicate, together
 from lab.claims.rules import (

@@ -10,7 +10,7 @@ from gemm_regression.compiler.static import StaticFigures
 from gemm_regression.model import BlockShape, Config, DType, Kernel, Problem, find_problem
 from gemm_regression.model.legality import GpuLimits, shape_refusals
 from gemm_regression.project.suites import TIMED, TIMED_BATCHED
-from gemm_regression.tune.survey import Surveyed
+from gemm_regression.tune.figures import Surveyed
 from lab.advice.policies import POLICIES, Target, mean_share, rank
 from lab.claims.claim import Facts, Judged, Predicate, Verdict, together
 

@@ -19,12 +19,11 @@ import numpy as np
 import pycuda.compiler
 import pycuda.driver as cuda
 
-from gemm_regression.compiler import elf, tools
-from gemm_regression.compiler.cache import alone, cache_dir
-from gemm_regression.compiler.dependencies import listed_in, refuse_others
-from gemm_regression.compiler.entry import symbol_of
-from gemm_regression.compiler.errors import CompileError, ToolchainError
+from gemm_regression.compiler import objects, tools
 from gemm_regression.compiler.nvcc import compile_error
+from gemm_regression.compiler.objects import symbol_of
+from gemm_regression.compiler.sources import listed_in, refuse_others
+from gemm_regression.compiler.tools import CompileError, ToolchainError, alone, cache_dir
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.cuda.library import Library
 from gemm_regression.devices.cuda.protocol import Build
@@ -89,7 +88,7 @@ def _tensor_map(argument: Argument, storage: Storage, address: int) -> bytes:
     from cuda.bindings import driver
 
     assert argument.map is not None
-    remedy = "declare what it takes: takes=Takes(multiples=...)"
+    remedy = "declare what it takes: constraints=Constraints(multiples=...)"
     try:
         extents, strides, box = argument.map.dimensions(storage)
     except ValueError as error:
@@ -159,7 +158,7 @@ class Loaded:
 
     @cached_property
     def _offsets(self) -> tuple[int, ...]:
-        return elf.parameter_offsets(self._cubin, self._symbol)
+        return objects.parameter_offsets(self._cubin, self._symbol)
 
     def bind(self, work: Work, at: Mapping[str, int]) -> Callable[[Any], None]:
         """A function that enqueues the launch on a stream, with the operands at these addresses."""
@@ -201,7 +200,7 @@ def image_of(build: Build) -> tuple[bytes, str]:
         return build.cubin, build.entry
     try:
         cubin = compile_cached(build)
-        return cubin, symbol_of(build.entry, elf.symbols(cubin), build.name)
+        return cubin, symbol_of(build.entry, objects.symbols(cubin), build.name)
     except (CompileError, ToolchainError) as error:
         raise DeviceError("COMPILE_ERROR", str(error)) from None
 
@@ -232,8 +231,8 @@ def compile_cached(build: Build) -> bytes:
 def _is_whole(cubin: bytes) -> bool:
     """PyCUDA writes its cache in place: a process killed while writing leaves half a binary behind."""
     try:
-        elf.symbols(cubin)
-    except elf.DAMAGE:
+        objects.symbols(cubin)
+    except objects.DAMAGE:
         return False
     return True
 

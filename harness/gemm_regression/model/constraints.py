@@ -14,7 +14,7 @@ _MATRICES = ("A", "B", "C")
 
 
 @dataclass(frozen=True)
-class Takes:
+class Constraints:
     """What a kernel requires of a problem, besides what its parameters can express.
 
     ``multiples`` of sizes and leading dimensions, by name (``m``, ``n``, ``k``, ``lda`` …): a number, or a
@@ -82,7 +82,7 @@ class Takes:
         return tight.with_leading({n: -(-ld // units.get(n, 1)) * units.get(n, 1) for n, ld in rows.items()})
 
 
-ANY = Takes()
+ANY = Constraints()
 
 
 def signature_refusals(
