@@ -169,7 +169,7 @@ def test_a_boards_own_newest_counts_else_the_models(tmp_path: Path) -> None:
     assert seconds("unknown") == seconds(None) == [0.031, 0.022, 0.042]
     ours = now(tmp_path, OURS)
     assert (ours.board, ours.datetime[:10], ours.derived_for) == (OURS, "2026-11-03", OURS)
-    assert [ours.entries[each.id].is_of_another(OURS) for each in (TILED, NAIVE)] == [False, True]
+    assert [ours.entries[each.id].board for each in (TILED, NAIVE)] == [OURS, THEIRS]
 
 
 def test_the_newest_binary_counts_with_a_boards_own_figure_of_it(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from gemm_regression.compiler import tools
 from gemm_regression.compiler.tools import ToolchainError
 from gemm_regression.devices import NoDevice, open_cuda
 from gemm_regression.devices.cuda import environment
-from gemm_regression.devices.cuda.environment import Gpu, NoGpu, driver_refusal
+from gemm_regression.devices.cuda.environment import Gpu, driver_refusal
 
 UUID = "GPU-01234567-89ab-cdef-0123-456789abcdef"
 OTHER_UUID = "GPU-ffffffff-89ab-cdef-0123-456789abcdef"
@@ -133,7 +133,7 @@ def test_what_a_board_does_not_tell_is_none(nvml: Callable[..., MadeUpNvml]) -> 
 def test_gpu_that_does_not_tell_its_name_is_no_gpu(nvml: Callable[..., MadeUpNvml]) -> None:
     nvml("nvmlDeviceGetMemoryInfo")
     with pytest.raises(
-        NoGpu, match=r"^NVML finds a GPU but does not provide its properties \(Not Supported\)$"
+        devices.NoDevice, match=r"^NVML finds a GPU but does not provide its properties \(Not Supported\)$"
     ):
         Gpu().info()
 
@@ -184,7 +184,7 @@ def test_each_visible_gpu_by_its_number(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpu.visible_as)  # what its worker sees
         assert Gpu().info().name == name
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible if visible is not None else "0,1")
-    with pytest.raises(NoGpu):
+    with pytest.raises(devices.NoDevice):
         Gpu(len(names))
 
 
@@ -203,14 +203,14 @@ def test_gpu_that_is_not_there(
 ) -> None:
     nvml()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    with pytest.raises(NoGpu, match=said) as refused:
+    with pytest.raises(devices.NoDevice, match=said) as refused:
         Gpu()
     assert "\n" not in str(refused.value)
 
 
 def test_no_driver(nvml: Callable[..., MadeUpNvml]) -> None:
     nvml("nvmlInit")
-    with pytest.raises(NoGpu, match=r"^no NVIDIA driver responds \(NVML: Not Supported\)$"):
+    with pytest.raises(devices.NoDevice, match=r"^no NVIDIA driver responds \(NVML: Not Supported\)$"):
         Gpu()
 
 

@@ -27,7 +27,7 @@ from gemm_regression.baselines.fields import (
     machine_of,
     read_json,
 )
-from gemm_regression.baselines.lines import MIN_RUNS, validated, written
+from gemm_regression.baselines.lines import MIN_RUNS, OF_A_CASE, validated, written
 from gemm_regression.baselines.store import derived, figures_path, history, measurements
 from gemm_regression.files import write_whole
 from gemm_regression.judge.evidence import MACHINES, MIN_SAMPLES
@@ -39,7 +39,6 @@ _COPIED = (
     *("registers", "shared_bytes", "local_bytes", "cubin_sha256", "launch"),
 )
 _COUNTS = ("outliers", "rounds", "iterations")
-_SET = ("board", "driver", "nvcc", "power_limit_w", "ecc", "mig")
 _MEASURED = ("roofs",)  # of machine_info: differs from run to run
 _OBSERVED = ("cublas_ratio", "sm_clock_mhz", "power_w", "temperature_c")
 
@@ -204,7 +203,7 @@ def _merge_case(case: str, runs: Sequence[Run], moment: str) -> BaselineEntry:
         **{name: _seen(seen.get(name)) for name in _OBSERVED},
         "commit": first.commit_info["id"],
         "dirty": first.commit_info["dirty"],
-        **{name: first.machine_info[name] for name in _SET if name in first.machine_info},
+        **{name: first.machine_info[name] for name in OF_A_CASE if name in first.machine_info},
     }
     kept = {name: _significant(stats[name]) for name in Stats.model_fields if name not in _COUNTS}
     counts = {name: stats[name] for name in _COUNTS}

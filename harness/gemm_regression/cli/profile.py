@@ -107,12 +107,13 @@ def made_by(ncu: str) -> dict[str, str]:
     if commit["id"] != "unversioned":
         tools["commit"] = commit["id"][:12] + (" with changes" if commit["dirty"] else "")
     try:
-        from gemm_regression.devices.cuda.environment import Gpu, NoGpu
+        from gemm_regression.devices import NoDevice
+        from gemm_regression.devices.cuda.environment import Gpu
     except ImportError:
         return tools
     try:
         info = Gpu().info()
-    except NoGpu:
+    except NoDevice:
         return tools
     return {"gpu": info.name, "board": info.board or "", "driver": info.driver, **tools}
 

@@ -121,10 +121,6 @@ UNUSABLE = (
     "gemm_unusable"  # next to pytest-benchmark's "benchmarks", which can contain only cases with samples
 )
 MACHINES = "gemm_machines"  # the verdict on each GPU's machine, by the number of the GPU
-_SEEN = (
-    *("flop", "launch", "library", "sm_clock_mhz", "power_w", "temperature_c", "clock_event_reasons"),
-    *("throttled", "l2", "duty", "cubin_sha256", "launch_id", "choice"),
-)
 
 
 def recorded(e: Evidence, policy: Policy) -> dict[str, Any]:
@@ -136,7 +132,7 @@ def recorded(e: Evidence, policy: Policy) -> dict[str, Any]:
         "policy": asdict(policy),
         "stored": e.stored,
         "baseline": reference,
-        "measured": e.seen and {name: getattr(e.seen, name) for name in _SEEN},
+        "measured": e.seen and {name: getattr(e.seen, name) for name in _Measured.model_fields},
         "paired": e.paired and asdict(e.paired),
         "error": e.error and list(e.error),
     }

@@ -25,7 +25,7 @@ from gemm_regression.model import Case
 from gemm_regression.project.commit import CommitError, place, taken, touched, whole
 from gemm_regression.project.loader import Project
 from gemm_regression.project.selection import find_case
-from gemm_regression.run.compare import first_line, key_of, stored, unlike
+from gemm_regression.run.compare import first_line, stored, unlike
 from gemm_regression.run.pairing import Pair, Pairing
 from gemm_regression.timing.looks import Rule
 
@@ -73,7 +73,7 @@ def grouped(revisions: Sequence[Revision]) -> list[tuple[Revision, ...]]:
     groups: list[list[Revision]] = []
     for revision in revisions:
         last = groups[-1][-1].binary if groups else None
-        if last and revision.binary and key_of(last) == key_of(revision.binary):
+        if last and revision.binary and last.key == revision.binary.key:
             groups[-1].append(revision)
         else:
             groups.append([revision])
@@ -88,7 +88,7 @@ def first_bad(
 ) -> Found:
     """Where the case becomes slower, of groups after ``good``, oldest first, of which the last one is bad.
     ``test`` is asked once of each binary; ``told`` is told each answer, and how many groups are left."""
-    known: dict[tuple[str, str], tuple[State, Paired | None]] = {key_of(good): (State.GOOD, None)}
+    known: dict[tuple[str, str], tuple[State, Paired | None]] = {good.key: (State.GOOD, None)}
     low, high = -1, len(groups) - 1
     skipped: set[int] = set()
     while open_ := [i for i in range(low + 1, high) if i not in skipped]:
@@ -97,7 +97,7 @@ def first_bad(
         if binary is None:
             state, paired = State.SKIP, None
         else:
-            if (key := key_of(binary)) not in known:
+            if (key := binary.key) not in known:
                 known[key] = test(binary)
             state, paired = known[key]
         if state is State.SKIP:

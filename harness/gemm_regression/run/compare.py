@@ -13,7 +13,7 @@ from gemm_regression.compiler.nvcc import TENSOR_CORES, Binary, Variant, compile
 from gemm_regression.compiler.objects import mismatch
 from gemm_regression.compiler.tools import CompileError, Nvcc, arch
 from gemm_regression.devices import PairingDevice
-from gemm_regression.devices.stored import StoredBinary, launch_document, launch_id
+from gemm_regression.devices.stored import StoredBinary
 from gemm_regression.devices.work import Work
 from gemm_regression.judge.paired import (
     BASE_UNUSABLE,
@@ -207,16 +207,6 @@ def stored(case: Case, built: Binary, name: str) -> StoredBinary:
     return StoredBinary(name, built.cubin, built.symbol, Work.of(case))
 
 
-def same(a: StoredBinary, b: StoredBinary) -> bool:
-    """Whether two binaries are one, launched in the same way."""
-    return key_of(a) == key_of(b)
-
-
-def key_of(binary: StoredBinary) -> tuple[str, str]:
-    """The cubin, and how it is launched."""
-    return binary.sha256, launch_id(launch_document(binary.symbol, binary.work))
-
-
 def unlike(case: Case, built: Binary, sm: str, nvcc: Nvcc | None = None) -> str:
     """Why a compiled kernel does not take what its declaration hands over, in one line, or empty."""
     return mismatch(compile_ptx(*_variant(case), sm, nvcc=nvcc), built.symbol, case.arguments) or ""
@@ -286,7 +276,7 @@ class _Matching:
         except Exception as error:  # A declaration of another commit may do anything.
             text = f"at {side.label}, its declaration fails ({type(error).__name__}: {error})"
             return _row(case, BASE_UNUSABLE, text, label)
-        if same(ours, theirs):
+        if ours.key == theirs.key:
             return _row(case, SAME_BINARY, "same cubin, same launch", label)
         if reason := unlike(base, old, self.arch, side.nvcc) or illegal:
             return _row(case, BASE_UNUSABLE, f"at {side.label}, {reason}", label)

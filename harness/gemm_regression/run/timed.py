@@ -14,7 +14,7 @@ from gemm_regression.baselines import Baseline, BaselineEntry, BaselineError
 from gemm_regression.compiler.nvcc import core_of
 from gemm_regression.compiler.tools import arch
 from gemm_regression.devices import DeviceError, Gpu
-from gemm_regression.devices.stored import StoredBinary, launch_document, launch_id
+from gemm_regression.devices.stored import StoredBinary
 from gemm_regression.judge.evidence import MIN_SAMPLES, Evidence, conclude, is_baselines, recorded, unusable
 from gemm_regression.judge.paired import BINARY_NOT_KEPT, Paired
 from gemm_regression.judge.vocabulary import Observation, Policy, Reference, Verdict
@@ -85,7 +85,7 @@ class Gate:
         is told each result, those of pairs at the end.
         """
         measured: dict[tuple[str, Problem], Measurement] = {}
-        paired: dict[str, list[tuple[Case, Reference]]] = {}
+        paired: dict[str, list[tuple[Case, Reference, StoredBinary]]] = {}
         same: dict[object, str] = {}
         for case in cases:
             entry = self.baseline.entry(case.id) if self.baseline else None
@@ -110,17 +110,17 @@ class Gate:
                 continue
             assert mine is not None  # a library has not changed
             pair = self._pair(case, entry, base)
-            key = base.sha256, id_of(base), mine.sha256, id_of(mine), pair.margin
+            key = base.key, mine.key, pair.margin
             if same.setdefault(key, case.id) != case.id:  # a choice, and what was chosen: timed once
-                paired[same[key]].append((case, reference))
+                paired[same[key]].append((case, reference, mine))
                 continue
-            paired[case.id] = [(case, reference)]
+            paired[case.id] = [(case, reference, mine)]
             self.says(f"{case.id} beside the baseline's binary")
             self.pairing.time(pair)
             self.visited()
         for timed in self.pairing.finish():
-            for case, reference in paired[timed.pair.case.id]:
-                done(self._of_pair(case, reference, timed))
+            for case, reference, mine in paired[timed.pair.case.id]:
+                done(self._of_pair(case, reference, mine, timed))
 
     def _pair(self, case: Case, entry: BaselineEntry, base: StoredBinary) -> Pair:
         margin = self.policy.margin_of(entry.margin)
@@ -133,9 +133,9 @@ class Gate:
         seen = observation(case, m, mine)
         return self._concluded(case, Evidence(seen, reference, self.baseline is not None), m)
 
-    def _of_pair(self, case: Case, reference: Reference, timed: Timed) -> Result:
+    def _of_pair(self, case: Case, reference: Reference, mine: StoredBinary, timed: Timed) -> Result:
         m = self._new_side(case, timed.samples) if timed.samples.blocks else None
-        seen = observation(case, m, self.device.binary(case)) if m else None
+        seen = observation(case, m, mine) if m else None
         return self._concluded(case, Evidence(seen, reference, paired=timed.paired), m)
 
     def _new_side(self, case: Case, samples: PairedSamples) -> Measurement:
@@ -183,13 +183,8 @@ def _changed(case: Case, mine: StoredBinary | None, reference: Reference) -> boo
 
 def _unmeasured(case: Case, mine: StoredBinary) -> Observation:
     return Observation(
-        case.id, case.flop, (), str(case.launch), cubin_sha256=mine.sha256, launch_id=id_of(mine)
+        case.id, case.flop, (), str(case.launch), cubin_sha256=mine.sha256, launch_id=mine.launch_id
     )
-
-
-def id_of(binary: StoredBinary) -> str:
-    """The id of everything that a binary is launched with."""
-    return launch_id(launch_document(binary.symbol, binary.work))
 
 
 def observation(case: Case, m: Measurement, mine: StoredBinary | None = None) -> Observation:
@@ -208,7 +203,7 @@ def observation(case: Case, m: Measurement, mine: StoredBinary | None = None) ->
         l2=m.l2,
         duty=m.duty,
         cubin_sha256=mine.sha256 if mine else None,
-        launch_id=id_of(mine) if mine else "",
+        launch_id=mine.launch_id if mine else "",
         choice=case.choice,
         reference_seconds=m.reference_seconds,
     )

@@ -45,7 +45,7 @@ def _depth(case: Case) -> int:
 
 
 class CudaDevice:
-    """Runs and times cases on a visible GPU: number ``index``, or the first. Raises NoGpu if there is none.
+    """Runs and times cases on a visible GPU: number ``index``, or the first. Raises NoDevice without one.
 
     ``time_limit``: seconds a request may take before its kernel counts as hung; starting a worker has a limit
     of its own. ``times``: whether anything is to be timed on it.

@@ -130,7 +130,8 @@ for _name in os.environ.keys() - tools.environment().keys():
 
 
 class Loaded:
-    """A kernel in this context, ready to be launched for any problem."""
+    """A kernel in this context, ready to be launched for any problem. Raises DeviceError if its build does
+    not compile, or has no such entry."""
 
     def __init__(self, build: Build) -> None:
         self._build = build
@@ -269,11 +270,6 @@ def compile_all(builds: Sequence[Build]) -> dict[str, str]:
         return {b.name: error for b, error in zip(work, pool.map(one, work), strict=True) if error}
 
 
-def load(build: Build) -> Loaded:
-    """Raises DeviceError if the build does not compile or has no such entry."""
-    return Loaded(build)
-
-
 def _probe(arch: str, file: str, entry: str) -> Build:
     text = Path(__file__).with_name(file).read_text(encoding="utf-8")
     return Build(file.removesuffix(".cu"), "", text, entry, ("-std=c++17", "-O3"), arch, file)
@@ -312,5 +308,5 @@ class Kernels:
     def load(self, build: Build, slot: str = "") -> Loaded:
         """The build in this context; in another slot, a copy of its own."""
         if (build, slot) not in self._loaded:
-            self._loaded[build, slot] = load(build)
+            self._loaded[build, slot] = Loaded(build)
         return self._loaded[build, slot]
