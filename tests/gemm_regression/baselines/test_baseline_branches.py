@@ -10,10 +10,10 @@ import pytest
 
 from gemm_regression.baselines import BaselineEntry, append, binary, current, history
 from gemm_regression.model import Case
+from tests.gemm_regression.baselines.test_baseline_binaries import built, measured
 from tests.unit.synthetic import MACHINE, SLUG, baseline, case
-from tests.unit.test_baseline_binaries import built, measured
 
-ATTRIBUTES = Path(__file__).parents[2] / ".gitattributes"
+ATTRIBUTES = Path(__file__).parents[3] / ".gitattributes"
 TILED, NAIVE, REGISTER = case("tiled"), case("naive"), case("register")
 
 

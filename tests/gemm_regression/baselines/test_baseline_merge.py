@@ -20,11 +20,11 @@ from gemm_regression.cli.storing import store
 from gemm_regression.devices import Gpu
 from gemm_regression.devices.stored import StoredBinary
 from gemm_regression.model import Case, Problem
+from tests.gemm_regression.baselines.test_baseline_binaries import built
 from tests.unit.samples import PROJECT, select
 from tests.unit.synthetic import GPU, SLUG, case, contents, five_runs, measurement, merged, run, saved
-from tests.unit.test_baseline_binaries import built
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TILED, NAIVE, CUBLAS = case("tiled"), case("naive"), case("cublas")
 
 

@@ -43,7 +43,7 @@ from tests.unit.synthetic import (
     run,
 )
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TILED, NAIVE, CUBLAS = case("tiled"), case("naive"), case("cublas")
 OURS, THEIRS = "0badcafe", "12345678"
 

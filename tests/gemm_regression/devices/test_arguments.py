@@ -34,7 +34,7 @@ from gemm_regression.project.loader import load
 from tests.unit import synthetic
 from tests.unit.fake_pycuda import made_up
 
-OPERATIONS = load(Path(__file__).parents[1] / "operations").kernels
+OPERATIONS = load(Path(__file__).parents[2] / "operations").kernels
 AT = {"A": 1 << 40, "B": 2 << 40, "C": 3 << 40}
 
 

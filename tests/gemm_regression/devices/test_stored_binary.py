@@ -19,7 +19,7 @@ from gemm_regression.project.selection import Choice, select
 from tests.ladder import PROJECT
 from tests.unit.synthetic import case
 
-OPERATIONS = load(Path(__file__).parents[1] / "operations")
+OPERATIONS = load(Path(__file__).parents[2] / "operations")
 BOTH = {"ladder": PROJECT, "operations": OPERATIONS}
 
 
