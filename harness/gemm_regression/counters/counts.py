@@ -16,7 +16,7 @@ from gemm_regression.devices.emulated.device import EmulatedDevice
 from gemm_regression.model import Case, Problem
 from gemm_regression.project.fitting import fitted
 from ptxsan import Counters, GlobalAccess, Tally, mnemonic
-from ptxsan.frontend.places import Place
+from ptxsan.frontend import Place
 
 # One problem of whole vectors and, for most stages, whole tiles; and one where every edge is odd.
 PROBLEMS = (Problem(96, 160, 64), Problem(67, 45, 33))

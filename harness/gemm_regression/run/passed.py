@@ -36,7 +36,7 @@ from gemm_regression.compiler.static.files import StoreError
 from gemm_regression.counters import stored as counters
 from gemm_regression.model import Case, Kernel
 from gemm_regression.project.loader import Project
-from ptxsan.native.build import identity
+from ptxsan.native import identity
 
 Records = list[tuple[str, Any]]  # what a test recorded: name and value
 _CONFIGURATION = ("pyproject.toml", "pytest.ini", "pytest.toml", "tox.ini", "setup.cfg", "conftest.py")
