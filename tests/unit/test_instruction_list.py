@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from ptxsan import PtxError
-from ptxsan.isa import TABLES, known
+from ptxsan.isa import LIMITS, REFUSED, TABLES, known
 from ptxsan.isa.__main__ import page
-from ptxsan.isa.refused import LIMITS, REFUSED
 from tests.unit.emulated.rig import execute, hazards, kernel, numbers
 
 PAGE = Path(__file__).parents[2] / "docs" / "instructions.md"

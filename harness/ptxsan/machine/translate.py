@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from ptxsan.frontend.syntax import Address, Instruction, Name, Number, Operand, Register, Vector, size_of
-from ptxsan.machine.builder import STORED, Builder
-from ptxsan.native.operations import CODES, GATHER, OPERATIONS
+from ptxsan.frontend import Address, Instruction, Name, Number, Operand, Register, Vector, size_of
+from ptxsan.machine import STORED, Builder
+from ptxsan.native import CODES, GATHER, OPERATIONS
 
 _SEEN_AS = {"uint8_t": "pred", "float": "f32"} | {f"uint{n}_t": f"u{n}" for n in (16, 32, 64)}
 _SEEN_AS |= {f"int{n}_t": f"s{n}" for n in (32, 64)}
