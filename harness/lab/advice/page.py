@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gemm_regression.model import Kernel, Problem, find_problem, variant_name
-from gemm_regression.model.legality import GpuLimits, refusals
+from gemm_regression.model import CaseId, Kernel, Problem, find_problem, variant_name
+from gemm_regression.model.gpus import GpuLimits
+from gemm_regression.model.legality import refusals
 from gemm_regression.project.suites import TIMED
 from gemm_regression.report.figures import gflops_text
 from gemm_regression.tune.figures import Surveyed
@@ -41,7 +42,7 @@ def _of_gpu(
     problems = [find_problem(text) for text in one.gflops]
     libraries = {kernel.name for kernel in kernels if not kernel.compiled}
     speeds = {
-        group: {name: speed for name, speed in of.items() if name.split("-")[0] not in libraries}
+        group: {name: speed for name, speed in of.items() if CaseId.parse(name).kernel not in libraries}
         for group, of in one.gflops.items()
     }
     yield f"## {one.name}"
@@ -88,7 +89,7 @@ def _configs(one: Surveyed, speeds: Speeds, kernels: Sequence[Kernel]) -> Iterat
             name = variant_name(kernel, config, dtype)
             cells = []
             for group in SHOWN:
-                here = {n: s for n, s in speeds.get(group, {}).items() if n.split("-")[1] == dtype.name}
+                here = {n: s for n, s in speeds.get(group, {}).items() if CaseId.parse(n).dtype == dtype.name}
                 share = f" ({_share(here[name] / max(here.values()))})" if name in here else ""
                 cells.append(gflops_text(here.get(name)) + share)
             if any(name in of for of in speeds.values()):
