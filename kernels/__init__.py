@@ -19,8 +19,8 @@ from gemm_regression.model import (
     Problem,
     TensorMap,
     Workspace,
+    variant_name,
 )
-from gemm_regression.model.kernel import variant_name
 from gemm_regression.project.suites import ADVICE, FULL, SMOKE, TIMED_BATCHED, TIMED_GIBIBYTE, Timed
 
 from . import spaces

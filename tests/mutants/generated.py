@@ -27,7 +27,8 @@ from gemm_regression.compiler.tools import CompileError, ToolchainError, pinned_
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case, Config, DType, Kernel, Problem
-from gemm_regression.model.legality import GpuLimits, legal_variants
+from gemm_regression.model.gpus import GpuLimits
+from gemm_regression.model.legality import legal_variants
 from gemm_regression.oracle import verify
 from gemm_regression.project.fitting import with_rows_as_taken
 from gemm_regression.project.suites import SPARSE, SPARSE_BATCHED

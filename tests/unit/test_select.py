@@ -28,7 +28,7 @@ from gemm_regression.model import (
     TensorMap,
     find_problem,
 )
-from gemm_regression.model.legality import GpuLimits
+from gemm_regression.model.gpus import GpuLimits
 from gemm_regression.project.loader import load
 from gemm_regression.tune import figures, stored
 from gemm_regression.tune.figures import Known, SelectError, known

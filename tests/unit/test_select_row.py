@@ -18,7 +18,7 @@ from gemm_regression.devices.cuda.protocol import Build
 from gemm_regression.devices.stored import StoredBinary
 from gemm_regression.judge.vocabulary import Policy, Verdict, VerdictKind
 from gemm_regression.model import F32, Case, Config, Problem, find_dtype
-from gemm_regression.model.legality import GpuLimits
+from gemm_regression.model.gpus import GpuLimits
 from gemm_regression.project.loader import ProjectError, load
 from gemm_regression.project.selection import Choice, select
 from gemm_regression.report import row

@@ -7,9 +7,9 @@ from itertools import groupby
 
 import pytest
 
-from gemm_regression.model import Config, Problem, find_problem
-from gemm_regression.model.kernel import variant_name
-from gemm_regression.model.legality import GpuLimits, legal_variants, refusals
+from gemm_regression.model import Config, Problem, find_problem, variant_name
+from gemm_regression.model.gpus import GpuLimits
+from gemm_regression.model.legality import legal_variants, refusals
 from gemm_regression.project.selection import Choice, find_config, find_suite, illegal
 from gemm_regression.project.selection import select as select_cases
 from gemm_regression.project.suites import (

@@ -90,7 +90,7 @@ class Known:
     def work(self, gpu: str, case: Case, cubin: str | None = None) -> Work:
         """What a launch does of the case, or of what was chosen for it; ``cubin``: SHA-256 of the binary."""
         compulsory = case.kernel.operation.compulsory_bytes(case.problem, case.dtype)
-        if one := self.counted(gpu, f"{case.variant}-{case.problem.id}", cubin):
+        if one := self.counted(gpu, str(case.parts), cubin):
             return of_ncu(one.values, case.flop)
         if counts := self.emulated.get(case.variant):
             return scaled(case, counts, compulsory)

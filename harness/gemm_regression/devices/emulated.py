@@ -40,9 +40,9 @@ from ptxsan import (
     TensorMap,
     parse,
 )
-from ptxsan.checks.hazards import Hazard
-from ptxsan.frontend.places import Place
-from ptxsan.machine.memory.spaces import readable
+from ptxsan.checks import Hazard
+from ptxsan.frontend import Place
+from ptxsan.machine.memory import readable
 
 
 def source_lines(

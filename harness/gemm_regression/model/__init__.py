@@ -3,7 +3,7 @@
 Nothing here touches CUDA, a file or a clock; every other module speaks in these types.
 """
 
-from gemm_regression.model.case import Case
+from gemm_regression.model.case import Case, CaseId, stage_name, variant_name
 from gemm_regression.model.config import Config, Rule, Space, Values
 from gemm_regression.model.constraints import Constraints
 from gemm_regression.model.dtype import (
@@ -26,8 +26,6 @@ from gemm_regression.model.kernel import (
     Resources,
     Waiver,
     Workspace,
-    stage_name,
-    variant_name,
 )
 from gemm_regression.model.operation import (
     GELU,
@@ -70,6 +68,7 @@ __all__ = [
     "Array",
     "BlockShape",
     "Case",
+    "CaseId",
     "Config",
     "Constraints",
     "DType",

@@ -243,16 +243,6 @@ class Kernel:
         return narrow(self.signature, self.operation, problem) if self.compiled else problem
 
 
-def variant_name(kernel: Kernel, config: Config, dtype: DType) -> str:
-    """The name of a variant, such as ``tiled-f32-tile32-pad0``."""
-    return "-".join(part for part in (kernel.name, dtype.name, config.label) if part)
-
-
-def stage_name(kernel: Kernel, config: Config) -> str:
-    """Kernel and config without the dtype, such as ``tiled-tile32-pad0``."""
-    return "-".join(part for part in (kernel.name, config.label) if part)
-
-
 @dataclass(frozen=True)
 class Resources:
     """The resources of a binary: registers per thread, bytes of shared memory per block and of local memory

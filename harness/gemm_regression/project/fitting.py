@@ -7,7 +7,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from gemm_regression.model import Case, Config, DType, Kernel, Problem
-from gemm_regression.model.legality import GpuLimits, refusals
+from gemm_regression.model.gpus import GpuLimits
+from gemm_regression.model.legality import refusals
 
 MOST_FLOP = 2**26  # of a substitute for a refused problem: the interpreter needs seconds for it
 

@@ -8,12 +8,13 @@ import math
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from gemm_regression.model import Case, Config, DType, Kernel, Problem, find_problem, variant_name
-from gemm_regression.model.legality import GpuLimits, legal_variants, refusals
+from gemm_regression.model import Case, CaseId, Config, DType, Kernel, Problem, find_problem, variant_name
+from gemm_regression.model.gpus import GpuLimits
+from gemm_regression.model.legality import legal_variants, refusals
 from gemm_regression.project.fitting import Fitted, choosable, exactly, with_rows_as_taken
 from gemm_regression.project.loader import Project
 from gemm_regression.project.suites import SPARSE, SPARSE_BATCHED, SPARSE_DEEP, Suite, first_of_each_tile
@@ -190,7 +191,7 @@ def select(
     refused = {
         (each.case.variant, each.asked): each
         for each in (*verify, *timed)
-        if each.reasons and fits(f"{each.case.variant}-{each.asked.id}")
+        if each.reasons and fits(str(replace(each.case.parts, problem=each.asked.id)))
     }
     found = Selection(
         tuple(each.case for each in verify if each.runs and fits(each.case.id)),
@@ -349,22 +350,16 @@ def find_case(project: Project, text: str, capability: tuple[int, int]) -> Case:
 
     Raises ValueError, in one line, if the id names no variant that is legal here, or a problem that its
     kernel refuses."""
-    limits = GpuLimits.of(capability)
-    names = []
+    wanted, names = CaseId.parse(text), []
     for kernel in project.kernels:
-        for config, dtype in legal_variants(kernel, limits, kernel.declared):
-            variant = variant_name(kernel, config, dtype)
-            names.append(variant)
-            shape = text.removeprefix(f"{variant}-")
+        for config, dtype in legal_variants(kernel, GpuLimits.of(capability), kernel.declared):
+            names.append(variant_name(kernel, config, dtype))
+            shape = text.removeprefix(f"{names[-1]}-")
             if shape == text or not shape[:1].isdigit():
                 continue
             (found,) = exactly(kernel, config, dtype, [find_problem(shape)])
             if found.reasons:
                 raise ValueError(f"{kernel.name} does not accept it: {found.refusal}")
             return found.case
-    shaped = re.search(r"-\d+x\d+x\d+", text)
-    variant, shape = (text[: shaped.start()], text[shaped.start() :]) if shaped else (text, "-MxNxK")
-    raise ValueError(
-        f"unknown case {text!r}{near_text(variant, names, shape)}: `pytest --list-cases` lists the "
-        "variants; add -MxNxK"
-    )
+    hint = near_text(wanted.variant, names, f"-{wanted.problem or 'MxNxK'}")
+    raise ValueError(f"unknown case {text!r}{hint}: `pytest --list-cases` lists the variants; add -MxNxK")

@@ -29,7 +29,8 @@ from gemm_regression.judge.paired import (
 )
 from gemm_regression.judge.vocabulary import DEFAULT_MARGIN, Outcome
 from gemm_regression.model import Case
-from gemm_regression.model.legality import GpuLimits, refusals
+from gemm_regression.model.gpus import GpuLimits
+from gemm_regression.model.legality import refusals
 from gemm_regression.project.commit import Commit
 from gemm_regression.project.loader import Project
 from gemm_regression.project.selection import Choice, fitting, select

@@ -13,7 +13,7 @@ from gemm_regression.baselines import BaselineError, current, gpu_slug, load_run
 from gemm_regression.baselines.store import FIGURES, figures_path
 from gemm_regression.files import write_whole
 from gemm_regression.model import Case, Kernel, Problem, find_problem, variant_name
-from gemm_regression.model.legality import GpuLimits
+from gemm_regression.model.gpus import GpuLimits
 from gemm_regression.project.loader import Project
 from gemm_regression.timing.bounds import sms_of
 from gemm_regression.tune import stored

@@ -20,7 +20,7 @@ from gemm_regression.compiler.static import store
 from gemm_regression.compiler.static.store import StoreError
 from gemm_regression.files import write_whole
 from gemm_regression.model import Problem
-from gemm_regression.model.legality import GpuLimits
+from gemm_regression.model.gpus import GpuLimits
 from gemm_regression.project.loader import Project
 from gemm_regression.tune import figures
 from gemm_regression.tune.figures import Surveyed

@@ -24,7 +24,8 @@ from gemm_regression.compiler.tools import (
     store_entry,
 )
 from gemm_regression.model import Config, DType, Kernel, variant_name
-from gemm_regression.model.legality import GpuLimits, Occupancy, legal_variants, occupancy
+from gemm_regression.model.gpus import GpuLimits
+from gemm_regression.model.legality import Occupancy, legal_variants, occupancy
 
 INSTRUCTION_BYTES = 16  # from compute capability 7.0 on
 SECONDS = 120
@@ -150,6 +151,11 @@ class StaticFigures:
     limited_by: str
     instruction_mix: Mapping[str, int]
     made_of: str = field(default="", compare=False)
+
+    @property
+    def tensor_cores(self) -> bool:
+        """Whether it multiplies on tensor cores: HMMA, IMMA, QGMMA …"""
+        return any(op.partition(".")[0].endswith("MMA") for op in self.instruction_mix)
 
     @property
     def spill_bytes(self) -> int:
