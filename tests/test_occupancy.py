@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -14,8 +15,10 @@ from tests.ladder import PROJECT
 
 @pytest.mark.gpu
 def test_occupancy_is_the_drivers_own(device: Any) -> None:
-    command = [sys.executable, "-m", "gemm_regression.devices.cuda.occupancy", str(PROJECT.root)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    command = [sys.executable, "-m", "tests.occupancy", str(PROJECT.root)]
+    path = os.pathsep.join([str(PROJECT.root / "harness"), str(PROJECT.root)])
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert len(found) > 50

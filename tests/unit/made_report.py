@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from gemm_regression.baselines import Baseline, BaselineEntry, append, current, gpu_slug
-from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.devices.work import StoredBinary
 from gemm_regression.judge.evidence import MACHINES, UNUSABLE, Evidence, conclude
 from gemm_regression.judge.paired import SAME_BINARY, Paired
 from gemm_regression.judge.vocabulary import DEFAULT_MARGIN, Policy

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from gemm_regression.devices import DeviceError, Inputs, Outputs
-from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.devices.work import StoredBinary
 from gemm_regression.model import Case, Resources
 from gemm_regression.timing.plan import Measurement
 from gemm_regression.timing.samples import PairedSamples

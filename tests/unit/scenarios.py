@@ -8,7 +8,7 @@ from typing import Any
 
 from gemm_regression.baselines import Baseline, BaselineEntry
 from gemm_regression.counters.traffic import Known
-from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.devices.work import StoredBinary
 from gemm_regression.judge.health import Health
 from gemm_regression.judge.machine import MachineVerdict, judge_machine
 from gemm_regression.judge.vocabulary import Policy

@@ -11,7 +11,7 @@ import pytest
 from gemm_regression import baselines
 from gemm_regression.cli import evidence as evidence_command
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.devices.work import StoredBinary
 from gemm_regression.model import Case
 from gemm_regression.timing.plan import Measurement
 from gemm_regression.timing.samples import PairedSamples

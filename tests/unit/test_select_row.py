@@ -15,7 +15,7 @@ from gemm_regression.cli.select import main as command
 from gemm_regression.counters.counts import chosen as counted
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.cuda.protocol import Build
-from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.devices.work import StoredBinary
 from gemm_regression.judge.vocabulary import Policy, Verdict, VerdictKind
 from gemm_regression.model import F32, Case, Config, Problem, find_dtype
 from gemm_regression.model.gpus import GpuLimits

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.devices.work import StoredBinary
 from gemm_regression.model import Case
 from gemm_regression.timing.looks import Rule
 from lab.study import analysis, cases, document, frozen, methods, plot, trials

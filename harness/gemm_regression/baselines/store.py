@@ -20,7 +20,7 @@ from typing import Any
 from gemm_regression.baselines.entries import Baseline, BaselineEntry, gpu_slug
 from gemm_regression.baselines.fields import BaselineError
 from gemm_regression.baselines.lines import RESTORE, Line, entries, parsed, raw_lines, read, written
-from gemm_regression.devices.stored import StoredBinary, launch_document, launch_id, read_launch
+from gemm_regression.devices.work import StoredBinary, launch_document, launch_id, read_launch
 from gemm_regression.files import write_whole
 
 _SUFFIX = ".cubin.xz"

@@ -24,7 +24,7 @@ from gemm_regression.cli.progress import progress
 from gemm_regression.compiler.nvcc import core_of
 from gemm_regression.compiler.tools import ToolchainError, arch
 from gemm_regression.devices import DeviceError, Gpu, NoDevice, open_cuda
-from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.devices.work import StoredBinary
 from gemm_regression.judge.paired import Paired
 from gemm_regression.judge.vocabulary import DEFAULT_MARGIN
 from gemm_regression.model import Case

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gemm_regression.devices.cuda.environment import GpuInfo
     from gemm_regression.devices.cuda.protocol import Build
     from gemm_regression.devices.emulated import EmulatedDevice
-    from gemm_regression.devices.stored import StoredBinary
+    from gemm_regression.devices.work import StoredBinary
 
 # Buffers as the kernel sees them, by operand: each of ``Storage.shape``, including padding.
 Inputs = Mapping[str, Array]

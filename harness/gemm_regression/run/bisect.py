@@ -19,7 +19,7 @@ from gemm_regression.compiler.nvcc import compile_cubin
 from gemm_regression.compiler.sources import closure
 from gemm_regression.compiler.tools import CompileError, ToolchainError, arch
 from gemm_regression.devices import PairingDevice
-from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.devices.work import StoredBinary
 from gemm_regression.judge.paired import FASTER, NOT_SLOWER, SLOWER, Paired
 from gemm_regression.model import Case
 from gemm_regression.project.commit import CommitError, place, taken, touched, whole

@@ -13,8 +13,7 @@ from gemm_regression.compiler.nvcc import TENSOR_CORES, Binary, Variant, compile
 from gemm_regression.compiler.objects import mismatch
 from gemm_regression.compiler.tools import CompileError, Nvcc, arch
 from gemm_regression.devices import PairingDevice
-from gemm_regression.devices.stored import StoredBinary
-from gemm_regression.devices.work import Work
+from gemm_regression.devices.work import StoredBinary, Work
 from gemm_regression.judge.paired import (
     BASE_UNUSABLE,
     COMPILE_ERROR,

@@ -14,7 +14,7 @@ from gemm_regression.baselines import Baseline, BaselineEntry, BaselineError, lo
 from gemm_regression.compiler.nvcc import core_of
 from gemm_regression.compiler.tools import arch
 from gemm_regression.devices import Gpu
-from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.devices.work import StoredBinary
 from gemm_regression.judge.paired import FASTER, NOT_SLOWER, Paired
 from gemm_regression.judge.vocabulary import Policy
 from gemm_regression.model import Case

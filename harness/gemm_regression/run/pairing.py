@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from gemm_regression.devices import DeviceError, PairingDevice
-from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.devices.work import StoredBinary
 from gemm_regression.judge.paired import CONTROL_FAILED, MAYBE_SLOWER, Paired, failed_beside
 from gemm_regression.judge.vocabulary import VerdictKind
 from gemm_regression.model import Case

@@ -14,7 +14,7 @@ from gemm_regression.baselines import Baseline, BaselineEntry, BaselineError
 from gemm_regression.compiler.nvcc import core_of
 from gemm_regression.compiler.tools import arch
 from gemm_regression.devices import DeviceError, Gpu
-from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.devices.work import StoredBinary
 from gemm_regression.judge.evidence import MIN_SAMPLES, Evidence, conclude, is_baselines, recorded, unusable
 from gemm_regression.judge.paired import BINARY_NOT_KEPT, Paired
 from gemm_regression.judge.vocabulary import Observation, Policy, Reference, Verdict

@@ -21,8 +21,7 @@ from gemm_regression.baselines import (
     prune_binaries,
 )
 from gemm_regression.baselines.store import cubin_path, launches_path
-from gemm_regression.devices.stored import StoredBinary
-from gemm_regression.devices.work import Work
+from gemm_regression.devices.work import StoredBinary, Work
 from gemm_regression.model import Case, Problem
 from tests.unit.synthetic import SLUG, baseline, case, entry
 
@@ -126,7 +125,7 @@ def test_a_missing_or_damaged_launch_is_refused(root: Path) -> None:
 
 
 def test_a_launch_of_nonsense_is_refused(root: Path) -> None:
-    from gemm_regression.devices.stored import launch_id
+    from gemm_regression.devices.work import launch_id
 
     document = {"symbol": "_Ztiled", "problem": {"m": "many"}}
     with launches_path(root).open("a") as file:

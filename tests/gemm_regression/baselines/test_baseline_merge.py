@@ -18,7 +18,7 @@ from gemm_regression.baselines.store import figures_path
 from gemm_regression.cli.baseline import main
 from gemm_regression.cli.storing import store
 from gemm_regression.devices import Gpu
-from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.devices.work import StoredBinary
 from gemm_regression.model import Case, Problem
 from tests.gemm_regression.baselines.test_baseline_binaries import built
 from tests.unit.samples import PROJECT, select

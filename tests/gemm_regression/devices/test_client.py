@@ -20,8 +20,7 @@ from gemm_regression.devices import DeviceError
 from gemm_regression.devices.cuda import client
 from gemm_regression.devices.cuda.client import CudaDevice
 from gemm_regression.devices.cuda.protocol import Build
-from gemm_regression.devices.stored import StoredBinary
-from gemm_regression.devices.work import Work
+from gemm_regression.devices.work import StoredBinary, Work
 from gemm_regression.model import Problem
 from gemm_regression.oracle import make_inputs
 from gemm_regression.timing.plan import PairPlan

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from gemm_regression.devices.stored import StoredBinary, launch_document, launch_id, read_launch
-from gemm_regression.devices.work import Work
+from gemm_regression.devices.work import StoredBinary, Work, launch_document, launch_id, read_launch
 from gemm_regression.model import Case
 from gemm_regression.project.loader import Project, load
 from gemm_regression.project.selection import Choice, select

@@ -16,7 +16,7 @@ from gemm_regression.cli import bisect as command
 from gemm_regression.compiler.nvcc import Binary
 from gemm_regression.compiler.tools import CompileError
 from gemm_regression.devices import NoDevice
-from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.devices.work import StoredBinary
 from gemm_regression.judge.paired import Paired
 from gemm_regression.model import Config, DType, Kernel, Resources
 from gemm_regression.run import bisect as running

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.devices.work import StoredBinary
 from gemm_regression.judge.paired import BASE_UNUSABLE, COMPILE_ERROR, NOT_IN_BASE, REMOVED, SAME_BINARY
 from gemm_regression.judge.vocabulary import Outcome
 from gemm_regression.model import F32, Case, Config

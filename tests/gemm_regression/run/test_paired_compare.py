@@ -15,7 +15,7 @@ import pytest
 from gemm_regression.cli.compare import main
 from gemm_regression.compiler.tools import Nvcc, find_nvcc
 from gemm_regression.devices import DeviceError, NoDevice
-from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.devices.work import StoredBinary
 from gemm_regression.judge import paired
 from gemm_regression.judge.paired import Paired
 from gemm_regression.judge.vocabulary import Outcome, VerdictKind

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.devices.work import StoredBinary
 from gemm_regression.model import Case, Problem
 from gemm_regression.run.pairing import Pair, Pairing, Timed
 from gemm_regression.timing.looks import Rule

@@ -21,8 +21,7 @@ from gemm_regression.compiler.tools import CompileError, arch
 from gemm_regression.devices import DeviceError, Inputs, Outputs
 from gemm_regression.devices.cuda.environment import Gpu, GpuInfo
 from gemm_regression.devices.cuda.protocol import Build, Reply, Request
-from gemm_regression.devices.stored import StoredBinary
-from gemm_regression.devices.work import Work, new_workspace
+from gemm_regression.devices.work import StoredBinary, Work, new_workspace
 from gemm_regression.model import Case, Resources
 from gemm_regression.timing.plan import Measurement, PairPlan, Plan
 from gemm_regression.timing.samples import PairedSamples

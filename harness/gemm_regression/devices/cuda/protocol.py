@@ -8,8 +8,7 @@ from typing import Any
 from gemm_regression.compiler.nvcc import unit_of
 from gemm_regression.compiler.tools import CompileError, arch
 from gemm_regression.devices import DeviceError, Inputs
-from gemm_regression.devices.stored import StoredBinary
-from gemm_regression.devices.work import Work
+from gemm_regression.devices.work import StoredBinary, Work
 from gemm_regression.model import Array, Case
 from gemm_regression.timing.plan import PairPlan, Plan
 

@@ -1,4 +1,4 @@
-"""``python -m gemm_regression.devices.cuda.occupancy PROJECT``: the driver's occupancy of every variant of a
+"""``python -m tests.occupancy PROJECT``: the driver's occupancy of every variant of a
 project, next to ours.
 
 Prints JSON by variant name: resident blocks per SM according to the driver, as computed by us, and what
