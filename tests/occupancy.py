@@ -17,7 +17,7 @@ from cuda.bindings import driver
 from gemm_regression.compiler.nvcc import Binary, compile_all, read_ptxas
 from gemm_regression.compiler.static.metrics import dynamic_shared, occupancy_of, variants_of
 from gemm_regression.compiler.tools import arch
-from gemm_regression.devices.cuda.environment import Gpu
+from gemm_regression.devices.cuda.environment import NvmlGpu
 from gemm_regression.model.gpus import GpuLimits
 from gemm_regression.model.legality import suggested_block
 from gemm_regression.project.loader import load
@@ -50,7 +50,7 @@ def suggested(cubin: bytes, entry: str) -> int:
 
 
 def main(root: Path) -> None:
-    capability = Gpu().info().capability
+    capability = NvmlGpu().info().capability
     checked(driver.cuInit(0))
     device = checked(driver.cuDeviceGet(0))
     checked(driver.cuCtxSetCurrent(checked(driver.cuDevicePrimaryCtxRetain(device))))

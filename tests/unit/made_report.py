@@ -23,11 +23,11 @@ from gemm_regression.judge.paired import SAME_BINARY, Paired
 from gemm_regression.judge.vocabulary import DEFAULT_MARGIN, Policy
 from gemm_regression.model import F32, Case, Config, Resources
 from gemm_regression.project.commit import Commit, Tree
-from gemm_regression.run.compare import Row, Side, compare
+from gemm_regression.run.compare import ComparedCase, Side, compare
 from gemm_regression.run.pairing import Pair
 from gemm_regression.run.replay import document
 from gemm_regression.run.timed import Result, extra_info, observation
-from gemm_regression.timing.looks import Estimate, Finding, Rule
+from gemm_regression.timing.looks import Estimate, PairFinding, Rule
 from gemm_regression.timing.plan import Measurement, PairPlan
 from gemm_regression.tune.stored import Evaluation, Failed, Tuned
 from gemm_regression.tune.stored import write as write_tuned
@@ -73,7 +73,7 @@ def judged(case: Case, entry: BaselineEntry, random: np.random.Generator) -> Res
         seen = replace(seen, cubin_sha256="f" * 64)
         blocks = [math.log(1.05) + ratio for ratio in random.normal(0, 0.001, 12)]
         estimate = Estimate.of(blocks)
-        paired = replace(Paired.of(Finding.of(estimate, 0.005, 1e-5), blocks, 0.0, 0.005), base="d" * 40)
+        paired = replace(Paired.of(PairFinding.of(estimate, 0.005, 1e-5), blocks, 0.0, 0.005), base="d" * 40)
     e = Evidence(seen, stored, paired=paired)
     return Result(case, conclude(e, policy), e, policy, m)
 
@@ -180,7 +180,9 @@ def comparison() -> dict[str, Any]:
         return synthetic.case(name, problem=replace(CUBE, m=size, n=size, k=size, lda=0, ldb=0, ldc=0))
 
     same = Paired(*SAME_BINARY, detail="same cubin, same launch")
-    pairs: list[Pair | Row] = [Row(sized("naive", size), same) for size in (512, 1024, 2048, 4096)]
+    pairs: list[Pair | ComparedCase] = [
+        ComparedCase(sized("naive", size), same) for size in (512, 1024, 2048, 4096)
+    ]
     device = SimulatedDevice(seconds)
     for case in (sized(name, 1024) for name in ("tiled", "register")):
         base = device.binary(case)

@@ -15,14 +15,14 @@ from gemm_regression.model import F32, Case, Problem
 from gemm_regression.report.bounds import bound_text
 from gemm_regression.report.markdown import job_summary
 from gemm_regression.report.terminal import ladder_table
-from gemm_regression.timing.bounds import Level, Roofs, Work, bound, roofs_of, shares
+from gemm_regression.timing.bounds import Level, Roofs, Workload, bound, roofs_of, shares
 from tests.ladder import LADDER, PROJECT, find_kernel
 from tests.unit.made_report import ROOFS
 from tests.unit.test_report import ROWS, made
 
 OWN = Roofs({"f32": 60_000.0}, {"dram": 4000.0, "l2": 8000.0, "shared": 32_000.0}, "measured", 1000.0)
 SECONDS = 1e-3
-FULL = Work(60e9, 4e9, 8e9, 32e9, 1e9)  # of a millisecond at every roof
+FULL = Workload(60e9, 4e9, 8e9, 32e9, 1e9)  # of a millisecond at every roof
 FIELDS = {Level.MATH: "flop", Level.ISSUE: "issued"}
 
 
@@ -55,7 +55,7 @@ def test_slots_are_four_of_each_sm_and_cycle() -> None:
     assert sheet is not None
     assert sheet.issue is None
     assert Level.ISSUE not in shares(FULL, sheet, "f32", SECONDS)
-    assert set(shares(Work(1.0, 1.0), OWN, "s8", SECONDS)) == {Level.DRAM}
+    assert set(shares(Workload(1.0, 1.0), OWN, "s8", SECONDS)) == {Level.DRAM}
 
 
 def test_what_is_estimated_ends_at_all_and_says_so() -> None:
@@ -63,14 +63,14 @@ def test_what_is_estimated_ends_at_all_and_says_so() -> None:
     gflops = over.flop / SECONDS / 1e9
     assert bound_text(over, OWN, "f32", gflops) == "smem 200"
     assert bound_text(over._replace(estimated=True), OWN, "f32", gflops).startswith("~DRAM 100")
-    assert bound_text(Work(60e9, estimated=True), OWN, "f32", gflops / 2) == "~math 50"
-    assert bound_text(Work(60e9), OWN, "s8", gflops) == ""
+    assert bound_text(Workload(60e9, estimated=True), OWN, "f32", gflops / 2) == "~math 50"
+    assert bound_text(Workload(60e9), OWN, "s8", gflops) == ""
     assert bound_text(FULL, OWN, "f32", None) == ""
 
 
 def test_counts_of_ncu_are_bytes_and_instructions() -> None:
     values = dict(zip(TRAFFIC, (0.0, 10.0, 20.0, 3.0, 5.0, 7.0), strict=True))
-    assert of_ncu(values, 99.0) == Work(99.0, 30.0, 96.0, 640.0, 7.0)
+    assert of_ncu(values, 99.0) == Workload(99.0, 30.0, 96.0, 640.0, 7.0)
 
 
 def of(name: str, m: int, n: int, k: int, batch: int = 1) -> Case:

@@ -21,7 +21,7 @@ from gemm_regression.judge.paired import (
 from gemm_regression.judge.vocabulary import CompareFail, Observation, Policy, Reference
 from gemm_regression.report.changed import changed_text
 from gemm_regression.report.wording import baseline_text, message, paired_text, told
-from gemm_regression.timing.looks import Estimate, Finding
+from gemm_regression.timing.looks import Estimate, PairFinding
 from tests.unit.samples import find_case
 
 CASE = find_case("tiled-f32-tile32-pad0-1024x1024x1024").id
@@ -35,7 +35,7 @@ BESIDE = "beside the baseline's binary (commit 1a2b3c4d5e6f)"
 
 def pair(change: float, spread: float = 0.0005, margin: float = 0.005, base: str = COMMIT) -> Paired:
     blocks = [math.log1p(change) + spread * sign for sign in (1, -1) * 12]
-    finding = Finding.of(Estimate.of(blocks), margin, 1e-4)
+    finding = PairFinding.of(Estimate.of(blocks), margin, 1e-4)
     return replace(Paired.of(finding, blocks, 0.0, margin), base=base)
 
 

@@ -110,7 +110,7 @@ class Record(BaseModel):
         return self
 
 
-class Machine(BaseModel):
+class MachineFields(BaseModel):
     """What any ``machine_info`` must contain."""
 
     name: StrictStr
@@ -120,7 +120,7 @@ class Machine(BaseModel):
     nvcc: StrictStr
 
 
-class Commit(BaseModel):
+class CommitFields(BaseModel):
     id: StrictStr
     dirty: StrictBool
 
@@ -128,8 +128,8 @@ class Commit(BaseModel):
 class File(BaseModel):
     """The file of a run or a baseline."""
 
-    machine_info: Machine
-    commit_info: Commit
+    machine_info: MachineFields
+    commit_info: CommitFields
     datetime: StrictStr
     benchmarks: list[Any]
 

@@ -23,7 +23,14 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, field_validator, model_validator
 
 from gemm_regression.baselines.entries import BaselineEntry, noise_floor
-from gemm_regression.baselines.fields import BaselineError, Commit, Machine, NotNegative, Positive, checked
+from gemm_regression.baselines.fields import (
+    BaselineError,
+    CommitFields,
+    MachineFields,
+    NotNegative,
+    Positive,
+    checked,
+)
 from gemm_regression.files import no_key_twice
 from gemm_regression.model import CaseId
 
@@ -44,8 +51,8 @@ class _Strict(BaseModel):
 
 
 class RunLine(_Strict):
-    machine: Machine
-    commit: Commit
+    machine: MachineFields
+    commit: CommitFields
     datetime: StrictStr
 
     @field_validator("datetime")
@@ -107,7 +114,7 @@ _KINDS: Mapping[str, type[_Strict]] = {"run": RunLine, "timed": TimedLine, "figu
 
 
 @dataclass(frozen=True)
-class Line:
+class StoredLine:
     """One of a file: its ``kind``, its ``id``, what it says, and its ``text``."""
 
     kind: str
@@ -116,10 +123,10 @@ class Line:
     text: str
 
 
-def line(kind: str, says: Mapping[str, Any]) -> Line:
+def line(kind: str, says: Mapping[str, Any]) -> StoredLine:
     """Raises BaselineError for what would be refused when read."""
     body = f'"{kind}":{json.dumps(says, separators=(",", ":"), ensure_ascii=False, allow_nan=False)}}}'
-    made = Line(kind, _digest(body), says, f'{{"id":"{_digest(body)}",{body}')
+    made = StoredLine(kind, _digest(body), says, f'{{"id":"{_digest(body)}",{body}')
     try:
         checked(dict(says), _KINDS[kind])
     except ValueError as error:
@@ -161,12 +168,12 @@ def parsed(where: str, text: str) -> dict[str, Any]:
     return document
 
 
-def read(path: Path) -> list[Line]:
+def read(path: Path) -> list[StoredLine]:
     """The lines of a file, validated one by one. Raises BaselineError."""
     return [validated(where, text) for where, text in raw_lines(path)]
 
 
-def validated(where: str, text: str) -> Line:
+def validated(where: str, text: str) -> StoredLine:
     """Raises BaselineError."""
     document = parsed(where, text)
     kind = next((kind for kind in _KINDS if kind in document), None)
@@ -179,10 +186,10 @@ def validated(where: str, text: str) -> Line:
         checked(says, _KINDS[kind])
     except ValueError as error:
         raise BaselineError(f"{where}: {says.get('case', kind)}: {error}; {RESTORE}") from None
-    return Line(kind, id_, says, text)
+    return StoredLine(kind, id_, says, text)
 
 
-def entries(lines: Sequence[Line], where: object) -> list[dict[str, BaselineEntry]]:
+def entries(lines: Sequence[StoredLine], where: object) -> list[dict[str, BaselineEntry]]:
     """The figures of each run, by case, oldest first. Raises BaselineError for one whose run, or what it
     timed, is in no line."""
     of = {kind: {each.id: each.says for each in lines if each.kind == kind} for kind in _KINDS}
@@ -199,9 +206,9 @@ def entries(lines: Sequence[Line], where: object) -> list[dict[str, BaselineEntr
     return [found[run] for run in order]
 
 
-def written(entries: Iterable[BaselineEntry]) -> list[Line]:
+def written(entries: Iterable[BaselineEntry]) -> list[StoredLine]:
     """The lines of figures, each once. Raises BaselineError for what would be refused when read."""
-    found: dict[str, Line] = {}
+    found: dict[str, StoredLine] = {}
     for entry in entries:
         run = line(
             "run",

@@ -19,7 +19,7 @@ from typing import Any
 
 from gemm_regression.baselines.entries import Baseline, BaselineEntry, gpu_slug
 from gemm_regression.baselines.fields import BaselineError
-from gemm_regression.baselines.lines import RESTORE, Line, entries, parsed, raw_lines, read, written
+from gemm_regression.baselines.lines import RESTORE, StoredLine, entries, parsed, raw_lines, read, written
 from gemm_regression.devices.work import StoredBinary, launch_document, launch_id, read_launch
 from gemm_regression.files import write_whole
 
@@ -167,7 +167,7 @@ def _history(path: Path, slug: str, changed: int, size: int) -> tuple[Baseline, 
     return tuple(measurements(read(path), path, slug))
 
 
-def measurements(lines: Sequence[Line], path: Path, slug: str) -> list[Baseline]:
+def measurements(lines: Sequence[StoredLine], path: Path, slug: str) -> list[Baseline]:
     """A `Baseline` of each run, oldest first. Raises BaselineError."""
     found = []
     for number, own in enumerate(entries(lines, path), 1):

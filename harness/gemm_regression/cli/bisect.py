@@ -36,7 +36,7 @@ from gemm_regression.run.bisect import (
     Revision,
     State,
     Test,
-    Tested,
+    TestedRevisions,
     beside,
     first_bad,
     grouped,
@@ -215,7 +215,7 @@ def _test(given: argparse.Namespace, good: _Good, device: Gpu, pairs: int) -> Te
 def _told(root: Path, groups: Sequence[tuple[Revision, ...]], good: _Good, test: Test) -> int:
     """Bisects, and says it in git's words."""
 
-    def said(tested: Tested, left: int) -> None:
+    def said(tested: TestedRevisions, left: int) -> None:
         name = tested.revisions[0].name
         what = _change(tested.paired) if tested.paired else tested.why or "the same binary as GOOD"
         named = name if name == HERE else f"{name[:12]} {subject(root, name)}"

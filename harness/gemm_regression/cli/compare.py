@@ -29,7 +29,7 @@ from gemm_regression.project.commit import CommitError, Tree, checked_out, folde
 from gemm_regression.project.loader import Project
 from gemm_regression.report import paired as report
 from gemm_regression.report.terminal import room
-from gemm_regression.run.compare import Built, Comparison, Row, Side, compare, pairs_of, removed
+from gemm_regression.run.compare import Built, ComparedCase, Comparison, Side, compare, pairs_of, removed
 from gemm_regression.run.pairing import Pair
 from gemm_regression.run.replay import document
 from gemm_regression.timing.looks import Rule
@@ -132,7 +132,7 @@ def _compared(
             return compile_all(variants, sm, nvcc=nvcc, step=step)
 
     pairs = pairs_of(selection.timed, side, capability, margin, compiled)
-    gone: list[Pair | Row] = [*removed(project, side, choice, capability, pairs)]
+    gone: list[Pair | ComparedCase] = [*removed(project, side, choice, capability, pairs)]
     seed = secrets.randbelow(2**32) if given.seed is None else given.seed
     busy = list if given.allow_busy else device.busy
     changed = {pair.case.id for pair in pairs if isinstance(pair, Pair)}

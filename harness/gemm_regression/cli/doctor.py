@@ -254,10 +254,10 @@ def gpu() -> Iterator[Line]:
         yield Line("note", "gpu", "nvidia-ml-py is not installed", "kernels are checked without a GPU")
         return
     from gemm_regression.devices import NoDevice
-    from gemm_regression.devices.cuda.environment import Gpu, driver_refusal
+    from gemm_regression.devices.cuda.environment import NvmlGpu, driver_refusal
 
     try:
-        there = Gpu()
+        there = NvmlGpu()
         info = there.info()
     except NoDevice as error:
         yield Line("note", "gpu", str(error), "kernels are checked without a GPU, and nothing is timed")

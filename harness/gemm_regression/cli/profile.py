@@ -108,11 +108,11 @@ def made_by(ncu: str) -> dict[str, str]:
         tools["commit"] = commit["id"][:12] + (" with changes" if commit["dirty"] else "")
     try:
         from gemm_regression.devices import NoDevice
-        from gemm_regression.devices.cuda.environment import Gpu
+        from gemm_regression.devices.cuda.environment import NvmlGpu
     except ImportError:
         return tools
     try:
-        info = Gpu().info()
+        info = NvmlGpu().info()
     except NoDevice:
         return tools
     return {"gpu": info.name, "board": info.board or "", "driver": info.driver, **tools}

@@ -22,7 +22,7 @@ from gemm_regression.project.loader import Project
 from gemm_regression.report.failures import Failure
 from gemm_regression.run.boards import Board, Spread
 from gemm_regression.run.checked import Checked
-from gemm_regression.run.checkers import Checker, Checks
+from gemm_regression.run.checkers import Checker, CheckPlace
 from gemm_regression.run.passed import Records
 from gemm_regression.run.timed import Result
 from gemm_regression.timing.plan import Plan
@@ -86,7 +86,7 @@ class Session:
     checkers: list[Checker] = field(default_factory=list)
     free: bool = False
     warming: list[threading.Thread] = field(default_factory=list)
-    checked: Spread[Checks, Checked] | None = None
+    checked: Spread[CheckPlace, Checked] | None = None
     timed: Spread[Board, Result] | None = None
     timing: Future[Spread[Board, Result]] | None = None
     orphaned: Future[list[str]] | None = None

@@ -16,7 +16,7 @@ from pathlib import Path
 from gemm_regression.baselines import BaselineError
 from gemm_regression.cli.common import about
 from gemm_regression.files import write_whole
-from gemm_regression.run.shards import Part, Whole, add_up, read
+from gemm_regression.run.shards import ShardFile, Whole, add_up, read
 
 _LISTED = 20
 
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--job-summary", type=Path, metavar="FILE", help="add what is printed to this file")
     parser.add_argument("--project", type=Path, metavar="PATH", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
-    parts, lines = list[Part](), list[str]()
+    parts, lines = list[ShardFile](), list[str]()
     for path in _found(given.files):
         try:
             parts.append(read(path))

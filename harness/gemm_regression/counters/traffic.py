@@ -15,7 +15,7 @@ from gemm_regression.counters import check
 from gemm_regression.counters.counts import expected_bytes
 from gemm_regression.counters.profiler import DATA, DRAM, ISSUED, L2, SECTOR
 from gemm_regression.model import Case, Problem, find_problem
-from gemm_regression.timing.bounds import SHARED_BYTES, Work
+from gemm_regression.timing.bounds import SHARED_BYTES, Workload
 
 COUNTED = "counters.json"
 STORE = "nox -s profile -- --store"
@@ -87,20 +87,20 @@ class Known:
         one = self.seen.get(gpu, {}).get(case)
         return one if one and one.cubin == cubin else None
 
-    def work(self, gpu: str, case: Case, cubin: str | None = None) -> Work:
+    def work(self, gpu: str, case: Case, cubin: str | None = None) -> Workload:
         """What a launch does of the case, or of what was chosen for it; ``cubin``: SHA-256 of the binary."""
         compulsory = case.kernel.operation.compulsory_bytes(case.problem, case.dtype)
         if one := self.counted(gpu, str(case.parts), cubin):
             return of_ncu(one.values, case.flop)
         if counts := self.emulated.get(case.variant):
             return scaled(case, counts, compulsory)
-        return Work(case.flop, compulsory, estimated=True)
+        return Workload(case.flop, compulsory, estimated=True)
 
 
-def of_ncu(values: Mapping[str, float], flop: float) -> Work:
+def of_ncu(values: Mapping[str, float], flop: float) -> Workload:
     """DRAM: bytes read and written. L2: sectors that L1 asks for or writes. Shared: 128 bytes per wavefront
     of L1's data stage, which shared and global memory pass."""
-    return Work(
+    return Workload(
         flop,
         sum(values[name] for name in DRAM),
         SECTOR * values[L2],
@@ -109,7 +109,7 @@ def of_ncu(values: Mapping[str, float], flop: float) -> Work:
     )
 
 
-def scaled(case: Case, counts: check.ByProblem, compulsory: float) -> Work:
+def scaled(case: Case, counts: check.ByProblem, compulsory: float) -> Workload:
     """From the largest problem that was counted. What passes shared memory grows with the number of tiles and
     K; sectors with the bytes that blocks request (`expected_bytes`). What L1 serves is not known of kernels
     without shared memory, nor how ptxas turns PTX into instructions: no L2 and no issue there. Since ptxas
@@ -117,7 +117,7 @@ def scaled(case: Case, counts: check.ByProblem, compulsory: float) -> Work:
     only that and the FLOP are known."""
     shape = case.kernel.shape_of(case.config, case.dtype)
     if shape.split > 1:
-        return Work(case.flop, compulsory, estimated=True)
+        return Workload(case.flop, compulsory, estimated=True)
     small = max(counts, key=lambda name: counts[name]["flop"])
     one, other = counts[small], Case(case.kernel, case.dtype, case.config, find_problem(small))
     grown = _steps(case, case.problem) / _steps(case, other.problem)
@@ -127,7 +127,7 @@ def scaled(case: Case, counts: check.ByProblem, compulsory: float) -> Work:
     waves += _wavefronts(one, "loads", read * one["loads_requests"] / max(1, requests))
     waves += _wavefronts(one, "stores", one["c_written"])
     of_shared = bool(shape.shared_bytes)
-    return Work(
+    return Workload(
         case.flop,
         compulsory,
         requested(case, counts) if of_shared and case.kernel.operation.plain_product else None,

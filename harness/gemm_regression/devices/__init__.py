@@ -178,7 +178,7 @@ def _environment() -> Any:
 def has_gpu() -> bool:
     """Whether the driver shows a GPU; opens nothing."""
     try:
-        _environment().Gpu()
+        _environment().NvmlGpu()
     except NoDevice:
         return False
     return True

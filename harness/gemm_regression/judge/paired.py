@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gemm_regression.judge.vocabulary import Outcome, VerdictKind
-from gemm_regression.timing.looks import MIN_BLOCKS, Estimate, Finding, PairedKind
+from gemm_regression.timing.looks import MIN_BLOCKS, Estimate, PairedKind, PairFinding
 
 # Without timing.
 SAME_BINARY = Outcome(VerdictKind.PASS, "SAME_BINARY")
@@ -81,7 +81,7 @@ class Paired:
     needed: float | None = None
 
     @classmethod
-    def of(cls, f: Finding, log_ratios: Sequence[float], resolution: float, margin: float) -> Paired:
+    def of(cls, f: PairFinding, log_ratios: Sequence[float], resolution: float, margin: float) -> Paired:
         return cls(
             *_CONCLUDED[f.kind],
             change=f.change,
@@ -114,11 +114,11 @@ class Paired:
             blocks, resolution = self.second, self.second_resolution
         if len(blocks) < MIN_BLOCKS or self.miss is None or self.margin is None:
             return self
-        f = Finding.at_last(Estimate.of(blocks, resolution), self.margin, self.miss)
+        f = PairFinding.at_last(Estimate.of(blocks, resolution), self.margin, self.miss)
         kind, reason = _CONCLUDED[f.kind]
         needed = _needed(f, self.margin)
         return replace(self, kind=kind, reason=reason, change=f.change, interval=f.interval, needed=needed)
 
 
-def _needed(f: Finding, asked: float) -> float | None:
+def _needed(f: PairFinding, asked: float) -> float | None:
     return f.margin if f.margin > asked else None

@@ -16,7 +16,7 @@ from gemm_regression.devices import Device, DeviceError
 from gemm_regression.model import Case
 from gemm_regression.run.boards import Board, Done, LostError, Spread
 from gemm_regression.run.checked import Checked, check
-from gemm_regression.run.checkers import Checks, InThisProcess, close_all
+from gemm_regression.run.checkers import CheckPlace, InThisProcess, close_all
 from gemm_regression.run.timed import Result
 
 T = TypeVar("T")
@@ -44,12 +44,12 @@ def checked(
     return place.board if several else None, found
 
 
-def _checks(session: Session, items: Sequence[pytest.Item]) -> Spread[Checks, Checked]:
+def _checks(session: Session, items: Sequence[pytest.Item]) -> Spread[CheckPlace, Checked]:
     _end_warming(session)
     _draw(session, items)
-    places: list[Checks] = [*session.checkers] or [InThisProcess(board) for board in session.boards]
+    places: list[CheckPlace] = [*session.checkers] or [InThisProcess(board) for board in session.boards]
 
-    def work(place: Checks, names: Iterator[str], done: Done[Checked]) -> None:
+    def work(place: CheckPlace, names: Iterator[str], done: Done[Checked]) -> None:
         place.ready()
         for name in names:
             case = place.board.verified[name]
@@ -63,12 +63,12 @@ def _checks(session: Session, items: Sequence[pytest.Item]) -> Spread[Checks, Ch
     # To load the library takes a process as long as to start: some do, and its cases come first.
     loads = places[: max(2 * len(session.boards), len(places) // _ONE_LOADS)]  # of each GPU as many
 
-    def takes(place: Checks, name: str) -> bool:
+    def takes(place: CheckPlace, name: str) -> bool:
         case = place.board.verified.get(name)
         return case is not None and (not case.kernel.library or place in loads)
 
     library = {n for board in session.boards for n, case in board.verified.items() if case.kernel.library}
-    spread: Spread[Checks, Checked] = Spread(places, work, takes)
+    spread: Spread[CheckPlace, Checked] = Spread(places, work, takes)
     spread.begin(sorted(_names(items, "verify_case"), key=lambda name: name not in library))
     return spread
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemm_regression.timing.bounds import Level, Roofs, Work, bound, shares
+from gemm_regression.timing.bounds import Level, Roofs, Workload, bound, shares
 
 _SHORT = {
     Level.DRAM: "DRAM",
@@ -13,7 +13,7 @@ _SHORT = {
 }
 
 
-def bound_text(work: Work, roofs: Roofs, dtype: str, gflops: float | None) -> str:
+def bound_text(work: Workload, roofs: Roofs, dtype: str, gflops: float | None) -> str:
     """``smem 84``: the work takes 84 % of the measured time at the rate of L1 and shared memory; ``~`` before
     it where the traffic is estimated from a smaller problem. Empty if nothing is known."""
     found = bound(shares(work, roofs, dtype, work.flop / (1e9 * gflops))) if gflops else None

@@ -13,7 +13,7 @@ from gemm_regression.project.commit import Tree
 from gemm_regression.report.figures import percent_text
 from gemm_regression.report.markdown import table_text
 from gemm_regression.report.terminal import fitted
-from gemm_regression.run.compare import Comparison, Row, Side
+from gemm_regression.run.compare import ComparedCase, Comparison, Side
 from gemm_regression.run.pairing import Control
 from gemm_regression.run.replay import cycles_change
 from gemm_regression.timing.samples import PairedSamples
@@ -78,7 +78,7 @@ def markdown(comparison: Comparison, side: Side, tree: Tree) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _shown(comparison: Comparison) -> list[Row]:
+def _shown(comparison: Comparison) -> list[ComparedCase]:
     return [row for row in comparison.rows if row.outcome != SAME_BINARY]
 
 
@@ -100,7 +100,7 @@ def _explained(comparison: Comparison, side: Side) -> Iterator[str]:
             yield f"{row.case.id}: its config was edited: beside {row.paired.base}"
 
 
-def _of_row(row: Row) -> tuple[str, ...]:
+def _of_row(row: ComparedCase) -> tuple[str, ...]:
     p = row.paired
     mark = "! " if row.failed else "- " if row.outcome == REMOVED else "  "
     blocks = len(p.second) or len(p.log_ratios)

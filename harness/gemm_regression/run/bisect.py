@@ -46,7 +46,7 @@ class Revision:
 
 
 @dataclass(frozen=True)
-class Tested:
+class TestedRevisions:
     """``revisions`` of one binary, oldest first; the ``state`` that was found of them, in the pair
     ``paired``, or ``why`` there was none."""
 
@@ -57,7 +57,7 @@ class Tested:
 
 
 @dataclass(frozen=True)
-class Found:
+class FirstBad:
     """``first``: the revisions of the first bad binary, the oldest of which made it; ``skipped``: those
     before it that could not be judged, and may be it."""
 
@@ -84,8 +84,8 @@ def first_bad(
     groups: Sequence[tuple[Revision, ...]],
     good: StoredBinary,
     test: Test,
-    told: Callable[[Tested, int], None] = lambda tested, left: None,
-) -> Found:
+    told: Callable[[TestedRevisions, int], None] = lambda tested, left: None,
+) -> FirstBad:
     """Where the case becomes slower, of groups after ``good``, oldest first, of which the last one is bad.
     ``test`` is asked once of each binary; ``told`` is told each answer, and how many groups are left."""
     known: dict[tuple[str, str], tuple[State, Paired | None]] = {good.key: (State.GOOD, None)}
@@ -107,9 +107,9 @@ def first_bad(
         else:
             high = middle
         left = sum(i not in skipped for i in range(low + 1, high))
-        told(Tested(groups[middle], state, paired, groups[middle][0].why), left)
+        told(TestedRevisions(groups[middle], state, paired, groups[middle][0].why), left)
     among = [revision for group in groups[low + 1 : high] for revision in group]
-    return Found(groups[high], tuple(among))
+    return FirstBad(groups[high], tuple(among))
 
 
 def steps(groups: int) -> int:

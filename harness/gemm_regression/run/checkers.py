@@ -48,7 +48,7 @@ class _Named:
     problem: Problem
 
 
-class Checks(Protocol):
+class CheckPlace(Protocol):
     """What checks cases on one GPU: ``works`` whether the last attempt had an answer."""
 
     board: Board

@@ -42,7 +42,7 @@ _NOTHING_TIMED = (SAME_BINARY, NOT_IN_BASE, REMOVED)
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedCase:
     """One ``case``: the working tree's, or the base's where it was removed; ``paired``, its verdict with the
     evidence; and the ``samples`` of the first process."""
 
@@ -73,7 +73,7 @@ class Comparison:
 
     rule: Rule
     seed: int
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedCase, ...]
     controls: tuple[Control, ...] = ()
     margin: float = DEFAULT_MARGIN
 
@@ -98,7 +98,7 @@ class Comparison:
 
 def compare(
     device: PairingDevice,
-    pairs: Sequence[Pair | Row],
+    pairs: Sequence[Pair | ComparedCase],
     rule: Rule,
     seed: int,
     plan: PairPlan,
@@ -112,11 +112,14 @@ def compare(
     pairing = Pairing(device, rule, len(changed), seed, plan, step)
     for pair in changed:
         pairing.time(pair)
-    timed = {each.pair.case.id: Row(each.pair.case, each.paired, each.samples) for each in pairing.finish()}
+    timed = {
+        each.pair.case.id: ComparedCase(each.pair.case, each.paired, each.samples)
+        for each in pairing.finish()
+    }
     if others := busy():
         why = f"other processes used the GPU meanwhile: {'; '.join(others)}"
         timed = {
-            pair.case.id: Row(pair.case, Paired(*CONTROL_FAILED, detail=why, base=pair.label))
+            pair.case.id: ComparedCase(pair.case, Paired(*CONTROL_FAILED, detail=why, base=pair.label))
             for pair in changed
         }
     rows = tuple(timed[each.case.id] if isinstance(each, Pair) else each for each in pairs)
@@ -152,7 +155,7 @@ def pairs_of(
     capability: tuple[int, int],
     margin: float | None = None,
     compiled: Compiled = _compile,
-) -> list[Pair | Row]:
+) -> list[Pair | ComparedCase]:
     """A pair for each case that is compiled from source and has changed, a row for every other one; in the
     same order. Both sides are compiled, by ``compiled``. ``margin``: None: as the base declares it.
 
@@ -173,8 +176,12 @@ def pairs_of(
 
 
 def removed(
-    project: Project, side: Side, choice: Choice, capability: tuple[int, int], pairs: Sequence[Pair | Row]
-) -> list[Row]:
+    project: Project,
+    side: Side,
+    choice: Choice,
+    capability: tuple[int, int],
+    pairs: Sequence[Pair | ComparedCase],
+) -> list[ComparedCase]:
     """The cases that the base would time for the same choice, and that the working tree has no more; but for
     those of configs that edited ones are timed beside."""
     beside = {pair.label if isinstance(pair, Pair) else pair.paired.base for pair in pairs}
@@ -193,7 +200,7 @@ def removed(
                 continue
             if not choice.configs or case.config.label in choice.configs:
                 detail = f"{side.label} has it, the working tree does not"
-                rows.append(Row(case, Paired(*REMOVED, detail=detail)))
+                rows.append(ComparedCase(case, Paired(*REMOVED, detail=detail)))
     return rows
 
 
@@ -256,7 +263,7 @@ class _Matching:
             for variant, nvcc in wanted:
                 pool.submit(compile_ptx, *variant, self.arch, nvcc=nvcc)
 
-    def of(self, case: Case, new: Built, base: Case | str, old: Built | None) -> Pair | Row:
+    def of(self, case: Case, new: Built, base: Case | str, old: Built | None) -> Pair | ComparedCase:
         side = self.side
         if isinstance(new, CompileError):
             return _row(case, COMPILE_ERROR, first_line(new))
@@ -288,5 +295,5 @@ class _Matching:
         return Pair(case, theirs, margin, core, seconds_of(case, core), label, ours)
 
 
-def _row(case: Case, outcome: Outcome, detail: str, base: str = "") -> Row:
-    return Row(case, Paired(*outcome, detail=detail, base=base))
+def _row(case: Case, outcome: Outcome, detail: str, base: str = "") -> ComparedCase:
+    return ComparedCase(case, Paired(*outcome, detail=detail, base=base))

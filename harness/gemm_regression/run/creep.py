@@ -18,7 +18,7 @@ from gemm_regression.devices.work import StoredBinary
 from gemm_regression.judge.paired import FASTER, NOT_SLOWER, Paired
 from gemm_regression.judge.vocabulary import Policy
 from gemm_regression.model import Case
-from gemm_regression.run.pairing import Pair, Pairing, Timed
+from gemm_regression.run.pairing import Pair, Pairing, TimedPair
 from gemm_regression.timing.looks import Rule
 
 
@@ -87,7 +87,7 @@ def refresh(
     return Refresh(entries, refused, accepted, unpaired)
 
 
-def _faster(timed: Timed) -> bool:
+def _faster(timed: TimedPair) -> bool:
     """Whether the new binary is the best from now on."""
     interval = timed.paired.interval
     certainly = timed.paired.outcome == NOT_SLOWER and interval is not None and interval[1] < 0

@@ -16,7 +16,7 @@ from gemm_regression.devices.work import StoredBinary
 from gemm_regression.judge.paired import CONTROL_FAILED, MAYBE_SLOWER, Paired, failed_beside
 from gemm_regression.judge.vocabulary import VerdictKind
 from gemm_regression.model import Case
-from gemm_regression.timing.looks import Estimate, Finding, Rule, conclude, look_until
+from gemm_regression.timing.looks import Estimate, PairFinding, Rule, conclude, look_until
 from gemm_regression.timing.plan import PairPlan
 from gemm_regression.timing.samples import PairedSamples, stretch, total
 
@@ -53,14 +53,14 @@ class Control:
 
     case: Case
     group: Group
-    finding: Finding | None = None
+    finding: PairFinding | None = None
     samples: PairedSamples = NO_SAMPLES
     why: str = ""
     margin: float = 0.0
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedPair:
     """A ``pair`` that was timed: ``paired``, what is concluded, and the ``samples`` of the first process."""
 
     pair: Pair
@@ -94,23 +94,23 @@ class Pairing:
     controls: list[Control] = field(default_factory=list)
     _sound: dict[Group, Control] = field(default_factory=dict)
     _first: list[tuple[Pair, Estimate, PairedSamples]] = field(default_factory=list)
-    _waiting: list[Timed] = field(default_factory=list)
+    _waiting: list[TimedPair] = field(default_factory=list)
     _refused: list[Pair] = field(default_factory=list)
-    _done: list[Timed] = field(default_factory=list)
+    _done: list[TimedPair] = field(default_factory=list)
     _process: int = 0
 
     def time(self, pair: Pair) -> None:
         """Times a pair now; or, where its control has failed, in the next process."""
         if self._control(pair).why:
             self._refused.append(pair)
-            self._waiting.append(Timed(pair, _NOT_YET))
+            self._waiting.append(TimedPair(pair, _NOT_YET))
             self.device.ahead()
         else:
             self._timed(pair)
 
-    def finish(self) -> list[Timed]:
+    def finish(self) -> list[TimedPair]:
         """The results of all pairs, each of them once."""
-        found: list[Timed] = []
+        found: list[TimedPair] = []
         while True:
             for timed in self._concluded():
                 (self._waiting if timed.paired.doubtful else found).append(timed)
@@ -125,12 +125,12 @@ class Pairing:
         done, self._done = self._done, []
         return [*found, *done]
 
-    def _in_new_process(self, timed: Timed) -> list[Timed]:
+    def _in_new_process(self, timed: TimedPair) -> list[TimedPair]:
         """A pair that waits for one: timed at last, or once more; none if that is not its result yet."""
         pair = timed.pair
         if why := self._control(pair).why:
             if pair in self._refused:
-                return [Timed(pair, Paired(*CONTROL_FAILED, detail=why, base=pair.label), timed.samples)]
+                return [TimedPair(pair, Paired(*CONTROL_FAILED, detail=why, base=pair.label), timed.samples)]
             self._refused.append(pair)
             self._waiting.append(timed)
         elif timed.paired is _NOT_YET:
@@ -167,16 +167,16 @@ class Pairing:
             estimate, samples = self._look(pair, pair.new or pair.case, self._settled(pair.margin))
         except DeviceError as error:
             said = Paired(*failed_beside(error.code), detail=f"{error.code}: {error}", base=pair.label)
-            self._done.append(Timed(pair, said))
+            self._done.append(TimedPair(pair, said))
             return
         if estimate is None:
             self._done.append(
-                Timed(pair, Paired(*MAYBE_SLOWER, detail=_few(samples), base=pair.label), samples)
+                TimedPair(pair, Paired(*MAYBE_SLOWER, detail=_few(samples), base=pair.label), samples)
             )
         else:
             self._first.append((pair, estimate, samples))
 
-    def _concluded(self) -> list[Timed]:
+    def _concluded(self) -> list[TimedPair]:
         """What the first processes of the pairs that were timed since the last call say."""
         first, self._first = self._first, []
         estimates = {str(number): estimate for number, (_, estimate, _) in enumerate(first)}
@@ -185,10 +185,10 @@ class Pairing:
         found = []
         for finding, (pair, _, samples) in zip(findings.values(), first, strict=True):
             paired = Paired.of(finding, samples.log_ratios, samples.resolution, pair.margin)
-            found.append(Timed(pair, replace(paired, base=pair.label), samples))
+            found.append(TimedPair(pair, replace(paired, base=pair.label), samples))
         return found
 
-    def _again(self, timed: Timed) -> Timed:
+    def _again(self, timed: TimedPair) -> TimedPair:
         """A pair in the second process. What cannot be timed there stays as it is."""
         pair = timed.pair
         self.step(f"{pair.case.id} in a second process")
@@ -227,7 +227,7 @@ class Pairing:
         if estimate is None:
             why = f"no control could be timed: {_few(samples)}"
         else:
-            finding = Finding.of(estimate, margin, miss)
+            finding = PairFinding.of(estimate, margin, miss)
             if estimate.differs(margin, miss):
                 off = f"{100 * finding.change:+.2f} %"
                 why = f"two identical builds of {pair.case.id} differ by {off} in each of two processes"

@@ -50,7 +50,7 @@ _SOURCES = frozenset((".cu", ".cuh", ".h", ".hpp", ".hh", ".inl", ".inc"))  # to
 
 
 @dataclass(frozen=True)
-class State:
+class Dependencies:
     """What something depends on: the ``key`` of the contents, and the ``files`` as (path, inode, size,
     nanoseconds of the last change)."""
 
@@ -143,7 +143,7 @@ class Keys:
         return f"{kernel.name}:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
-def _surroundings(project: Project, settings: Sequence[object]) -> State:
+def _surroundings(project: Project, settings: Sequence[object]) -> Dependencies:
     """What the results of all kernels depend on."""
     paths = sysconfig.get_paths()
     installed = [Path(paths[name]) for name in ("purelib", "platlib")]
@@ -192,7 +192,7 @@ def _imported() -> Iterator[Path]:
             yield Path(file)
 
 
-def _of_kernel(kernel: Kernel, common: State) -> State | None:
+def _of_kernel(kernel: Kernel, common: Dependencies) -> Dependencies | None:
     """The state of a kernel; None for a library call, and where a source cannot be read."""
     declared = kernel.name, kernel.features, kernel.waived, kernel.parameters, kernel.workspace
     try:
@@ -208,7 +208,7 @@ def _text(*parts: object) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", repr(parts))
 
 
-def _state(read: Iterable[Path], root: Path, about: str, more: Iterable[Path] = ()) -> State:
+def _state(read: Iterable[Path], root: Path, about: str, more: Iterable[Path] = ()) -> Dependencies:
     """Of the contents of the files ``read``, named relative to ``root``, of ``about``, and of the times of
     these and ``more`` files."""
     made, files = hashlib.sha256(about.encode()), sorted(read)
@@ -220,7 +220,7 @@ def _state(read: Iterable[Path], root: Path, about: str, more: Iterable[Path] = 
             continue
         made.update(f"\0{os.path.relpath(path, root)}\0{len(content)}\0".encode())
         made.update(content)
-    return State(made.hexdigest(), times)
+    return Dependencies(made.hexdigest(), times)
 
 
 def _times(path: str) -> tuple[str, int, int, int]:
@@ -231,7 +231,7 @@ def _times(path: str) -> tuple[str, int, int, int]:
     return path, found.st_ino, found.st_size, found.st_ctime_ns
 
 
-def _load(state: State) -> dict[str, Records]:
+def _load(state: Dependencies) -> dict[str, Records]:
     """What is kept of a kernel in this state; nothing of an entry that is damaged or of something else."""
     found = load_entry(_entry(state))
     try:
@@ -246,12 +246,12 @@ def _load(state: State) -> dict[str, Records]:
         return {}
 
 
-def _store(state: State, passed: Mapping[str, Records], failed: set[str]) -> None:
+def _store(state: Dependencies, passed: Mapping[str, Records], failed: set[str]) -> None:
     entry = _entry(state)
     with alone(entry):
         known = {key: of for key, of in {**_load(state), **passed}.items() if key not in failed}
         store_entry(entry, json.dumps({"state": state.key, "passed": known}).encode(), "")
 
 
-def _entry(state: State) -> Path:
+def _entry(state: Dependencies) -> Path:
     return cache_entry(["passed", state.key])

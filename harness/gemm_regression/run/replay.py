@@ -19,7 +19,7 @@ from gemm_regression.judge.machine import again as machine_again
 from gemm_regression.judge.paired import CONTROL_FAILED, SAME_BINARY, Paired
 from gemm_regression.judge.vocabulary import Outcome, VerdictKind
 from gemm_regression.project.commit import Tree
-from gemm_regression.run.compare import Comparison, Row, Side
+from gemm_regression.run.compare import ComparedCase, Comparison, Side
 from gemm_regression.run.pairing import Control
 from gemm_regression.timing.looks import MIN_BLOCKS, Estimate
 from gemm_regression.timing.samples import PairedSamples
@@ -53,7 +53,7 @@ def document(
     }
 
 
-def _case(row: Row) -> dict[str, Any]:
+def _case(row: ComparedCase) -> dict[str, Any]:
     return {"case": row.case.id, "red": row.failed, **asdict(row.paired), **_timed(row.samples)}
 
 
@@ -165,7 +165,7 @@ class _Run(BaseModel):
 
 
 @dataclass(frozen=True)
-class Replayed:
+class JudgedAgain:
     """A ``case``, or the machine of a GPU, judged again; ``said`` and ``now`` are kind, reason and colour, as
     recorded and as judged now; ``red`` whether it fails now."""
 
@@ -175,7 +175,7 @@ class Replayed:
     red: bool
 
 
-def replay(path: Path) -> list[Replayed]:
+def replay(path: Path) -> list[JudgedAgain]:
     """Every case of a run and its machines, judged again. Raises BaselineError for a file without the
     necessary evidence."""
     document = read_json(path, _REMEDY)
@@ -189,13 +189,13 @@ def replay(path: Path) -> list[Replayed]:
             verdict, policy = again(info, seconds)
             said, red = _Verdict.model_validate(info), verdict.failed(policy)
             then = f"{said.verdict} {said.verdict_reason}, {_colour(said.red)}"
-            found.append(Replayed(said.case, then, f"{verdict.outcome}, {_colour(red)}", red))
+            found.append(JudgedAgain(said.case, then, f"{verdict.outcome}, {_colour(red)}", red))
         for number, machine in run.gemm_machines.items():
             what = f"machine of GPU {number}"
             now = machine_again(machine.model_extra or {})
             then = f"{machine.kind} {machine.reason}, {_colour(machine.kind is not VerdictKind.PASS)}"
             again_ = f"{now.kind} {now.reason}, {_colour(now.failed)}"
-            found.append(Replayed(what, then, again_, now.failed))
+            found.append(JudgedAgain(what, then, again_, now.failed))
     except ValidationError as error:
         raise BaselineError(f"{path}: {what}{fault(error)}; {_REMEDY}") from None
     except (TypeError, ValueError, KeyError) as error:

@@ -76,7 +76,7 @@ class _Document(BaseModel):
 
 
 @dataclass(frozen=True)
-class Part:
+class ShardFile:
     """The file of one part: its ``path`` and whole ``document``, and what it ``recorded`` of itself."""
 
     path: Path
@@ -94,7 +94,7 @@ class Part:
         return [str(info.get("board") or "unknown") for info in several.values()]
 
 
-def read(path: Path) -> Part:
+def read(path: Path) -> ShardFile:
     """Raises BaselineError for a file that is no part, or not whole."""
     document = read_json(path, _REMEDY)
     if KEY not in document:
@@ -103,7 +103,7 @@ def read(path: Path) -> Part:
         recorded = _Document.model_validate(document).shard
     except ValidationError as error:
         raise BaselineError(f"{path}: {fault(error)}; {_REMEDY}") from None
-    return Part(path, document, recorded)
+    return ShardFile(path, document, recorded)
 
 
 @dataclass
@@ -113,7 +113,7 @@ class Whole:
 
     model: str
     of: int
-    parts: dict[int, Part] = field(default_factory=dict)
+    parts: dict[int, ShardFile] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     tests: dict[str, str] = field(default_factory=dict)
 
@@ -155,13 +155,13 @@ class Whole:
         }
 
 
-def add_up(parts: Sequence[Part], models: Sequence[str] = ()) -> list[Whole]:
+def add_up(parts: Sequence[ShardFile], models: Sequence[str] = ()) -> list[Whole]:
     """The parts of each GPU model, those of ``models`` in any case, with what is wrong with them."""
     names = list(dict.fromkeys([*models, *(part.model for part in parts)]))
     return [_added(name, [part for part in parts if part.model == name]) for name in names]
 
 
-def _added(model: str, parts: Sequence[Part]) -> Whole:
+def _added(model: str, parts: Sequence[ShardFile]) -> Whole:
     if not parts:
         return Whole(model, 0, faults=["no shard at all"])
     of = Counter(part.recorded.of for part in parts).most_common(1)[0][0]

@@ -19,7 +19,7 @@ from gemm_regression.judge.evidence import MIN_SAMPLES, Evidence, conclude, is_b
 from gemm_regression.judge.paired import BINARY_NOT_KEPT, Paired
 from gemm_regression.judge.vocabulary import Observation, Policy, Reference, Verdict
 from gemm_regression.model import Case, Problem, Resources
-from gemm_regression.run.pairing import Pair, Pairing, Timed
+from gemm_regression.run.pairing import Pair, Pairing, TimedPair
 from gemm_regression.timing.plan import Measurement, Plan
 from gemm_regression.timing.samples import PairedSamples
 
@@ -133,7 +133,7 @@ class Gate:
         seen = observation(case, m, mine)
         return self._concluded(case, Evidence(seen, reference, self.baseline is not None), m)
 
-    def _of_pair(self, case: Case, reference: Reference, mine: StoredBinary, timed: Timed) -> Result:
+    def _of_pair(self, case: Case, reference: Reference, mine: StoredBinary, timed: TimedPair) -> Result:
         m = self._new_side(case, timed.samples) if timed.samples.blocks else None
         seen = observation(case, m, mine) if m else None
         return self._concluded(case, Evidence(seen, reference, paired=timed.paired), m)

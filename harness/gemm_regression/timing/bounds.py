@@ -88,7 +88,7 @@ class Roofs(NamedTuple):
         return self.peaks.get(dtype.partition("_")[0].removesuffix("acc16"))
 
 
-class Work(NamedTuple):
+class Workload(NamedTuple):
     """What a launch does: FLOP; bytes from and to DRAM, between L1 and L2, and on the data path of L1 and
     shared memory; and instructions of warps issued. None where it is not known. ``estimated``: from counts of
     a smaller problem."""
@@ -116,7 +116,7 @@ def roofs_of(machine: Mapping[str, Any]) -> Roofs | None:
     return Roofs(model.peaks, {"dram": model.dram}, "datasheet") if model else None
 
 
-def shares(work: Work, roofs: Roofs, dtype: str, seconds: float) -> dict[Level, float]:
+def shares(work: Workload, roofs: Roofs, dtype: str, seconds: float) -> dict[Level, float]:
     """The least time that each level takes for the work, as a share of the measured seconds: amount / roof /
     seconds. Levels of which the amount or the roof is not known are missing.
 

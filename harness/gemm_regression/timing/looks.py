@@ -146,7 +146,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Finding:
+class PairFinding:
     """What is concluded of a case.
 
     Attributes:
@@ -166,11 +166,11 @@ class Finding:
     margin: float
 
     @classmethod
-    def of(cls, e: Estimate, margin: float, miss: float) -> Finding:
+    def of(cls, e: Estimate, margin: float, miss: float) -> PairFinding:
         return cls(e.conclude(margin, miss), e.change, e.interval(miss), miss, e.blocks, margin)
 
     @classmethod
-    def at_last(cls, e: Estimate, margin: float, miss: float) -> Finding:
+    def at_last(cls, e: Estimate, margin: float, miss: float) -> PairFinding:
         """Of all blocks that there will be. Where they are too noisy for the margin, the least one that their
         noise allows may tell, up to LARGEST_MARGIN."""
         found = cls.of(e, margin, miss)
@@ -204,18 +204,18 @@ def look_until(more: More, settled: Callable[[Estimate], bool], rule: Rule) -> E
 
 def conclude(
     estimates: Mapping[str, Estimate], margins: Mapping[str, float], rule: Rule, cases: int
-) -> dict[str, Finding]:
+) -> dict[str, PairFinding]:
     """A finding for each case; of a run of so many ``cases``, of which these may be a part."""
     share = rule.share(cases)
-    found = {case: Finding.of(e, margins[case], share) for case, e in estimates.items()}
+    found = {case: PairFinding.of(e, margins[case], share) for case, e in estimates.items()}
     left = [case for case in estimates if found[case].kind is PairedKind.AMBIGUOUS]
     left.sort(key=lambda case: estimates[case].p_value(margins[case]))
     error, miss = share * len(estimates), share
     for rank, case in enumerate(left):
         miss = error / (len(left) - rank)
-        found[case] = Finding.of(estimates[case], margins[case], miss)
+        found[case] = PairFinding.of(estimates[case], margins[case], miss)
         if found[case].kind is PairedKind.AMBIGUOUS:  # no later one is clearer
             for other in left[rank + 1 :]:
-                found[other] = Finding.of(estimates[other], margins[other], share)
+                found[other] = PairFinding.of(estimates[other], margins[other], share)
             break
-    return {case: Finding.at_last(e, margins[case], found[case].miss) for case, e in estimates.items()}
+    return {case: PairFinding.at_last(e, margins[case], found[case].miss) for case, e in estimates.items()}

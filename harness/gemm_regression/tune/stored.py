@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr, field_v
 from gemm_regression.baselines.entries import gpu_slug
 from gemm_regression.baselines.fields import (
     BaselineError,
-    Machine,
+    MachineFields,
     NotNegative,
     Positive,
     checked,
@@ -192,7 +192,7 @@ class _Commit(BaseModel):
 
 class _Document(BaseModel):
     gemm_tuned: _Head
-    machine_info: Machine
+    machine_info: MachineFields
     commit_info: _Commit
     datetime: StrictStr
     axes: dict[StrictStr, list[StrictInt]]

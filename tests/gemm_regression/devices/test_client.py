@@ -51,7 +51,7 @@ class NoGpuAtAll:
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaDevice]:
-    monkeypatch.setattr(client, "Gpu", NoGpuAtAll)
+    monkeypatch.setattr(client, "NvmlGpu", NoGpuAtAll)
     monkeypatch.setattr(client, "_serve", serve)
     monkeypatch.setattr(client, "_START_SECONDS", 20.0)
     made = CudaDevice(time_limit=20.0)
@@ -357,7 +357,7 @@ def test_the_worker_of_a_numbered_gpu_sees_it_alone(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_device_that_is_to_check_says_so_to_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "Gpu", NoGpuAtAll)
+    monkeypatch.setattr(client, "NvmlGpu", NoGpuAtAll)
     monkeypatch.setattr(client, "_serve", serve_if_it_does_not_time)
     made = CudaDevice(time_limit=20.0, times=False)
     made.start()

@@ -16,7 +16,7 @@ from gemm_regression.compiler import tools
 from gemm_regression.compiler.tools import ToolchainError
 from gemm_regression.devices import NoDevice, open_cuda
 from gemm_regression.devices.cuda import environment
-from gemm_regression.devices.cuda.environment import Gpu, driver_refusal
+from gemm_regression.devices.cuda.environment import NvmlGpu, driver_refusal
 
 UUID = "GPU-01234567-89ab-cdef-0123-456789abcdef"
 OTHER_UUID = "GPU-ffffffff-89ab-cdef-0123-456789abcdef"
@@ -98,14 +98,14 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Callable[..., MadeUpNvml]:
 def test_what_an_administrator_may_have_set(nvml: Callable[..., MadeUpNvml]) -> None:
     nvml()
     settings = {"power_limit_w": 700.0, "default_power_limit_w": 750.0, "ecc": True, "mig": False}
-    assert Gpu().settings() == settings
+    assert NvmlGpu().settings() == settings
     nvml("nvmlDeviceGetPowerManagementDefaultLimit", "nvmlDeviceGetEccMode")
-    assert Gpu().settings() == {**settings, "default_power_limit_w": None, "ecc": None}
+    assert NvmlGpu().settings() == {**settings, "default_power_limit_w": None, "ecc": None}
 
 
 def test_facts_of_a_gpu(nvml: Callable[..., MadeUpNvml]) -> None:
     nvml()
-    info = Gpu().info().as_dict()
+    info = NvmlGpu().info().as_dict()
     assert info == {
         "name": "Test GPU 1000",
         "memory_mib": 1024,
@@ -126,7 +126,7 @@ def test_facts_of_a_gpu(nvml: Callable[..., MadeUpNvml]) -> None:
 def test_what_a_board_does_not_tell_is_none(nvml: Callable[..., MadeUpNvml]) -> None:
     asked = ("EnforcedPowerLimit", "EccMode", "MigMode", "UUID", "VbiosVersion")
     nvml(*(f"nvmlDeviceGet{name}" for name in asked))
-    info = Gpu().info()
+    info = NvmlGpu().info()
     assert (info.power_limit_w, info.ecc, info.mig, info.board, info.vbios) == (None,) * 5
 
 
@@ -135,7 +135,7 @@ def test_gpu_that_does_not_tell_its_name_is_no_gpu(nvml: Callable[..., MadeUpNvm
     with pytest.raises(
         devices.NoDevice, match=r"^NVML finds a GPU but does not provide its properties \(Not Supported\)$"
     ):
-        Gpu().info()
+        NvmlGpu().info()
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_gpu_is_the_first_that_cuda_shows(
     nvml()
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert Gpu().info().name == name
+    assert NvmlGpu().info().name == name
     # By default CUDA counts the fastest GPU first, NVML by the bus: the two must mean the same one.
     assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
@@ -178,14 +178,14 @@ def test_each_visible_gpu_by_its_number(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert devices.count_gpus() == len(names)
-    gpus = [Gpu(index) for index in range(len(names))]
+    gpus = [NvmlGpu(index) for index in range(len(names))]
     assert [gpu.info().name for gpu in gpus] == names
     for gpu, name in zip(gpus, names, strict=True):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpu.visible_as)  # what its worker sees
-        assert Gpu().info().name == name
+        assert NvmlGpu().info().name == name
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible if visible is not None else "0,1")
     with pytest.raises(devices.NoDevice):
-        Gpu(len(names))
+        NvmlGpu(len(names))
 
 
 @pytest.mark.parametrize(
@@ -204,19 +204,19 @@ def test_gpu_that_is_not_there(
     nvml()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     with pytest.raises(devices.NoDevice, match=said) as refused:
-        Gpu()
+        NvmlGpu()
     assert "\n" not in str(refused.value)
 
 
 def test_no_driver(nvml: Callable[..., MadeUpNvml]) -> None:
     nvml("nvmlInit")
     with pytest.raises(devices.NoDevice, match=r"^no NVIDIA driver responds \(NVML: Not Supported\)$"):
-        Gpu()
+        NvmlGpu()
 
 
 def test_others_are_those_that_are_not_ours(nvml: Callable[..., MadeUpNvml]) -> None:
     made_up = nvml()
-    gpu = Gpu()
+    gpu = NvmlGpu()
     assert gpu.others(frozenset()) == []
     made_up.processes = [
         SimpleNamespace(pid=11, usedGpuMemory=456 << 20),
@@ -229,7 +229,7 @@ def test_others_are_those_that_are_not_ours(nvml: Callable[..., MadeUpNvml]) -> 
 
 def test_other_without_a_name_still_counts(nvml: Callable[..., MadeUpNvml]) -> None:
     nvml("nvmlSystemGetProcessName").processes = [SimpleNamespace(pid=11, usedGpuMemory=1 << 20)]
-    assert Gpu().others(frozenset()) == ["pid 11 (?, 1 MiB)"]
+    assert NvmlGpu().others(frozenset()) == ["pid 11 (?, 1 MiB)"]
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_look_at_the_running_gpu(
     nvml: Callable[..., MadeUpNvml], refuses: tuple[str, ...], reasons: int
 ) -> None:
     nvml(*refuses)
-    look = Gpu().look()
+    look = NvmlGpu().look()
     assert (look.sm_clock_mhz, look.power_w, look.temperature_c, look.reasons) == (1500, 300, 40, reasons)
 
 

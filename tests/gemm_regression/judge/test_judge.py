@@ -11,7 +11,7 @@ import pytest
 from gemm_regression.judge.evidence import Evidence, conclude, is_baselines, judge
 from gemm_regression.judge.paired import BINARY_NOT_KEPT, Paired, failed_beside, red
 from gemm_regression.judge.vocabulary import CompareFail, Observation, Policy, Reference, VerdictKind
-from gemm_regression.timing.looks import Estimate, Finding
+from gemm_regression.timing.looks import Estimate, PairFinding
 
 REFERENCE = Reference(0.01, 1000.0, "a" * 64, "grid 1", "f" * 16, stats={"median": 0.01, "min": 0.0099})
 SEEN = Observation("case", 1e10, (0.01,) * 9, "grid 1", cubin_sha256="a" * 64, launch_id="f" * 16)
@@ -20,7 +20,7 @@ NEW = dataclasses.replace(SEEN, cubin_sha256="b" * 64)
 
 def paired(change: float, spread: float = 0.0005, margin: float = 0.005) -> Paired:
     blocks = [math.log1p(change) + spread * sign for sign in (1, -1) * 6]
-    finding = Finding.of(Estimate.of(blocks), margin, 1e-4)
+    finding = PairFinding.of(Estimate.of(blocks), margin, 1e-4)
     return Paired.of(finding, blocks, 0.0, margin)
 
 

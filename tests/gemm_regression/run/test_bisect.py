@@ -20,7 +20,7 @@ from gemm_regression.devices.work import StoredBinary
 from gemm_regression.judge.paired import Paired
 from gemm_regression.model import Config, DType, Kernel, Resources
 from gemm_regression.run import bisect as running
-from gemm_regression.run.bisect import Found, Revision, State, first_bad, grouped, steps
+from gemm_regression.run.bisect import FirstBad, Revision, State, first_bad, grouped, steps
 from tests.unit import synthetic
 from tests.unit.repo import PROBLEM, Repo, declarations, source
 from tests.unit.simulated import SimulatedDevice
@@ -47,7 +47,7 @@ def history(texts: str) -> list[Revision]:
     ]
 
 
-def searched(texts: str, bad: str, good: str = "G", skip: str = "") -> tuple[Found, list[str]]:
+def searched(texts: str, bad: str, good: str = "G", skip: str = "") -> tuple[FirstBad, list[str]]:
     asked: list[str] = []
 
     def test(of: StoredBinary) -> tuple[State, Paired | None]:

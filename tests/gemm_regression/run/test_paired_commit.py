@@ -17,7 +17,7 @@ from gemm_regression.model import F32, Case, Config
 from gemm_regression.project.commit import CommitError, checked_out, find, working_tree
 from gemm_regression.project.loader import Project, load
 from gemm_regression.project.selection import Choice
-from gemm_regression.run.compare import Row, Side, pairs_of, removed
+from gemm_regression.run.compare import ComparedCase, Side, pairs_of, removed
 from gemm_regression.run.pairing import Pair
 from tests.ladder import LADDER
 from tests.unit.repo import PARAMETERS, PROBLEM, Repo, declarations, source
@@ -232,7 +232,7 @@ def test_a_project_below_the_repository_has_its_own_folder_and_what_it_includes(
 # Matching and compiling
 
 
-def matched(repo: Repo, case: Case, name: str = "HEAD", margin: float | None = None) -> Pair | Row:
+def matched(repo: Repo, case: Case, name: str = "HEAD", margin: float | None = None) -> Pair | ComparedCase:
     with checked_out(name, repo.project) as commit:
         (found,) = pairs_of([case], Side(commit), GPU, margin)
     return found
@@ -248,7 +248,7 @@ def the_pair(repo: Repo, case: Case) -> Pair:
 def said(repo: Repo, case: Case) -> tuple[Outcome, str]:
     """What is said of a case without timing."""
     found = matched(repo, case)
-    assert isinstance(found, Row)
+    assert isinstance(found, ComparedCase)
     return found.outcome, found.paired.detail
 
 

@@ -24,7 +24,7 @@ from gemm_regression.project.commit import Commit, Tree
 from gemm_regression.report.page.sources import Compared
 from gemm_regression.report.page.verdicts import of_comparison
 from gemm_regression.report.paired import heading, markdown, table
-from gemm_regression.run.compare import Comparison, Row, Side, compare
+from gemm_regression.run.compare import ComparedCase, Comparison, Side, compare
 from gemm_regression.run.pairing import Pair
 from gemm_regression.run.replay import document, verdicts
 from gemm_regression.timing import plan
@@ -54,8 +54,10 @@ def pair(name: str = "tiled", size: int = 1024, margin: float = MARGIN, core: st
     return Pair(of, base, margin, core, of.flop / 2e13, SIDE.label, made)
 
 
-def row(name: str = "tiled", size: int = 1024, outcome: Outcome = paired.SAME_BINARY, why: str = "") -> Row:
-    return Row(case(name, size), Paired(*outcome, detail=why))
+def row(
+    name: str = "tiled", size: int = 1024, outcome: Outcome = paired.SAME_BINARY, why: str = ""
+) -> ComparedCase:
+    return ComparedCase(case(name, size), Paired(*outcome, detail=why))
 
 
 def slower_by(**shares: float) -> Callable[[StoredBinary], float]:
@@ -72,7 +74,10 @@ IDENTICAL = [row("naive", size, why="same cubin, same launch") for size in SIZES
 
 
 def run(
-    pairs: list[Pair | Row], device: SimulatedDevice | None = None, rule: Rule | None = None, **shares: float
+    pairs: list[Pair | ComparedCase],
+    device: SimulatedDevice | None = None,
+    rule: Rule | None = None,
+    **shares: float,
 ) -> Comparison:
     device = device or SimulatedDevice(slower_by(**shares))
     result = compare(device, pairs, rule or Rule(), 7, PLAN, device.busy)

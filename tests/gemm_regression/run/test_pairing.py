@@ -12,7 +12,7 @@ import pytest
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.work import StoredBinary
 from gemm_regression.model import Case, Problem
-from gemm_regression.run.pairing import Pair, Pairing, Timed
+from gemm_regression.run.pairing import Pair, Pairing, TimedPair
 from gemm_regression.timing.looks import Rule
 from tests.unit import synthetic
 from tests.unit.simulated import SimulatedDevice, crash
@@ -45,14 +45,14 @@ def slower(share: float, only: str = "") -> Callable[[Any], float]:
     return seconds
 
 
-def timed(device: SimulatedDevice, *pairs: Pair, rule: Rule | None = None) -> tuple[Pairing, list[Timed]]:
+def timed(device: SimulatedDevice, *pairs: Pair, rule: Rule | None = None) -> tuple[Pairing, list[TimedPair]]:
     pairing = Pairing(device, rule or Rule(), len(pairs), seed=3)
     for each in pairs:
         pairing.time(each)
     return pairing, pairing.finish()
 
 
-def reasons(found: list[Timed]) -> list[str]:
+def reasons(found: list[TimedPair]) -> list[str]:
     return [t.paired.reason for t in found]
 
 

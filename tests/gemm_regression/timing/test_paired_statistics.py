@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gemm_regression.judge.vocabulary import DEFAULT_MARGIN
-from gemm_regression.timing.looks import MIN_BLOCKS, Estimate, Finding, PairedKind, Rule, conclude, look_until
+from gemm_regression.timing.looks import (
+    MIN_BLOCKS,
+    Estimate,
+    PairedKind,
+    PairFinding,
+    Rule,
+    conclude,
+    look_until,
+)
 from gemm_regression.timing.samples import Block, PairedSamples, into_blocks, stretch, total
 from tests.unit.replay import recorded
 
@@ -161,7 +169,7 @@ def test_each_look_doubles_the_blocks_and_has_its_share_of_the_error() -> None:
     assert RULE.share(10) * 10 * RULE.looks == pytest.approx(RULE.error)
 
 
-def concluded(estimates: dict[str, Estimate], cases: int = 0) -> dict[str, Finding]:
+def concluded(estimates: dict[str, Estimate], cases: int = 0) -> dict[str, PairFinding]:
     return conclude(estimates, dict.fromkeys(estimates, DEFAULT_MARGIN), RULE, cases or len(estimates))
 
 
@@ -259,7 +267,7 @@ def test_noise_beyond_the_margin_is_judged_by_the_least_margin_that_it_allows() 
     """Of 96 blocks that spread by 1.5 %, equal ones end within 1 %; what is slower by that does not."""
     for mean, kind in ((0.0, PairedKind.SAME), (0.003, PairedKind.SAME), (0.01, PairedKind.AMBIGUOUS)):
         estimate = Estimate(mean, 0.0015, 96)
-        found = Finding.at_last(estimate, DEFAULT_MARGIN, 1e-5)
+        found = PairFinding.at_last(estimate, DEFAULT_MARGIN, 1e-5)
         assert found.kind is kind
         assert DEFAULT_MARGIN < estimate.least_margin(1e-5) < 0.012
         assert found.margin == (estimate.least_margin(1e-5) if kind is PairedKind.SAME else DEFAULT_MARGIN)

@@ -15,7 +15,7 @@ import pycuda.driver as cuda
 
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.cuda import library
-from gemm_regression.devices.cuda.checks import Checks, Enqueue, Fresh
+from gemm_regression.devices.cuda.checks import Checks, Enqueue, FreshTurn
 from gemm_regression.devices.cuda.library import Library
 from gemm_regression.devices.cuda.modules import Kernels, Loaded
 from gemm_regression.devices.cuda.protocol import Build, Lost, Reply
@@ -51,7 +51,7 @@ class Bench:
         self._check_once(build, kernel, work, plain, data)
         timed = plain if plan.spin is None else watch.spinning(plain, plan.spin, self._spent)
         reference = self._reference(work, data)
-        turn = Fresh(build.name, work, data, self._checks, timed, plain, reference)
+        turn = FreshTurn(build.name, work, data, self._checks, timed, plain, reference)
         with_reference = plan.reference and isinstance(kernel, Loaded) and reference is not None
         beside = Turn(reference) if with_reference and reference else None
         if beside:  # CUDA loads a library's kernel at its first launch, which would wait for the queue's gate
@@ -140,7 +140,7 @@ class Bench:
         work: Work,
         plain: Enqueue,
         data: TimedData,
-        turn: Fresh | None = None,
+        turn: FreshTurn | None = None,
     ) -> None:
         """A base that was judged right when it was stored is held, by its ``turn``, against the library;
         a new binary is never taken for one."""
@@ -177,7 +177,7 @@ class Bench:
             raise
 
 
-class _Arm(Fresh):
+class _Arm(FreshTurn):
     """Side ``arm``, A or B, of a pair."""
 
     arm: str

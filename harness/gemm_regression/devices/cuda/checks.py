@@ -220,7 +220,7 @@ def _fetch(address: int, storage: Storage, matrix: int) -> Array:
 _REPEATED = 2  # batches of which a launch is repeated that nothing else can be asked for
 
 
-class Fresh(Turn):
+class FreshTurn(Turn):
     """The launches of one kernel; each draws a number, which no other launch has, and which gives its inputs.
 
     ``timed`` is queued between the events: ``plain``, the launch itself, and what a study puts behind it.

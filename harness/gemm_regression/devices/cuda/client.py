@@ -19,7 +19,7 @@ from gemm_regression.compiler.nvcc import compile_ptx, entry_symbol
 from gemm_regression.compiler.objects import mismatch
 from gemm_regression.compiler.tools import CompileError, arch
 from gemm_regression.devices import DeviceError, Inputs, Outputs
-from gemm_regression.devices.cuda.environment import Gpu, GpuInfo
+from gemm_regression.devices.cuda.environment import GpuInfo, NvmlGpu
 from gemm_regression.devices.cuda.protocol import Build, Reply, Request
 from gemm_regression.devices.work import StoredBinary, Work, new_workspace
 from gemm_regression.model import Case, Resources
@@ -53,7 +53,7 @@ class CudaDevice:
     name = "cuda"
 
     def __init__(self, time_limit: float = 60.0, index: int | None = None, times: bool = True) -> None:
-        self.gpu = Gpu() if index is None else Gpu(index)
+        self.gpu = NvmlGpu() if index is None else NvmlGpu(index)
         self.info: GpuInfo = self.gpu.info()
         self.time_limit = time_limit
         self.index = index

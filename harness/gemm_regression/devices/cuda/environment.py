@@ -88,7 +88,7 @@ def count() -> int:
     return int(nvml.nvmlDeviceGetCount()) if names is None else len(names)
 
 
-class Gpu:
+class NvmlGpu:
     """GPU number ``index`` of those visible to this process; ``visible_as`` is the name by which another
     process sees it alone. Raises NoDevice in one line."""
 

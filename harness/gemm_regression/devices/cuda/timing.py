@@ -18,7 +18,7 @@ import numpy as np
 import pycuda.driver as cuda
 
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.cuda.environment import Gpu, Telemetry
+from gemm_regression.devices.cuda.environment import NvmlGpu, Telemetry
 from gemm_regression.timing.plan import LAUNCHES, Batch, Plan, batches, burst, device_seconds, enough, queued
 from gemm_regression.timing.samples import clocks, steady
 
@@ -106,7 +106,7 @@ class Turn:
 class Stopwatch:
     """Times launches on one context. One per worker."""
 
-    def __init__(self, gpu: Gpu, probe: Any) -> None:
+    def __init__(self, gpu: NvmlGpu, probe: Any) -> None:
         self._gpu = gpu
         device = cuda.Context.get_device()
         self.l2_bytes = int(device.get_attribute(cuda.device_attribute.L2_CACHE_SIZE))

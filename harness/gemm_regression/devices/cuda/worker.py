@@ -22,7 +22,7 @@ from gemm_regression.compiler.tools import arch
 from gemm_regression.devices import DeviceError, Outputs
 from gemm_regression.devices.cuda import library
 from gemm_regression.devices.cuda.bench import Bench, measure_roofs
-from gemm_regression.devices.cuda.environment import Gpu
+from gemm_regression.devices.cuda.environment import NvmlGpu
 from gemm_regression.devices.cuda.modules import Kernels, compile_all, compile_probe, image_of, load_probe
 from gemm_regression.devices.cuda.protocol import Build, Lost, Reply, Request
 from gemm_regression.devices.cuda.timed_data import TimedDataArena
@@ -178,7 +178,7 @@ class Worker:
 
     @cached_property
     def _watch(self) -> Stopwatch:
-        return Stopwatch(Gpu(), self._probe)
+        return Stopwatch(NvmlGpu(), self._probe)
 
     @cached_property
     def _data(self) -> TimedDataArena:
