@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from gemm_regression import oracle
-from gemm_regression.compiler.errors import ToolchainError
-from gemm_regression.compiler.static.compiled import ARCHES
+from gemm_regression.compiler.static.metrics import ARCHES
+from gemm_regression.compiler.tools import ToolchainError
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.emulated.device import EmulatedDevice
 from gemm_regression.model import Case

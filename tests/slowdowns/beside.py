@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gemm_regression.compiler.core import core_of
+from gemm_regression.compiler.nvcc import core_of
 from gemm_regression.compiler.tools import arch
 from gemm_regression.devices import DeviceError, Gpu
 from gemm_regression.judge.vocabulary import DEFAULT_MARGIN

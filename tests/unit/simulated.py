@@ -92,7 +92,7 @@ class SimulatedDevice:
     def ahead(self) -> None:
         pass
 
-    def draw(self, cases: Iterable[Case]) -> None:
+    def prepare_inputs(self, cases: Iterable[Case]) -> None:
         pass
 
     def close(self) -> None:

@@ -12,8 +12,8 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
-from gemm_regression.compiler.elf import parameter_offsets
 from gemm_regression.compiler.nvcc import compile_cubin
+from gemm_regression.compiler.objects import parameter_offsets
 from gemm_regression.devices.cuda import arguments
 from gemm_regression.devices.work import Work
 from gemm_regression.model import (

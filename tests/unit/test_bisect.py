@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from gemm_regression.cli import bisect as command
-from gemm_regression.compiler.errors import CompileError
 from gemm_regression.compiler.nvcc import Binary
+from gemm_regression.compiler.tools import CompileError
 from gemm_regression.devices import NoDevice
 from gemm_regression.devices.stored import StoredBinary
 from gemm_regression.judge.paired import Paired

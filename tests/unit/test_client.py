@@ -240,9 +240,9 @@ def test_numbers_are_drawn_once_for_each_type_and_depth(device: CudaDevice) -> N
     problems = [Problem(64, 64, 64), Problem(128, 32, 64), Problem(64, 64, 128)]
     asked: list[Any] = []
     device._ask = lambda request, limit=None: asked.append(request)  # type: ignore[method-assign]
-    device.draw([replace(case, problem=p) for case in (CASE, OTHER) for p in problems])
+    device.prepare_inputs([replace(case, problem=p) for case in (CASE, OTHER) for p in problems])
     (request,) = asked
-    assert request.what == "draw"
+    assert request.what == "prepare_inputs"
     assert sorted(work.depth for work in request.works) == [64, 128]
     assert pickle.loads(pickle.dumps(request)) == request
 

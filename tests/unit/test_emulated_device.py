@@ -76,7 +76,7 @@ def test_matrices_start_where_the_problem_says(
     findings = verify(EmulatedDevice("sm_90a", by_source=False), Case(kernel, F32, Config(), problem))
     assert {finding.check for finding in findings} == ({found} - {""} if lda % 4 == 0 else set())
     if findings:
-        assert 'if that is not to be taken: takes=Takes(multiples={"A": 4' in findings[0].message
+        assert 'if that is not to be taken: constraints=Constraints(multiples={"A": 4' in findings[0].message
 
 
 @pytest.mark.compile

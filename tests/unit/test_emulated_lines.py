@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gemm_regression.compiler.nvcc import compile_ptx
-from gemm_regression.compiler.static.compiled import variants_of
+from gemm_regression.compiler.static.metrics import variants_of
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.emulated.device import EmulatedDevice
 from gemm_regression.devices.emulated.lines import align

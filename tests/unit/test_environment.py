@@ -13,7 +13,7 @@ import pytest
 
 from gemm_regression import devices
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.errors import ToolchainError
+from gemm_regression.compiler.tools import ToolchainError
 from gemm_regression.devices import NoDevice, open_cuda
 from gemm_regression.devices.cuda import environment
 from gemm_regression.devices.cuda.environment import Gpu, NoGpu, driver_refusal

@@ -310,8 +310,8 @@ def test_case_that_the_commit_does_not_have_is_new(
 
 
 def test_a_problem_that_the_base_refuses_is_new(repo: Repo) -> None:
-    takes = "from gemm_regression.model import Takes\n" + declarations().replace(
-        "shape=shape,", "shape=shape, takes=Takes({'m': 128}),"
+    takes = "from gemm_regression.model import Constraints\n" + declarations().replace(
+        "shape=shape,", "shape=shape, constraints=Constraints({'m': 128}),"
     )
     repo.commit(declared=takes)
     repo.write(source())

@@ -16,8 +16,7 @@ import pytest
 import gemm_regression
 import ptxsan
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.cache import load_entry, store_entry
-from gemm_regression.compiler.tools import Nvcc
+from gemm_regression.compiler.tools import Nvcc, load_entry, store_entry
 from gemm_regression.project.loader import Project, load
 from gemm_regression.project.selection import Choice, select
 from gemm_regression.pytest_plugin import plugin_unchanged

@@ -271,7 +271,7 @@ def test_illegal_config_is_refused_with_the_reason(rig: Rig) -> None:
 
 
 def _an_illegal_one() -> tuple[str, str]:
-    from gemm_regression.model.legality import GpuLimits
+    from gemm_regression.model.gpus import GpuLimits
     from gemm_regression.project.selection import illegal
     from tests.unit.samples import KERNELS as LADDER
 

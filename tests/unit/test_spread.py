@@ -64,8 +64,8 @@ def test_what_is_of_one_kin_goes_to_one_place_until_nothing_else_is_left() -> No
             by[place].append(name)
             done(name, place)
 
-    names = [f"{kin}{number}" for kin in "pqrs" for number in range(10)]
-    spread = Spread(["a", "b"], work, kin=lambda name: name[0])
+    names = [f"{affinity}{number}" for affinity in "pqrs" for number in range(10)]
+    spread = Spread(["a", "b"], work, affinity=lambda name: name[0])
     spread.begin(names)
     for name in names:
         spread.result(name)
@@ -84,7 +84,7 @@ def test_the_last_kin_is_shared() -> None:
                 both.wait()
             done(name, place)
 
-    spread = Spread(["a", "b"], work, kin=lambda name: "one")
+    spread = Spread(["a", "b"], work, affinity=lambda name: "one")
     spread.begin(NAMES)
     assert {spread.result(name)[0] for name in NAMES} == {"a", "b"}
 

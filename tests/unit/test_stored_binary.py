@@ -25,7 +25,7 @@ BOTH = {"ladder": PROJECT, "operations": OPERATIONS}
 
 def cases_of(project: Project) -> list[Case]:
     found = select(project, Choice("full"), (9, 0))
-    return [one for one in (*found.timed, *found.verify) if not one.kernel.chooses]
+    return [one for one in (*found.timed, *found.verify) if not one.kernel.is_dispatcher]
 
 
 @pytest.mark.parametrize("project", BOTH.values(), ids=BOTH)

@@ -11,6 +11,7 @@ from typing import Any
 
 from gemm_regression.baselines.fields import BaselineError
 from gemm_regression.judge.vocabulary import Reference
+from gemm_regression.model import CaseId
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class BaselineEntry:
 
     @property
     def variant(self) -> str:
-        return self.case_id.removesuffix(f"-{self.group}")
+        return CaseId.parse(self.case_id).variant
 
     @property
     def median_s(self) -> float:

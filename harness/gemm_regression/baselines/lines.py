@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, field_v
 from gemm_regression.baselines.entries import BaselineEntry, noise_floor
 from gemm_regression.baselines.fields import BaselineError, Commit, Machine, NotNegative, Positive, checked
 from gemm_regression.files import no_key_twice
+from gemm_regression.model import CaseId
 
 MIN_RUNS = 5  # Fresh processes: their medians give the noise floor.
 STATS = ("min", "max", "mean", "stddev", "q1", "q3", "ld15iqr", "hd15iqr", "rounds", "iterations", "outliers")
@@ -280,7 +281,7 @@ def _entry(says: Mapping[str, Any], run: Mapping[str, Any], timed: Mapping[str, 
     clock, power, temperature, reasons = says["seen"]
     info: dict[str, Any] = {
         "case": case,
-        "variant": case.removesuffix(f"-{timed['problem']}"),
+        "variant": CaseId.parse(case).variant,
         "flops": timed["flops"],
         "l2": timed.get("l2", "cold"),
         "duty": timed.get("duty", 1.0),

@@ -21,16 +21,14 @@ from pathlib import Path
 from gemm_regression.baselines import BaselineEntry, BaselineError, binary, current, gpu_slug
 from gemm_regression.cli.common import about, busy_text, end_on_sigterm, margin_of, project_of
 from gemm_regression.cli.progress import progress
-from gemm_regression.compiler.core import core_of
-from gemm_regression.compiler.errors import ToolchainError
-from gemm_regression.compiler.tools import arch
+from gemm_regression.compiler.nvcc import core_of
+from gemm_regression.compiler.tools import ToolchainError, arch
 from gemm_regression.devices import DeviceError, Gpu, NoDevice, open_cuda
 from gemm_regression.devices.stored import StoredBinary
 from gemm_regression.judge.paired import Paired
 from gemm_regression.judge.vocabulary import DEFAULT_MARGIN
 from gemm_regression.model import Case
-from gemm_regression.project.commit import CommitError
-from gemm_regression.project.git import between, described, find, subject
+from gemm_regression.project.commit import CommitError, between, described, find, subject
 from gemm_regression.project.loader import Project, ProjectError
 from gemm_regression.report.figures import percent_text
 from gemm_regression.run.bisect import Revision, State, Test, Tested, beside, first_bad, grouped, steps

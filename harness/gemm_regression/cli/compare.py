@@ -19,9 +19,8 @@ from pathlib import Path
 from gemm_regression.baselines import provenance
 from gemm_regression.cli.common import about, busy_text, end_on_sigterm, margin_of, project_of, share
 from gemm_regression.cli.progress import progress
-from gemm_regression.compiler.errors import ToolchainError
 from gemm_regression.compiler.nvcc import Variant, compile_all
-from gemm_regression.compiler.tools import Nvcc, find_nvcc, nvcc_at
+from gemm_regression.compiler.tools import Nvcc, ToolchainError, find_nvcc, nvcc_at
 from gemm_regression.devices import DeviceError, Gpu, NoDevice, open_cuda
 from gemm_regression.files import write_whole
 from gemm_regression.judge.vocabulary import DEFAULT_MARGIN

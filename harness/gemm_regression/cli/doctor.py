@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.errors import ToolchainError
+from gemm_regression.compiler.tools import ToolchainError
 
 # Name, path of GitHub's API, a jq query that gives true, and what to do: CONTRIBUTING.md lists the same.
 SETTINGS = (
@@ -85,7 +85,7 @@ def examine(folder: Path) -> Iterator[Line]:
     yield compiler()
     yield host_compiler()
     if needed.state == "ok":
-        from gemm_regression.compiler.cache import cache_dir
+        from gemm_regression.compiler.tools import cache_dir
 
         yield cache(cache_dir())
         yield interpreter()

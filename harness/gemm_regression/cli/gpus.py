@@ -106,7 +106,7 @@ def _selected(session: Session, choice: cases.Choice, board: Board) -> cases.Sel
     """What one GPU can run, with a choice in the place of each case of a kernel that chooses."""
     capability = board.gpu.info.capability
     found = cases.select(session.project, choice, capability)
-    if not any(case.kernel.chooses for case in (*found.verify, *found.timed)):
+    if not any(case.kernel.is_dispatcher for case in (*found.verify, *found.timed)):
         return found
     selector = Selector.of(session.project, board.slug, capability)
     verify, timed = (tuple(map(selector.resolved, part)) for part in (found.verify, found.timed))

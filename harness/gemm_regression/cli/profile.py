@@ -25,17 +25,15 @@ from gemm_regression.baselines import gpu_slug
 from gemm_regression.baselines.provenance import nvcc_version
 from gemm_regression.cli.common import project_of
 from gemm_regression.cli.progress import progress
-from gemm_regression.compiler.entry import names_it
-from gemm_regression.compiler.errors import ToolchainError
+from gemm_regression.compiler.objects import names_it
 from gemm_regression.compiler.static import ARCHES
-from gemm_regression.compiler.static.files import StoreError
-from gemm_regression.compiler.tools import find_tool
+from gemm_regression.compiler.static.store import StoreError
+from gemm_regression.compiler.tools import ToolchainError, find_tool
 from gemm_regression.counters import ncu as compared
-from gemm_regression.counters import profiler, seen
-from gemm_regression.counters.chosen import chosen
-from gemm_regression.counters.hardware import GROUPS, METRICS, STORED, TIME, value
+from gemm_regression.counters import profiler, traffic
+from gemm_regression.counters.counts import chosen
 from gemm_regression.counters.ncu import Comparison
-from gemm_regression.counters.profiler import Launch, ProfileError
+from gemm_regression.counters.profiler import GROUPS, METRICS, STORED, TIME, Launch, ProfileError, value
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.emulated.device import EmulatedDevice
 from gemm_regression.files import write_whole
@@ -210,10 +208,10 @@ def _store(ncu: str, project: Project, cases: Sequence[Case]) -> int:
     for case, launch in zip(cases, _measured(ncu, project.root, cases, STORED), strict=True):
         if not launch.cubin:
             raise ProfileError(f"{case.id}: which binary was launched is not known")
-        found[case.id] = seen.Seen(launch.cubin, launch.values, made)
+        found[case.id] = traffic.Seen(launch.cubin, launch.values, made)
     folder = project.baselines / gpu_slug(made["gpu"])
     folder.mkdir(parents=True, exist_ok=True)
-    print(f"wrote {len(found)} cases to {seen.write(folder, found)}; {versions(made)}")
+    print(f"wrote {len(found)} cases to {traffic.write_seen(folder, found)}; {versions(made)}")
     return 0
 
 

@@ -133,7 +133,7 @@ class Gpu(TimingDevice, PairingDevice, Protocol):
     def prepare(self, cases: Iterable[Case], step: Step = ...) -> dict[str, str]:
         """Compiles; the errors by variant. ``step`` is called with the name of each variant, twice."""
 
-    def draw(self, cases: Iterable[Case]) -> None:
+    def prepare_inputs(self, cases: Iterable[Case]) -> None:
         """Makes ahead what cases are timed on, and the code that `roofs` needs, as far as the GPU does not
         notice."""
 
@@ -208,8 +208,7 @@ def open_cuda(time_limit: float, index: int | None = None, times: bool = True) -
 
     if find_spec("pynvml") is None:
         raise NoDevice(_NO_NVML)
-    from gemm_regression.compiler.errors import ToolchainError
-    from gemm_regression.compiler.tools import find_nvcc
+    from gemm_regression.compiler.tools import ToolchainError, find_nvcc
     from gemm_regression.devices.cuda.environment import NoGpu, driver_refusal
 
     try:
@@ -248,8 +247,7 @@ def open_emulated(
     """The emulated device, compiling for an architecture such as "sm_90a"; if ``strict``, its notes are
     violations; a case takes ``time_limit`` seconds, or hangs; without ``by_source`` findings name lines of
     the PTX alone. Raises NoDevice without nvcc."""
-    from gemm_regression.compiler.errors import ToolchainError
-    from gemm_regression.compiler.tools import find_nvcc
+    from gemm_regression.compiler.tools import ToolchainError, find_nvcc
     from gemm_regression.devices.emulated.device import EmulatedDevice
 
     try:

@@ -54,7 +54,7 @@ class Work:
             and not (operation.library and case.dtype.output.itemsize < 4),
             depth=int(getattr(p, operation.depth)),
             slope=activation.slope if activation else 1.0,
-            finite_c=case.kernel.takes.finite_c,
+            finite_c=case.kernel.constraints.finite_c,
         )
 
     @property

@@ -80,7 +80,7 @@ def _draw(session: Session, items: Sequence[pytest.Item]) -> None:
 
     def drawn(board: Board) -> None:
         with contextlib.suppress(DeviceError):
-            board.gpu.draw([board.timed[name] for name in names if name in board.timed])
+            board.gpu.prepare_inputs([board.timed[name] for name in names if name in board.timed])
 
     for board in session.boards if session.checkers and names else ():
         session.warming.append(threading.Thread(target=drawn, args=(board,), daemon=True))

@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from gemm_regression.cli.session import KEY, Session
-from gemm_regression.compiler.static.files import StoreError
+from gemm_regression.compiler.static.store import StoreError
 from gemm_regression.counters.traffic import Known
 from gemm_regression.judge.machine import MachineVerdict
 from gemm_regression.model import Case

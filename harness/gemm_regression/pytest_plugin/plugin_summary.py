@@ -15,7 +15,7 @@ import pytest
 
 from gemm_regression.baselines import provenance
 from gemm_regression.cli.session import KEY, Session
-from gemm_regression.compiler.static.files import StoreError
+from gemm_regression.compiler.static.store import StoreError
 from gemm_regression.counters.traffic import Known
 from gemm_regression.devices import DeviceError
 from gemm_regression.files import write_whole
@@ -23,7 +23,7 @@ from gemm_regression.judge.vocabulary import NO_BASELINE_FILE, VerdictKind
 from gemm_regression.judge.waived import unused
 from gemm_regression.model import Waiver
 from gemm_regression.project import selection as cases
-from gemm_regression.project.names import nothing_fits
+from gemm_regression.project.selection import nothing_fits
 from gemm_regression.pytest_plugin.plugin_machine import lines_of
 from gemm_regression.report import Row, row
 from gemm_regression.report.bounds import bound_text

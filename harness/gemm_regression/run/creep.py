@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gemm_regression.baselines import Baseline, BaselineEntry, BaselineError, load_binary
-from gemm_regression.compiler.core import core_of
+from gemm_regression.compiler.nvcc import core_of
 from gemm_regression.compiler.tools import arch
 from gemm_regression.devices import Gpu
 from gemm_regression.devices.stored import StoredBinary

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from gemm_regression.baselines import BaselineEntry
-from gemm_regression.compiler.core import core_of
+from gemm_regression.compiler.nvcc import core_of
 from gemm_regression.compiler.tools import arch
 from gemm_regression.counters.traffic import Known
 from gemm_regression.judge.health import Health

@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from gemm_regression.compiler.core import TENSOR_CORES, core_of
-from gemm_regression.compiler.errors import CompileError
-from gemm_regression.compiler.nvcc import Binary, Variant, compile_all, compile_ptx
-from gemm_regression.compiler.signature import mismatch
-from gemm_regression.compiler.tools import Nvcc, arch
+from gemm_regression.compiler.nvcc import TENSOR_CORES, Binary, Variant, compile_all, compile_ptx, core_of
+from gemm_regression.compiler.objects import mismatch
+from gemm_regression.compiler.tools import CompileError, Nvcc, arch
 from gemm_regression.devices.stored import StoredBinary, launch_document, launch_id
 from gemm_regression.devices.work import Work
 from gemm_regression.judge.paired import (
@@ -26,7 +24,8 @@ from gemm_regression.judge.paired import (
 )
 from gemm_regression.judge.vocabulary import DEFAULT_MARGIN, Outcome
 from gemm_regression.model import Case
-from gemm_regression.model.legality import GpuLimits, refusals
+from gemm_regression.model.gpus import GpuLimits
+from gemm_regression.model.legality import refusals
 from gemm_regression.project.commit import Commit
 from gemm_regression.project.loader import Project
 from gemm_regression.project.selection import Choice, fitting, select

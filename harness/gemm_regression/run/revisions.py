@@ -9,13 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gemm_regression.compiler.errors import CompileError, ToolchainError
 from gemm_regression.compiler.nvcc import compile_cubin
 from gemm_regression.compiler.sources import closure
-from gemm_regression.compiler.tools import arch
+from gemm_regression.compiler.tools import CompileError, ToolchainError, arch
 from gemm_regression.model import Case
-from gemm_regression.project.commit import CommitError, taken, touched, whole
-from gemm_regression.project.git import place
+from gemm_regression.project.commit import CommitError, place, taken, touched, whole
 from gemm_regression.project.loader import Project
 from gemm_regression.project.selection import find_case
 from gemm_regression.run.bisect import Revision

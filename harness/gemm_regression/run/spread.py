@@ -1,8 +1,8 @@
 """Work that is done ahead of whoever waits for it, by one or several places at once: the GPUs of a host.
 
 Knows neither GPUs nor pytest. Each place has a thread, and takes the next name that it can do when it is
-free, so that all end at about the same time; names of one kin, which share what is made ready for them, go to
-one place while there are others. Whoever wants a result waits for that one alone.
+free, so that all end at about the same time; names of one affinity, which share what is made ready for them,
+go to one place while there are others. Whoever wants a result waits for that one alone.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ class LostError(RuntimeError):
 
 
 class Spread(Generic[P, R]):
-    """``places`` do ``work``; ``takes`` says whether a place can do what a name stands for, ``kin`` what else
-    it shares work with. ``closing``: nothing more is to be begun."""
+    """``places`` do ``work``; ``takes`` says whether a place can do what a name stands for,
+    ``affinity`` what else it shares work with. ``closing``: nothing more is to be begun."""
 
     def __init__(
         self,
         places: Sequence[P],
         work: Work[P, R],
         takes: Callable[[P, str], bool] = lambda place, name: True,
-        kin: Callable[[str], object] = lambda name: None,
+        affinity: Callable[[str], object] = lambda name: None,
     ) -> None:
-        self._places, self._work, self._takes, self._kin = list(places), work, takes, kin
-        self._at: dict[P, object] = {}  # the kin of what a place took last
+        self._places, self._work, self._takes, self._affinity = list(places), work, takes, affinity
+        self._at: dict[P, object] = {}  # the affinity of what a place took last
         self._lock = threading.RLock()
         self._queue: list[str] = []
         self._futures: dict[str, Future[tuple[P, R]]] = {}
@@ -134,18 +134,18 @@ class Spread(Generic[P, R]):
                     return
                 name = self._next(place)
                 self._queue.remove(name)
-                self._at[place] = self._kin(name)
+                self._at[place] = self._affinity(name)
                 self._taken[name] = place
             yield name
 
     def _next(self, place: P) -> str:
-        """One of the kin of the last, else the first of a kin that no other place is at, else the first."""
+        """One of the affinity of the last, else of one that no other place is at, else the first."""
         mine = self._at.get(place)
-        theirs = {kin for each, kin in self._at.items() if each is not place}
+        theirs = {affinity for each, affinity in self._at.items() if each is not place}
         found: dict[int, str] = {}
         for name in self._queue:
-            kin = self._kin(name)
-            rank = 0 if kin == mine else 1 if kin not in theirs else 2
+            affinity = self._affinity(name)
+            rank = 0 if affinity == mine else 1 if affinity not in theirs else 2
             if rank not in found and self._takes(place, name):
                 found[rank] = name
                 if not rank:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from gemm_regression.baselines import Baseline, BaselineEntry, BaselineError
-from gemm_regression.compiler.core import core_of
+from gemm_regression.compiler.nvcc import core_of
 from gemm_regression.compiler.tools import arch
 from gemm_regression.devices import DeviceError, Gpu
 from gemm_regression.devices.stored import StoredBinary, launch_document, launch_id

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from gemm_regression.model import Config, Space
-from gemm_regression.project.names import unknown
+from gemm_regression.project.selection import unknown
 from gemm_regression.tune.cachefile import CacheFile
 from gemm_regression.tune.evaluating import Heard, Measured, Workers
 

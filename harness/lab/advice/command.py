@@ -16,15 +16,15 @@ from pathlib import Path
 from gemm_regression.baselines import BaselineError
 from gemm_regression.cli.common import KERNELS, PERFORMANCE, PLUGIN, about, files_of_tests, project_of
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.static import store as figures
+from gemm_regression.compiler.static import store
 from gemm_regression.compiler.static.store import StoreError
 from gemm_regression.files import write_whole
 from gemm_regression.model import Problem
-from gemm_regression.model.legality import GpuLimits
+from gemm_regression.model.gpus import GpuLimits
 from gemm_regression.project.loader import Project
-from gemm_regression.tune import survey
+from gemm_regression.tune import figures
+from gemm_regression.tune.figures import Surveyed
 from gemm_regression.tune.select import SelectError, Selector
-from gemm_regression.tune.survey import Surveyed
 from lab.advice.page import page
 from lab.advice.policies import Policy, Target
 
@@ -49,8 +49,8 @@ def main(arguments: Sequence[str]) -> int:
             if status := _measure(project, given.store):
                 return status
         if given.store:
-            print(f"wrote {survey.store(given.store, project.baselines)}")
-        found = survey.every(project.baselines)
+            print(f"wrote {figures.store_survey(given.store, project.baselines)}")
+        found = figures.every_survey(project.baselines)
         rivals = [_selection(project, one) for one in found]
         text = page(found, [target(project, one) for one in found], project.kernels, rivals)
     except (BaselineError, StoreError, OSError, ValueError) as error:
@@ -94,5 +94,5 @@ def _selection(project: Project, one: Surveyed) -> list[Policy]:
 def target(project: Project, one: Surveyed) -> Target:
     """A GPU model with the registers stored of each variant. Raises StoreError."""
     limits = GpuLimits.of(one.capability)
-    known = figures.load(tools.arch(one.capability), *tools.pins(), project.static)
+    known = store.load(tools.arch(one.capability), *tools.pins(), project.static)
     return Target(limits, {name: made.registers for name, made in known.items()})

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gemm_regression.model import Kernel, Problem, find_problem, variant_name
-from gemm_regression.model.legality import GpuLimits, refusals
+from gemm_regression.model import CaseId, Kernel, Problem, find_problem, variant_name
+from gemm_regression.model.gpus import GpuLimits
+from gemm_regression.model.legality import refusals
 from gemm_regression.project.suites import TIMED
 from gemm_regression.report.figures import gflops_text
-from gemm_regression.tune.survey import Surveyed
+from gemm_regression.tune.figures import Surveyed
 from lab.advice.policies import POLICIES, Policy, Rank, Speeds, Target, best_single, mean_share, rank
 
 SHOWN = ("1024x1024x1024", "4096x4096x4096", "4096x64x4096", "16x8192x8192")
@@ -23,8 +24,8 @@ def page(
     """The whole page; a section per GPU model, with its target, and other policies there, if any."""
     parts = [
         "# What the notes recommend, and how far it is behind",
-        "Written by `nox -s lab -- advice --markdown docs/advice.md` from stored figures; do not edit. "
-        "Each recommendation of the course notes is a policy: a kernel and a config for a problem. Its share "
+        "Written by `nox -s lab -- advice --markdown docs/results/advice.md` from stored figures; "
+        "do not edit. Each recommendation of the course notes is a policy: a kernel and a config for a problem. Its share "
         "is its speed over that of the fastest kernel of this repository measured on the same problem and "
         "dtype (cuBLAS is not one); the mean is geometric, over the shapes where its choice was measured. "
         "`nox -s lab -- advice --measure` verifies and times the suite `advice` on a GPU, in one run, "
@@ -41,7 +42,7 @@ def _of_gpu(
     problems = [find_problem(text) for text in one.gflops]
     libraries = {kernel.name for kernel in kernels if not kernel.compiled}
     speeds = {
-        group: {name: speed for name, speed in of.items() if name.split("-")[0] not in libraries}
+        group: {name: speed for name, speed in of.items() if CaseId.parse(name).kernel not in libraries}
         for group, of in one.gflops.items()
     }
     yield f"## {one.name}"
@@ -88,7 +89,7 @@ def _configs(one: Surveyed, speeds: Speeds, kernels: Sequence[Kernel]) -> Iterat
             name = variant_name(kernel, config, dtype)
             cells = []
             for group in SHOWN:
-                here = {n: s for n, s in speeds.get(group, {}).items() if n.split("-")[1] == dtype.name}
+                here = {n: s for n, s in speeds.get(group, {}).items() if CaseId.parse(n).dtype == dtype.name}
                 share = f" ({_share(here[name] / max(here.values()))})" if name in here else ""
                 cells.append(gflops_text(here.get(name)) + share)
             if any(name in of for of in speeds.values()):

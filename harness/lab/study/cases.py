@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from gemm_regression.model import Case
+from gemm_regression.model import Case, CaseId
 from gemm_regression.project.loader import Project, find, load
 from gemm_regression.project.selection import Choice, find_case, select
 
@@ -38,7 +38,7 @@ def studied(capability: tuple[int, int]) -> list[str]:
 
 def class_of(case: str, seconds: float) -> str:
     """The class of a case of this id that takes so many seconds."""
-    kernel = case.split("-")[0]
+    kernel = CaseId.parse(case).kernel
     if kernel in KINDS or kernel == "wmma":
         return kernel
     return LONG_CASES if seconds > LONG else SHORT_CASES

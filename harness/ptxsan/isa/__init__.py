@@ -62,7 +62,7 @@ LIMITS: dict[str, str] = {
         for name in ("vadd", "vsub", "vavrg", "vabsdiff", "vmin", "vmax")
         for count in (2, 4)
     },
-    "cp.async.bulk": "see [Hopper](emulation.md)",
+    "cp.async.bulk": "see [Hopper](../emulation.md)",
     "prefetch": "a hint: does nothing",
     "prefetchu": "a hint: does nothing",
     "applypriority": "a hint: does nothing",

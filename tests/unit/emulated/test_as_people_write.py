@@ -9,7 +9,7 @@ import pytest
 
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.emulated.device import EmulatedDevice
-from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem, Takes, find_dtype
+from gemm_regression.model import F32, BlockShape, Case, Config, Constraints, Kernel, Problem, find_dtype
 from gemm_regression.oracle.verify import Finding, examine, verify
 
 PARAMETERS = "int M, int N, int K, float alpha, const float *A, const float *B, float beta, float *C"
@@ -28,21 +28,23 @@ __global__ void gemm(PARAMETERS) {
 pytestmark = pytest.mark.compile
 
 
-def case_of(folder: Path, source: str, takes: Takes) -> Case:
+def case_of(folder: Path, source: str, takes: Constraints) -> Case:
     file = folder / "gemm.cu"
     file.write_text(source)
-    kernel = Kernel("gemm", file, "gemm<8>", BlockShape((8, 8), (8, 8)), parameters=PARAMETERS, takes=takes)
+    kernel = Kernel(
+        "gemm", file, "gemm<8>", BlockShape((8, 8), (8, 8)), parameters=PARAMETERS, constraints=takes
+    )
     return Case(kernel, F32, Config(), Problem(13, 11, 9))
 
 
-def found(folder: Path, source: str, takes: Takes) -> list[Finding]:
+def found(folder: Path, source: str, takes: Constraints) -> list[Finding]:
     return verify(EmulatedDevice(), case_of(folder, source, takes))
 
 
 def test_reading_c_where_beta_is_0_is_found_unless_the_declaration_says_so(tmp_path: Path) -> None:
     source = PLAIN.replace("BEFORE", "")
-    assert [finding.check for finding in found(tmp_path, source, Takes())] == ["uninit", "unwritten"]
-    assert found(tmp_path, source, Takes(finite_c=True)) == []
+    assert [finding.check for finding in found(tmp_path, source, Constraints())] == ["uninit", "unwritten"]
+    assert found(tmp_path, source, Constraints(finite_c=True)) == []
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,7 @@ def test_reading_c_where_beta_is_0_is_found_unless_the_declaration_says_so(tmp_p
 )
 def test_assertions_and_printf_of_a_kernel(tmp_path: Path, text: str, said: str) -> None:
     source = "#include <cassert>\n#include <cstdio>" + PLAIN.replace("BEFORE", text)
-    findings = found(tmp_path, source, Takes(finite_c=True))
+    findings = found(tmp_path, source, Constraints(finite_c=True))
     assert [finding.check for finding in findings] == ["trap"] * bool(said)
     assert all(said in finding.message for finding in findings)
 
@@ -66,7 +68,7 @@ def test_assertions_and_printf_of_a_kernel(tmp_path: Path, text: str, said: str)
 def test_what_a_kernel_prints_is_a_note(tmp_path: Path) -> None:
     line = 'if (row == 3 && column < 2) printf("column %d of %d\\n", column, N);'
     source = "#include <cstdio>" + PLAIN.replace("BEFORE", line)
-    seen = examine(EmulatedDevice(), case_of(tmp_path, source, Takes(finite_c=True)))
+    seen = examine(EmulatedDevice(), case_of(tmp_path, source, Constraints(finite_c=True)))
     assert list(seen.findings) == []
     told = {note.message for note in seen.notes if note.check == "printf"}
     assert "prints 'column 0 of 11', the first of 2 lines" in told
@@ -111,16 +113,16 @@ __global__ void gemm({parameters}) {{
 """
     )
     half = find_dtype("f16_f16")
-    takes = Takes(finite_c=True)
+    takes = Constraints(finite_c=True)
     kernel = Kernel("half", file, "gemm", BlockShape((8, 8), (8, 8)), "", (half,), parameters=parameters)
-    case = Case(replace(kernel, takes=takes), half, Config(), Problem(13, 11, 9, alpha=2, beta=-1))
+    case = Case(replace(kernel, constraints=takes), half, Config(), Problem(13, 11, 9, alpha=2, beta=-1))
     assert verify(EmulatedDevice(), case) == []
 
 
 def test_more_static_shared_memory_than_ptxas_takes_is_an_error(tmp_path: Path) -> None:
     big = "__shared__ float tile[64][SIZE]; tile[threadIdx.y][threadIdx.x] = M; __syncthreads();"
     source = PLAIN.replace("BEFORE", big + "if (tile[threadIdx.y][threadIdx.x] < 0) return;")
-    takes = Takes(finite_c=True)
+    takes = Constraints(finite_c=True)
     assert found(tmp_path, source.replace("SIZE", "192"), takes) == []
     with pytest.raises(DeviceError, match="65536 bytes of static shared memory, 49152 at most"):
         found(tmp_path, source.replace("SIZE", "256"), takes)

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from gemm_regression.compiler.nvcc import compile_ptx
-from gemm_regression.compiler.static.compiled import variants_of
+from gemm_regression.compiler.static.metrics import variants_of
 from ptxsan import Machine, PtxError, parse
 from tests.ladder import LADDER
 from tests.unit.emulated.rig import BEFORE, kernel

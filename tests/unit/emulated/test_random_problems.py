@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemm_regression.compiler.static.compiled import variants_of
+from gemm_regression.compiler.static.metrics import variants_of
 from gemm_regression.devices.emulated.device import EmulatedDevice
 from gemm_regression.model import Case, Problem
 from gemm_regression.oracle import verify
@@ -59,5 +59,5 @@ def test_every_stage_is_here() -> None:
 @given(problem=problems())
 def test_a_stage(device: EmulatedDevice, name: str, problem: Problem) -> None:
     kernel, config, dtype = variants_of("sm_90a", LADDER)[name]
-    taken = kernel.narrowed(kernel.takes.near(problem, config))
+    taken = kernel.narrowed(kernel.constraints.near(problem, config))
     assert verify(device, Case(kernel, dtype, config, taken)) == []

@@ -70,7 +70,7 @@ def _tensor_map(argument: Argument, storage: Storage, address: int) -> bytes:
     from cuda.bindings import driver
 
     assert argument.map is not None
-    remedy = "declare what it takes: takes=Takes(multiples=...)"
+    remedy = "declare what it takes: constraints=Constraints(multiples=...)"
     try:
         extents, strides, box = argument.map.dimensions(storage)
     except ValueError as error:

@@ -15,10 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from gemm_regression.compiler.errors import CompileError
 from gemm_regression.compiler.nvcc import compile_ptx, entry_symbol
-from gemm_regression.compiler.signature import mismatch
-from gemm_regression.compiler.tools import arch
+from gemm_regression.compiler.objects import mismatch
+from gemm_regression.compiler.tools import CompileError, arch
 from gemm_regression.devices import DeviceError, Inputs, Outputs
 from gemm_regression.devices.cuda.environment import Gpu, GpuInfo
 from gemm_regression.devices.cuda.protocol import Build, Reply, Request
@@ -258,11 +257,11 @@ class CudaDevice:
         outputs: list[Outputs] = self._ask(request)
         return outputs
 
-    def draw(self, cases: Iterable[Case]) -> None:
+    def prepare_inputs(self, cases: Iterable[Case]) -> None:
         """Makes the random numbers that these cases are timed on, ahead of the first: two seconds for all of
         a suite, in which the GPU does nothing."""
         of_kinds = {(c.dtype.name, c.kernel.operation, _depth(c)): c for c in cases}
-        self._ask(Request("draw", works=tuple(map(Work.of, of_kinds.values()))))
+        self._ask(Request("prepare_inputs", works=tuple(map(Work.of, of_kinds.values()))))
 
     def time(self, case: Case, plan: Plan) -> Measurement:
         """Checks the case at its problem on integers, times it, checks the output of a timed launch.

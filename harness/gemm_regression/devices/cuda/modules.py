@@ -17,12 +17,11 @@ from typing import Any
 import pycuda.compiler
 import pycuda.driver as cuda
 
-from gemm_regression.compiler import elf, tools
-from gemm_regression.compiler.cache import alone, cache_dir
-from gemm_regression.compiler.dependencies import listed_in, refuse_others
-from gemm_regression.compiler.entry import symbol_of
-from gemm_regression.compiler.errors import CompileError, ToolchainError
+from gemm_regression.compiler import objects, tools
 from gemm_regression.compiler.nvcc import compile_error
+from gemm_regression.compiler.objects import symbol_of
+from gemm_regression.compiler.sources import listed_in, refuse_others
+from gemm_regression.compiler.tools import CompileError, ToolchainError, alone, cache_dir
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.cuda.arguments import pack
 from gemm_regression.devices.cuda.protocol import Build
@@ -64,7 +63,7 @@ class Loaded:
 
     @cached_property
     def _offsets(self) -> tuple[int, ...]:
-        return elf.parameter_offsets(self._cubin, self._symbol)
+        return objects.parameter_offsets(self._cubin, self._symbol)
 
     def bind(self, work: Work, at: Mapping[str, int]) -> Callable[[Any], None]:
         """A function that enqueues the launch on a stream, with the operands at these addresses."""
@@ -106,7 +105,7 @@ def image_of(build: Build) -> tuple[bytes, str]:
         return build.cubin, build.entry
     try:
         cubin = compile_cached(build)
-        return cubin, symbol_of(build.entry, elf.symbols(cubin), build.name)
+        return cubin, symbol_of(build.entry, objects.symbols(cubin), build.name)
     except (CompileError, ToolchainError) as error:
         raise DeviceError("COMPILE_ERROR", str(error)) from None
 
@@ -137,8 +136,8 @@ def compile_cached(build: Build) -> bytes:
 def _is_whole(cubin: bytes) -> bool:
     """PyCUDA writes its cache in place: a process killed while writing leaves half a binary behind."""
     try:
-        elf.symbols(cubin)
-    except elf.DAMAGE:
+        objects.symbols(cubin)
+    except objects.DAMAGE:
         return False
     return True
 

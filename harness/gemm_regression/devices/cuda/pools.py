@@ -53,7 +53,7 @@ class Pools:
         self._drawn: dict[tuple[str, DType, float], Array] = {}
         self._on_device: OrderedDict[tuple[str, DType, float, str], Any] = OrderedDict()
 
-    def draw(self, work: Work) -> None:
+    def prepare_inputs(self, work: Work) -> None:
         """Those that a problem needs, ahead; on the host alone."""
         for kind in ("normal", *integers_of(work).values()):
             self._of(kind, work.dtype, work.depth)

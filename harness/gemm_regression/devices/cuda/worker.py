@@ -80,11 +80,11 @@ class Worker:
             return {"cublas": library.version()}
         if request.what == "roofs":
             return roofs.measure(self._watch, load_probe(self._arch, *_ROOFS))
-        if request.what == "draw":
+        if request.what == "prepare_inputs":
             with ThreadPoolExecutor(1) as thread:
                 thread.submit(compile_probe, self._arch, *_ROOFS)
                 for work in request.works:
-                    self._data.pools.draw(work)
+                    self._data.pools.prepare_inputs(work)
             return None
         if request.what == "pair":
             assert request.pair is not None

@@ -14,9 +14,9 @@ import ml_dtypes
 import numpy as np
 
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.errors import CompileError, ToolchainError
 from gemm_regression.compiler.nvcc import compile_ptx, entry_symbol
-from gemm_regression.compiler.signature import mismatch
+from gemm_regression.compiler.objects import mismatch
+from gemm_regression.compiler.tools import CompileError, ToolchainError
 from gemm_regression.devices import DeviceError, Inputs, Outputs, Violation
 from gemm_regression.devices.emulated.lines import source_lines
 from gemm_regression.devices.workspace import WORKSPACE, new_workspace, sizes, workspace_violations
@@ -253,7 +253,7 @@ def _buffers(cases: Sequence[Case], inputs: Sequence[Inputs]) -> dict[str, Buffe
         known = []
         for case in cases:
             readable = np.zeros(storage.shape, bool)
-            read = name != _result(case) or case.problem.beta != 0 or case.kernel.takes.finite_c
+            read = name != _result(case) or case.problem.beta != 0 or case.kernel.constraints.finite_c
             storage.elements(readable)[:] = read
             known.append(readable)
         values = [given[name] for given in inputs]
@@ -293,7 +293,7 @@ def _parameter(case: Case, a: Argument, buffers: Mapping[str, Buffer], launch: i
                 swizzle=a.map.swizzle,
             )
         except (PtxError, ValueError) as error:
-            remedy = "declare what it takes: takes=Takes(multiples=...)"
+            remedy = "declare what it takes: constraints=Constraints(multiples=...)"
             raise DeviceError("LAUNCH_FAILED", f"{case.variant}: {a.buffer}: {error}; {remedy}") from None
         return made.encode()
     if a.kind == "p64":

@@ -11,7 +11,7 @@ from gemm_regression.baselines import Baseline, BaselineError
 from gemm_regression.baselines.export import read_file
 from gemm_regression.baselines.fields import File, checked, commit_of, machine_of, read_json
 from gemm_regression.baselines.store import derived, history, slugs
-from gemm_regression.compiler.static.files import StoreError
+from gemm_regression.compiler.static.store import StoreError
 from gemm_regression.counters.traffic import Known
 from gemm_regression.judge.evidence import MACHINES, UNUSABLE
 from gemm_regression.report.page import tested
