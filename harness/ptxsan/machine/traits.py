@@ -60,10 +60,10 @@ _WAITS = {
 
 @dataclass(frozen=True)
 class Traits:
-    """Of an instruction by its name. ``words`` are its opcode and modifiers. ``how`` it is sampled where values
-    are undefined, and how its results' undefined bits are ``smeared``. ``ends``: lanes may part, wait or end
-    after it; ``waits``: others have to come, or something has to be complete. ``collective``: it waits for
-    lanes of its warp."""
+    """Of an instruction by its name. ``words`` are its opcode and modifiers. ``how`` it is sampled where
+    values are undefined, and how its results' undefined bits are ``smeared``. ``ends``: lanes may part, wait
+    or end after it; ``waits``: others have to come, or something has to be complete. ``collective``: it waits
+    for lanes of its warp."""
 
     words: tuple[str, ...]
     row: frozenset[str]
