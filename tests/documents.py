@@ -87,7 +87,7 @@ def _seen_on_gpu() -> Iterator[str]:
 
 def _counted() -> Iterator[str]:
     """Which kernels have changed since the page was made, as far as git knows."""
-    page = (ROOT / "docs" / "counters.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "results" / "counters.md").read_text(encoding="utf-8")
     made_at = re.search(r"commit (\w+)", page)
     since = made_at[1] if made_at else "none"
     done = subprocess.run(
@@ -115,39 +115,39 @@ DOCUMENTS = (
         "no: its table is that of the stored baseline, and goes into one commit with it",
     ),
     Document(
-        "docs/select.md",
-        "gemm_regression select --markdown docs/select.md",
+        "docs/results/select.md",
+        "gemm_regression select --markdown docs/results/select.md",
         "no: its figures are stored, and the page goes into one commit with them",
     ),
     Document(
-        "docs/ladder-nvidia-h200.svg",
-        "gemm_regression report pictures",
+        "docs/results/ladder-nvidia-h200.svg",
+        "gemm_regression report pictures --folder docs/results",
         "no: it shows the stored baseline, and goes into one commit with it",
     ),
     Document(
-        "docs/learn.md",
+        "docs/results/learn.md",
         "lab learn",
         "no: its figures and pictures are of what is stored, and go into one commit with it",
     ),
     Document(
-        "docs/instructions.md",
+        "docs/results/instructions.md",
         "ptxsan.isa",
         "no: the interpreter's table changed, and the page belongs to that change",
     ),
     Document(
-        "docs/advice.md",
-        "lab advice --markdown docs/advice.md",
+        "docs/results/advice.md",
+        "lab advice --markdown docs/results/advice.md",
         "no: its figures are stored, and the page goes into one commit with them",
     ),
     Document(
-        "docs/claims.md",
+        "docs/results/claims.md",
         "lab claims",
         "no: its figures are stored, and the page goes into one commit with them",
     ),
     Document(
-        "docs/strategies.md",
+        "docs/results/strategies.md",
         "gemm_regression tune --simulate baselines/nvidia-h200/tuned/warp_tiled-f32-4096x4096x4096.json "
-        "--markdown docs/strategies.md",
+        "--markdown docs/results/strategies.md",
         "no: it is made of a stored space",
         MISSING,
     ),
@@ -159,13 +159,13 @@ DOCUMENTS = (
         _generated,
     ),
     Document(
-        "docs/classes.md",
+        "docs/results/classes.md",
         "lab classes",
         "no: its figures are stored, and the page goes into one commit with them",
         "",
     ),
     Document(
-        "docs/kill-matrix.md",
+        "docs/results/kill-matrix.md",
         "tests.mutants.matrix",
         "until the change is done: a kernel, a mutant or what catches it changed; the rows show in the "
         "review whether a check catches less than before",
@@ -187,21 +187,21 @@ DOCUMENTS = (
         _seen_on_gpu,
     ),
     Document(
-        "docs/counters.md",
-        "gemm_regression profile --emulated --markdown docs/counters.md",
+        "docs/results/counters.md",
+        "gemm_regression profile --emulated --markdown docs/results/counters.md",
         "yes: it shows that the emulated counters are those of Nsight Compute; `check` compares today's "
         "with the stored ones",
         GPU,
         _counted,
     ),
     Document(
-        "docs/slowdowns.md",
+        "docs/results/slowdowns.md",
         "tests.slowdowns page",
         "no: it is made of stored runs",
         "",
     ),
     Document(
-        "docs/detection.md",
+        "docs/results/detection.md",
         "lab study report",
         "no: it is made of stored samples",
         MISSING,

@@ -12,8 +12,8 @@ COMMANDS = {
     "advice": ("lab.advice.command", "how far the course notes' recommendations are behind the best"),
     "benchmark": ("lab.benchmark", "the speed of the emulated device on one core"),
     "classes": ("lab.classes", "what of cuBLAS's speed the ladder reaches, by class of shapes"),
-    "claims": ("lab.claims.command", "what the course notes say, judged by what is stored: docs/claims.md"),
-    "learn": ("lab.lessons.command", "the ladder, step by step: docs/learn.md and its pictures"),
+    "claims": ("lab.claims.command", "what the course notes say, judged by stored figures"),
+    "learn": ("lab.lessons.command", "the ladder, step by step, with pictures"),
     "lines": ("lab.lines", "how much code there is, and whether it grew"),
     "study": ("lab.study.command", "how small a slowdown is detected: measure, report"),
 }

@@ -25,7 +25,7 @@ from gemm_regression.model import Case
 from gemm_regression.project.loader import find, load
 from gemm_regression.project.selection import find_case
 from ptxsan import Counters
-from ptxsan.native.build import describe
+from ptxsan.native import describe
 
 CASE = "register-f32-tile128x128x8-thread8x8-pad0-256x256x256"
 ARCH = "sm_90a"

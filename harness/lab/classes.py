@@ -1,5 +1,5 @@
-"""``nox -s lab -- classes [--check]``: writes docs/classes.md, what of cuBLAS's speed the ladder's fastest
-variants reach, by class of shapes, from the H200's stored baseline.
+"""``nox -s lab -- classes [--check]``: writes docs/results/classes.md, what of cuBLAS's speed the ladder's
+fastest variants reach, by class of shapes, from the H200's stored baseline.
 
 Exit status: 0 up to date or updated; 1 out of date, with ``--check``.
 """
@@ -22,7 +22,7 @@ from gemm_regression.project.suites import TIMED_GIBIBYTE
 
 PROJECT = load(Path(__file__).parents[2])
 LADDER = PROJECT.kernels
-FILE = PROJECT.root / "docs" / "classes.md"
+FILE = PROJECT.root / "docs" / "results" / "classes.md"
 SLUG = "nvidia-h200"
 RENEW = "nox -s lab -- classes"
 

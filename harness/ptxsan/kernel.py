@@ -13,24 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from ptxsan.checks.hazards import Hazard, Report, Site, Trap
-from ptxsan.checks.inflight import InFlight
-from ptxsan.checks.liveness import Step, unset
-from ptxsan.checks.undefined import Undefined
-from ptxsan.frontend.places import Place
-from ptxsan.frontend.syntax import Entry, Instruction, Name, PtxError, Register, size_of
-from ptxsan.isa import is_asynchronous, known, wait_of
-from ptxsan.isa.refused import reason
+from ptxsan.checks import Hazard, Report, Site, Trap
+from ptxsan.checks.proxy import InFlight
+from ptxsan.checks.undefined import Effect, Undefined, unset
+from ptxsan.frontend import Entry, Instruction, Name, Place, PtxError, Register, size_of
+from ptxsan.isa import is_asynchronous, known, reason, wait_of
 from ptxsan.lanes import WARP, Geometry, Mask
+from ptxsan.machine import Builder, Run
 from ptxsan.machine.barrier import Barrier, counts
-from ptxsan.machine.builder import Builder, Run
 from ptxsan.machine.counters import Counters
-from ptxsan.machine.deciding import Ending, ones
 from ptxsan.machine.flow import Block, Flow, ends
-from ptxsan.machine.launch import refuse
-from ptxsan.machine.memory import RESERVED, GlobalMemory
-from ptxsan.machine.state import State
-from ptxsan.machine.straight.stretches import Native
+from ptxsan.machine.memory import RESERVED
+from ptxsan.machine.memory.global_memory import GlobalMemory
+from ptxsan.machine.sampling import Ending, ones
+from ptxsan.machine.state import State, refuse
+from ptxsan.machine.stretches import Native
 from ptxsan.machine.tracked import Later, Tracked
 from ptxsan.machine.warps import Gate, all_name_all, is_collective
 
@@ -332,6 +329,6 @@ def _may_be_shared(op: str) -> bool:
     return ".shared" in op or (base in ("ld", "st", "atom", "red") and not named)
 
 
-def _steps(block: Block) -> list[Step]:
+def _steps(block: Block) -> list[Effect]:
     """Of all instructions of a block."""
     return [*(each.step for each in block.tracked), *([block.ending.step] if block.ending else [])]

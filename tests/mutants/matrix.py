@@ -1,5 +1,5 @@
-"""``python -m tests.mutants.matrix [--check]``: writes docs/kill-matrix.md, from every mutant examined
-without a GPU.
+"""``python -m tests.mutants.matrix [--check]``: writes docs/results/kill-matrix.md, from every mutant
+examined without a GPU.
 
 Exit status: 0 up to date or updated; 1 out of date, or a mutant that nothing catches; 2 without the pinned
 compiler.
@@ -21,7 +21,7 @@ from tests.mutants.equivalent import EQUIVALENT, SURVIVORS
 from tests.mutants.examine import HAZARDS, Seen, examine, open_device
 from tests.mutants.gpu import Results
 
-FILE = Path(__file__).parents[2] / "docs" / "kill-matrix.md"
+FILE = Path(__file__).parents[2] / "docs" / "results" / "kill-matrix.md"
 RENEW = "python -m tests.mutants.matrix"
 COLUMNS = ("value", *dict.fromkeys(HAZARDS.values()), "static", "counter")
 

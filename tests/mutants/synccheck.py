@@ -1,7 +1,7 @@
 """What PTX's rules, an H200 and compute-sanitizer's synccheck say of each pattern of barriers.
 
-``python -m tests.mutants.synccheck`` writes docs/synccheck.md; with a GPU it first runs every pattern there,
-alone and under synccheck, and stores what it saw in tests/mutants/synccheck.json.
+``python -m tests.mutants.synccheck`` writes docs/results/synccheck.md; with a GPU it first runs every pattern
+there, alone and under synccheck, and stores what it saw in tests/mutants/synccheck.json.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ptxsan.frontend import nvcc
 ARCH = "sm_90a"
 THREADS = 128
 FILE = Path(__file__).with_suffix(".json")
-PAGE = Path(__file__).parents[2] / "docs" / "synccheck.md"
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "synccheck.md"
 PATIENCE = 15.0  # seconds, of which a launch takes none
 AT_ONCE = 4  # processes
 
@@ -192,8 +192,8 @@ def render(seen: Seen) -> str:
     lines = [
         "# Barriers: PTX's rules, a GPU, synccheck\n",
         "What is told of each pattern of barriers without a GPU, with the reasons in",
-        "[emulation.md](emulation.md#barriers), next to what happens on a GPU and what compute-sanitizer's",
-        f"synccheck says, {on}. Four warps a block. Written by",
+        "[emulation.md](../emulation.md#barriers), next to what happens on a GPU and what",
+        f"compute-sanitizer's synccheck says, {on}. Four warps a block. Written by",
         "`python -m tests.mutants.synccheck`; do not edit.\n",
         "| pattern | here | ends on the GPU | synccheck |",
         "| --- | --- | --- | --- |",

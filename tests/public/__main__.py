@@ -18,7 +18,7 @@ from tests.public.source import FILE, Source, read_source
 
 ROOT = Path(__file__).parents[2]
 REPORT = "check.xml"
-COMMAND = "python -m tests.public FOLDER --suite {} --markdown docs/public.md"
+COMMAND = "python -m tests.public FOLDER --suite {} --markdown docs/results/public.md"
 
 
 def check(project: Path, suite: str, jobs: int, seconds: float) -> None:

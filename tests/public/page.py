@@ -17,7 +17,7 @@ Notes fail nothing: what CUDA C++ leaves undefined and PTX or the machine define
 wrote that nothing depends on. Written by `{command}`; do not edit.
 
 `FOLDER` has a folder per repository: its files at the revision named below, unchanged; a project
-([declaring.md](declaring.md)) whose declarations say what each kernel computes and accepts; `source.toml`:
+([declaring.md](../declaring.md)) whose declarations say what each kernel computes and accepts; `source.toml`:
 `repository`, `revision`, `date`, `licence`, `declared`, `on_gpu`, and for each known fault a table
 `[explained.KERNEL]` with `checks = [...]` and `why = "..."`. If other checks fail than those explained, the
 command fails. Neither the kernels nor their projects are part of this repository.

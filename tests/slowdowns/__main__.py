@@ -2,8 +2,8 @@
 
 ``measure``: what each planted slowdown costs, next to the kernel as it is, and what the gate's rule says.
 ``gate``: the first of each variant planted in a clone, and what `gpu` says of their cases and as many others.
-Both append to measured.json, from which ``page`` writes docs/slowdowns.md. ``check``: whether the kernels
-whose loops lie in headers still multiply correctly, on the emulated device.
+Both append to measured.json, from which ``page`` writes docs/results/slowdowns.md. ``check``: whether the
+kernels whose loops lie in headers still multiply correctly, on the emulated device.
 
 Exit status: 0; 1 where a slowdown of LEAST and more was not found, another case failed, or the run's evidence
 gives another verdict; 2 without a GPU, or if a kernel has changed.
@@ -45,12 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         command.add_argument("--into", type=Path, default=measured.FILE, metavar="FILE")
     judging.add_argument("--json", type=Path, metavar="FILE", help="keep what the run recorded")
-    writing = commands.add_parser("page", help="write docs/slowdowns.md")
+    writing = commands.add_parser("page", help="write docs/results/slowdowns.md")
     writing.add_argument("--check", action="store_true", help="write nothing; exit status 1 if it is stale")
     given, options = parser.parse_known_args(arguments)
     try:
         if given.command == "page":
-            return _page(PROJECT.root / "docs" / "slowdowns.md", given.check)
+            return _page(PROJECT.root / "docs" / "results" / "slowdowns.md", given.check)
         chosen = [s for s in PLANTED if (not given.only or s.name in given.only) and given.k in s.name]
         if not chosen:
             raise ValueError("no planted slowdown has such a name; tests/slowdowns lists them")

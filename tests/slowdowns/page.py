@@ -1,4 +1,4 @@
-"""docs/slowdowns.md, from measured.json alone."""
+"""docs/results/slowdowns.md, from measured.json alone."""
 
 from __future__ import annotations
 

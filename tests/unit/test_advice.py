@@ -207,7 +207,7 @@ def test_the_page_has_every_policy_every_measured_config_and_why_others_cannot_r
 def test_the_page_in_the_repository_is_what_is_stored(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    file = PROJECT.root / "docs" / "advice.md"
+    file = PROJECT.root / "docs" / "results" / "advice.md"
     arguments = ["--project", str(PROJECT.root), "--check", "--markdown"]
     assert command.main([*arguments, str(file)]) == 0
     stale = tmp_path / "advice.md"

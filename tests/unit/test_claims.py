@@ -221,9 +221,8 @@ def test_the_page_in_the_repository_is_what_is_stored(
 ) -> None:
     assert command.main(["--project", str(PROJECT.root), "--check"]) == 0
     stale = tmp_path / "claims.md"
-    stale.write_text(
-        (PROJECT.root / "docs" / "claims.md").read_text().replace("| HOLDS |", "| CONTRADICTED |", 1)
-    )
+    page = (PROJECT.root / "docs" / "results" / "claims.md").read_text()
+    stale.write_text(page.replace("| HOLDS |", "| CONTRADICTED |", 1))
     assert command.main(["--project", str(PROJECT.root), "--check", "--markdown", str(stale)]) == 1
     assert "is out of date" in capsys.readouterr().err
 

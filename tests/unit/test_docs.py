@@ -17,7 +17,7 @@ from tests.unit.fakes import NumpyDevice
 ROOT = Path(__file__).parents[2]
 
 
-PAGES = sorted((ROOT / "docs").glob("*.md")) + [
+PAGES = sorted((ROOT / "docs").rglob("*.md")) + [
     ROOT / name for name in ("README.md", "CONTRIBUTING.md", "harness/ptxsan/README.md")
 ]
 

@@ -15,7 +15,7 @@ from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem
 from gemm_regression.oracle import Finding, verify
 from gemm_regression.report.failures import of_finding
 from ptxsan import Instruction, parse
-from ptxsan.frontend.places import Place
+from ptxsan.frontend import Place
 from tests.ladder import LADDER, find_kernel
 from tests.mutants import Mutant, build
 

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from ptxsan import PtxError
-from ptxsan.isa import TABLES, known
+from ptxsan.isa import LIMITS, REFUSED, TABLES, known
 from ptxsan.isa.__main__ import page
-from ptxsan.isa.refused import LIMITS, REFUSED
 from tests.unit.emulated.rig import execute, hazards, kernel, numbers
 
-PAGE = Path(__file__).parents[2] / "docs" / "instructions.md"
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "instructions.md"
 
 
 def test_the_page_is_what_the_table_says() -> None:

@@ -22,7 +22,7 @@ from gemm_regression.project.selection import Choice, select
 from gemm_regression.pytest_plugin import plugin_unchanged
 from gemm_regression.run import passed
 from gemm_regression.run.passed import Keys, Passed
-from ptxsan.native import build
+from ptxsan import native as build
 from tests.ladder import H200, PROJECT
 from tests.unit.test_init import harness as run
 
@@ -129,7 +129,7 @@ EDITS = {
     "conftest": lambda root: (root / "conftest.py").write_text("import os\n") and None,
     "helper of the tests": lambda root: (root / "tests" / "mine.py").write_text("") and None,
     "pytest's options": replaced("pyproject.toml", "[", "[tool.pytest.ini_options]\n["),
-    "interpreter": replaced("../harness/ptxsan/rounding/arithmetic.py", "def ", "# edited\ndef "),
+    "interpreter": replaced("../harness/ptxsan/rounding/__init__.py", "def ", "# edited\ndef "),
     "interpreter in C": replaced("../harness/ptxsan/native/blocks.c", "{", "{ "),
     "oracle": replaced("../harness/gemm_regression/oracle/verify.py", "_LITTLE = 1000", "_LITTLE = 999"),
     "model": replaced("../harness/gemm_regression/model/operation.py", "alpha", "alpha "),

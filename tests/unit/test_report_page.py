@@ -432,13 +432,13 @@ def test_pictures_are_stale_once_a_baseline_changes(
 
 
 def test_the_pictures_of_this_repository_are_up_to_date() -> None:
-    assert pictures("--folder", PROJECT.root / "docs", "--check") == 0
+    assert pictures("--folder", PROJECT.root / "docs" / "results", "--check") == 0
 
 
 def test_a_kernel_without_a_baseline_leaves_the_pictures_as_they_are() -> None:
     new = replace(LADDER[0], name="new")
     content = sources.gather(PROJECT.baselines)
-    assert pictures_page.update(PROJECT.root / "docs", content, (new, *LADDER), check=True) == []
+    assert pictures_page.update(PROJECT.root / "docs" / "results", content, (new, *LADDER), check=True) == []
 
 
 @pytest.mark.parametrize("name", charts.NAMES)

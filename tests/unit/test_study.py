@@ -22,7 +22,7 @@ from lab.study.studies import load
 from tests.ladder import PROJECT
 from tests.unit.simulated import SimulatedDevice
 
-STORED = PROJECT.root / "docs" / "detection"
+STORED = PROJECT.root / "docs" / "results" / "detection"
 ONE = "prefetch-f32-tile64x64x8-thread8x8-pad4-1024x1024x1024"
 COMMIT = "c0ffee00" * 5
 

@@ -148,7 +148,7 @@ def cache(folder: Path) -> Line:
 
 def interpreter() -> Line:
     """What the emulated device runs straight-line code on."""
-    from ptxsan.native.build import describe, library
+    from ptxsan.native import describe, library
 
     found = describe()
     if library() is None:

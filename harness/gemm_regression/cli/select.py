@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--why", action="store_true", help="explain the choice")
     parser.add_argument("--header", type=Path, metavar="FILE", help="write the choices as a C++ header")
     parser.add_argument(
-        "--markdown", type=Path, metavar="PAGE", help="update the tables in a page, docs/select.md"
+        "--markdown", type=Path, metavar="PAGE", help="update the tables in a page, docs/results/select.md"
     )
     parser.add_argument("--check", action="store_true", help="with --markdown: exit status 1 if it is stale")
     parser.add_argument("--project", type=Path, metavar="PATH", help="default: the nearest project")

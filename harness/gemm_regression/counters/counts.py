@@ -18,7 +18,7 @@ from gemm_regression.project.fitting import fitted
 from gemm_regression.project.loader import Project
 from gemm_regression.project.selection import Choice, find_case, fitting, nothing_fits, select, variants
 from ptxsan import Counters, GlobalAccess, Tally, mnemonic
-from ptxsan.frontend.places import Place
+from ptxsan.frontend import Place
 
 # One problem of whole vectors and, for most stages, whole tiles; and one where every edge is odd.
 PROBLEMS = (Problem(96, 160, 64), Problem(67, 45, 33))

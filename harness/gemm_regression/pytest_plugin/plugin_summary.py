@@ -45,7 +45,7 @@ from gemm_regression.report.sustained import sustained_texts
 from gemm_regression.report.terminal import ladder_table
 from gemm_regression.report.wording import baseline_text, refresh_several, some
 from gemm_regression.timing.bounds import Roofs, roofs_of
-from ptxsan.native.build import describe, library
+from ptxsan.native import describe, library
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -1,4 +1,4 @@
-"""The generated part of docs/select.md: how far choices are behind the best."""
+"""The generated part of docs/results/select.md: how far choices are behind the best."""
 
 from __future__ import annotations
 

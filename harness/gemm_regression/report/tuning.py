@@ -124,7 +124,7 @@ def page(text: str, file: str, mark: str) -> str:
         "# Strategies compared\n\n"
         "How many configs each of Kernel Tuner's strategies has to time before it comes near the best config "
         "of a space that was measured in full. Replayed without a GPU, by "
-        f"`nox -s tune -- --simulate {file} --markdown docs/strategies.md`.\n\n"
+        f"`nox -s tune -- --simulate {file} --markdown docs/results/strategies.md`.\n\n"
         f"{text}\n\n"
         "bayes_opt and diff_evo have random numbers that no seed repeats.\n\n"
         f"{mark}\n"

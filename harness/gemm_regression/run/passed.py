@@ -42,7 +42,7 @@ from gemm_regression.compiler.tools import (
 from gemm_regression.counters import check as counters
 from gemm_regression.model import Case, Kernel
 from gemm_regression.project.loader import Project
-from ptxsan.native.build import identity
+from ptxsan.native import identity
 
 Records = list[tuple[str, Any]]  # what a test recorded: name and value
 _CONFIGURATION = ("pyproject.toml", "pytest.ini", "pytest.toml", "tox.ini", "setup.cfg", "conftest.py")

@@ -24,8 +24,8 @@ def page(
     """The whole page; a section per GPU model, with its target, and other policies there, if any."""
     parts = [
         "# What the notes recommend, and how far it is behind",
-        "Written by `nox -s lab -- advice --markdown docs/advice.md` from stored figures; do not edit. "
-        "Each recommendation of the course notes is a policy: a kernel and a config for a problem. Its share "
+        "Written by `nox -s lab -- advice --markdown docs/results/advice.md` from stored figures; "
+        "do not edit. Each recommendation of the course notes is a policy: a kernel and a config for a problem. Its share "
         "is its speed over that of the fastest kernel of this repository measured on the same problem and "
         "dtype (cuBLAS is not one); the mean is geometric, over the shapes where its choice was measured. "
         "`nox -s lab -- advice --measure` verifies and times the suite `advice` on a GPU, in one run, "

@@ -1,4 +1,4 @@
-"""``nox -s lab -- claims``: what the course notes say, judged by what is stored, as docs/claims.md.
+"""``nox -s lab -- claims``: what the course notes say, judged by what is stored, as docs/results/claims.md.
 
 Exit status: 0; 1 for a page that is out of date (``--check``) or stored figures that cannot be trusted; 2 for
 a wrong command line.
@@ -23,13 +23,13 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="nox -s lab -- claims", description=about(__doc__))
     parser.add_argument("--project", type=Path, metavar="PATH", help="the project's folder")
     parser.add_argument(
-        "--markdown", type=Path, metavar="FILE", help="default: docs/claims.md of the project"
+        "--markdown", type=Path, metavar="FILE", help="default: docs/results/claims.md of the project"
     )
     parser.add_argument("--check", action="store_true", help="write nothing: is the page up to date?")
     given = parser.parse_args(arguments)
     try:
         project = project_of(given)
-        file = given.markdown or project.root / "docs" / "claims.md"
+        file = given.markdown or project.root / "docs" / "results" / "claims.md"
         text = page(CLAIMS, Facts.of(project))
         if not given.check:
             write_whole(file, text)

@@ -1,1 +1,1 @@
-"""The ladder, step by step: docs/learn.md."""
+"""The ladder, step by step: docs/results/learn.md."""

@@ -1,4 +1,4 @@
-"""``nox -s lab -- learn``: docs/learn.md and its pictures, the page that walks the ladder.
+"""``nox -s lab -- learn``: docs/results/learn.md and its pictures, the page that walks the ladder.
 
 Exit status: 0 written or up to date, 1 out of date (``--check``), or a file that cannot be trusted, 2 a wrong
 command line.
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="nox -s lab -- learn", description=about(__doc__))
     parser.add_argument("--root", type=Path, help="folder with baselines; default: the project's")
     parser.add_argument("--project", type=Path, metavar="PATH", help="the project's folder")
-    parser.add_argument("--folder", type=Path, default=Path("docs"), help="default: docs")
+    parser.add_argument("--folder", type=Path, default=Path("docs/results"), help="default: %(default)s")
     parser.add_argument("--check", action="store_true", help="change nothing; exit status 1 if stale")
     given = parser.parse_args(arguments)
     try:

@@ -1,4 +1,4 @@
-"""docs/learn.md and its pictures: the lessons of the ladder as Markdown."""
+"""docs/results/learn.md and its pictures: the lessons of the ladder as Markdown."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def page(found: Sequence[Lesson]) -> str:
         "edit. Each picture shows how much of the measured time the work of a stage needs at five levels, "
         "each at the rate that was measured as its roof: the red bar is what bounds it, the grey ones are "
         "those of the next stage. Where no bar is long, the time goes into waiting. How that is computed: "
-        "[bounds.md](bounds.md). What the course notes say of these steps: [claims.md](claims.md).",
+        "[bounds.md](../bounds.md). What the course notes say of these steps: [claims.md](claims.md).",
         f"Measured on: {', '.join(gpus) or 'no GPU yet'}.",
         *(f"![The ladder on an {gpu}](ladder-{gpu_slug(gpu)}.svg)" for gpu in gpus),
     ]

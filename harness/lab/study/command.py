@@ -2,7 +2,7 @@
 
 ``measure`` times pairs of binaries beside themselves on one GPU or several at once, and appends what it times
 to a file for each board; with ``--sizes``, slowdowns are planted. ``report`` judges all that is stored by
-today's rule and writes docs/detection.md and its plot; ``report --check`` says whether they are up to date.
+today's rule and writes docs/results/detection.md and its plot; ``report --check`` says if they are up to date.
 
 Exit status: 0 done; 1 the budget ended before all processes, or the documentation is out of date; 2 a wrong
 command line, no GPU, or an unusable file.
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None, open_devices: Open = open_all) 
             return _measure(given, open_devices)
         from lab.study.document import report
 
-        return report(given.files, given.docs or project().root / "docs", given.check)
+        return report(given.files, given.docs or project().root / "docs" / "results", given.check)
     except (DeviceError, NoDevice, ProjectError, StudyError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -81,8 +81,8 @@ def _parser() -> argparse.ArgumentParser:
     add("-k", default="", metavar="TEXT", help="only cases whose id contains this")
     add("--allow-busy", action="store_true", help="time even while other processes use the GPU")
     add("--time-limit", type=float, default=60.0, metavar="S", help="seconds until a kernel counts as hung")
-    making = commands.add_parser("report", help="write docs/detection.md and its plot")
-    making.add_argument("files", nargs="*", type=Path, metavar="FILE", help="default: docs/detection/*")
+    making = commands.add_parser("report", help="write docs/results/detection.md and its plot")
+    making.add_argument("files", nargs="*", type=Path, metavar="FILE", help="default: those in docs/results")
     making.add_argument("--docs", type=Path, help=argparse.SUPPRESS)
     making.add_argument(
         "--check", action="store_true", help="write nothing; exit status 1 if they are out of date"
@@ -103,7 +103,7 @@ def _sizes(text: str) -> tuple[float, ...]:
 
 def _measure(given: argparse.Namespace, open_devices: Open) -> int:
     began = time.monotonic()
-    folder: Path = given.folder or project().root / "docs" / "detection"
+    folder: Path = given.folder or project().root / "docs" / "results" / "detection"
     if given.processes < 1:
         raise ValueError("--processes: give a number above 0")
     if not folder.is_dir():

@@ -1,4 +1,4 @@
-"""docs/detection.md and its plot, from the stored samples alone."""
+"""docs/results/detection.md and its plot, from the stored samples alone."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def text(studies: Sequence[Study]) -> str:
 
 _HEAD = """# Detection power
 
-<!-- Made by `nox -s lab -- study report` from docs/detection/: do not edit. -->
+<!-- Made by `nox -s lab -- study report` from docs/results/detection/: do not edit. -->
 
 How small a slowdown does the gate find, and how often is it red where there is none? Pairs of a binary
 beside itself (A/A), and with slowdowns of known size planted, were timed as the gate times a changed binary

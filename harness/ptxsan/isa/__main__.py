@@ -1,4 +1,4 @@
-"""``python -m ptxsan.isa [--check]``: docs/instructions.md, the instructions that the emulated
+"""``python -m ptxsan.isa [--check]``: docs/results/instructions.md, the instructions that the emulated
 device knows, from its own table.
 
 Exit status: 0 up to date or written, 1 out of date.
@@ -12,8 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from ptxsan.isa import TABLES
-from ptxsan.isa.refused import LIMITS, REFUSED
+from ptxsan.isa import LIMITS, REFUSED, TABLES
 
 _HEAD = """# Instructions
 
@@ -64,7 +63,7 @@ def _rows() -> Iterator[tuple[str, str]]:
 
 
 def page() -> str:
-    """The text of docs/instructions.md."""
+    """The text of docs/results/instructions.md."""
     chapters: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for section, name in _rows():
         chapters[".".join(section.split(".")[:3])].append((section, name))
@@ -90,7 +89,7 @@ def main() -> int:
         "--check", action="store_true", help="change nothing; exit status 1 if it is out of date"
     )
     parser.add_argument(
-        "--page", type=Path, default=Path("docs/instructions.md"), help="default: %(default)s"
+        "--page", type=Path, default=Path("docs/results/instructions.md"), help="default: %(default)s"
     )
     given = parser.parse_args()
     text = page()

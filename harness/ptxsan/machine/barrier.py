@@ -1,15 +1,4 @@
-"""Barriers of a block of threads: bar.sync, bar.arrive and bar.red, barrier.* (PTX ISA §9.7.13.1).
-
-A barrier is one of sixteen numbers, whichever instruction names it: warps that come to it from different
-branches meet there. Arrivals are counted by warps: one has arrived when all its threads have that have not
-exited. Without a count a barrier waits for all threads of the block that have not exited; with one for so
-many, in whole warps, and exiting counts for nothing.
-
-Undefined, and so an error: an .aligned one (every bar.* is) that the threads of a warp do not reach by the
-same instruction, or that some of them go past; .red mixed with the others; different counts at once. What
-CUDA C++ does not allow of __syncthreads(), which is bar.sync 0, but PTX defines, is a note: warps that meet
-from different instructions, and threads of a warp that exit straight away where the others go on to it.
-"""
+"""Who has exited, and whether they had gone past a barrier or a shuffle that others of their warp wait at."""
 
 from __future__ import annotations
 
@@ -19,12 +8,59 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ptxsan.checks.hazards import Site, Tell, Trap
-from ptxsan.frontend.syntax import Instruction, PtxError
+from ptxsan.checks import Site, Tell, Trap
+from ptxsan.frontend import Instruction, PtxError
 from ptxsan.lanes import WARP, Array, Geometry, Mask, full
-from ptxsan.machine.builder import Builder, Read, Write
-from ptxsan.machine.exits import Exits
+from ptxsan.machine import Builder, Read, Write
 from ptxsan.machine.state import Released, State
+
+
+class Exits:
+    """Of the blocks that run together. ``after``: for each block of code those that may come next."""
+
+    def __init__(self, geometry: Geometry, after: Sequence[Sequence[int]]) -> None:
+        self.living = np.ones(geometry.lanes, bool) if geometry.living is None else geometry.living
+        self.alive = self.living
+        self._at = np.full(geometry.lanes, -1)
+        self._after = after
+        self._reached: dict[int, Array] = {}
+
+    def add(self, lanes: Array | None, at: int) -> None:
+        """These (None for all) exit at the end of a block of code; −1 for one with nothing else in it, as an
+        early return is."""
+        self._at[slice(None) if lanes is None else lanes] = at
+        self.alive = np.zeros_like(self.alive) if lanes is None else self.alive & ~lanes
+
+    def past(self, at: int) -> Array:
+        """The lanes, (lanes,) bool, that have exited at the end of code which comes after the block of code
+        ``at``: without its last instruction, they went past it."""
+        if at not in self._reached:
+            self._reached[at] = self._reach(at)
+        return np.asarray(~self.alive & self._reached[at][self._at])
+
+    def _reach(self, at: int) -> Array:
+        found: set[int] = set()
+        left = list(self._after[at])
+        while left:
+            if (one := left.pop()) not in found and one < len(self._after):
+                found.add(one)
+                left += self._after[one]
+        reached = np.zeros(len(self._after) + 1, bool)  # the last for -1
+        reached[list(found)] = True
+        return reached
+
+
+# Barriers of a block of threads: bar.sync, bar.arrive and bar.red, barrier.* (PTX ISA §9.7.13.1).
+#
+# A barrier is one of sixteen numbers, whichever instruction names it: warps that come to it from different
+# branches meet there. Arrivals are counted by warps: one has arrived when all its threads have that have not
+# exited. Without a count a barrier waits for all threads of the block that have not exited; with one for so
+# many, in whole warps, and exiting counts for nothing.
+#
+# Undefined, and so an error: an .aligned one (every bar.* is) that the threads of a warp do not reach by the
+# same instruction, or that some of them go past; .red mixed with the others; different counts at once. What
+# CUDA C++ does not allow of __syncthreads(), which is bar.sync 0, but PTX defines, is a note: warps that meet
+# from different instructions, and threads of a warp that exit straight away where the others go on to it.
 
 
 @dataclass(frozen=True)

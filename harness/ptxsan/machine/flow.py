@@ -17,19 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from ptxsan.checks.hazards import Report, Site, Tell, Trap
+from ptxsan.checks import Report, Site, Tell, Trap
 from ptxsan.checks.undefined import Switch
-from ptxsan.frontend.syntax import Instruction
+from ptxsan.frontend import Instruction
 from ptxsan.lanes import Array, Geometry, Mask
-from ptxsan.machine.barrier import Barrier, Barriers, Free
-from ptxsan.machine.builder import Run
+from ptxsan.machine import Run
+from ptxsan.machine.barrier import Barrier, Barriers, Exits, Free
 from ptxsan.machine.counters import Counters
-from ptxsan.machine.deciding import Ending
-from ptxsan.machine.exits import Exits
+from ptxsan.machine.sampling import Ending
 from ptxsan.machine.state import State
 from ptxsan.machine.tracked import Later, Tracked, needs
-from ptxsan.machine.waits import Wait, Waits
-from ptxsan.machine.warps import Gate, Gates
+from ptxsan.machine.warps import Gate, Gates, Wait, Waits
 
 _ENDS = re.compile(
     r"bra\b|(bar|barrier)(\.cta)?\.(sync|arrive|red)\b|mbarrier\.(test|try)_wait\b|barrier\.cluster\.wait\b"

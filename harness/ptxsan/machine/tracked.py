@@ -14,16 +14,24 @@ from typing import Any
 
 import numpy as np
 
-from ptxsan.checks.hazards import Site
-from ptxsan.checks.liveness import Step
-from ptxsan.checks.shadow import ORIGIN
-from ptxsan.checks.undefined import Switch
-from ptxsan.frontend.syntax import Instruction, Register, Vector
+from ptxsan.checks import Site
+from ptxsan.checks.undefined import ORIGIN, Effect, Switch
+from ptxsan.frontend import Instruction, Register, Vector
 from ptxsan.lanes import WARP, Array, Mask, full
-from ptxsan.machine.builder import SEEN, STORED, Builder, Run
-from ptxsan.machine.common import FLOATS, NARROW
-from ptxsan.machine.deciding import Compared, active, addresses, ones, registers, unsigned
-from ptxsan.machine.sampling import Sampling, fills, smear, spread, word
+from ptxsan.machine import FLOATS, NARROW, SEEN, STORED, Builder, Run
+from ptxsan.machine.sampling import (
+    Compared,
+    Sampling,
+    active,
+    addresses,
+    fills,
+    ones,
+    registers,
+    shade_dtype,
+    smear,
+    spread,
+    word,
+)
 
 # By the first words of an instruction.
 _MOVES = re.compile(r"(mov|ld|ldu|st|cvta|cp|ldmatrix|stmatrix|movmatrix|wmma\.(load|store)|shfl)\b")
@@ -76,7 +84,7 @@ class Tracked:
         self._kinds = {b.slot(r): b.kind(r) for r, _ in followed}
         self._guard = (b.slot(Register(i.guard[0])), i.guard[1]) if i.guard else None
         reads = [*self._sources, *self._addresses, *self._members, *([self._guard[0]] if self._guard else [])]
-        self.step = Step(frozenset(reads), frozenset(() if i.guard else self._targets))
+        self.step = Effect(frozenset(reads), frozenset(() if i.guard else self._targets))
         self.involved = frozenset({*reads, *self._targets})
         self.reads_memory = bool(_MEMORY.match(op))
         self._restores = bool(self._targets.keys() & set(reads))
@@ -176,7 +184,7 @@ class Tracked:
     def _all(self, lanes: Array, origins: Array, mask: Mask | None) -> None:
         """The results of these lanes are undefined, each bit of them."""
         for slot, register in self._targets.items():
-            bits = np.where(lanes, ones(self._b.kind(register)), unsigned(self._b.kind(register)).type(0))
+            bits = np.where(lanes, ones(self._b.kind(register)), shade_dtype(self._b.kind(register)).type(0))
             self._set(slot, bits, spread(origins, lanes), mask)
 
     def _origins(self, shaded: list[int]) -> Array:
@@ -353,7 +361,7 @@ class Later:
     """An instruction that is certainly known, made ready when it first runs on its own: most never do where C
     runs them."""
 
-    def __init__(self, make: Callable[[], Tracked], step: Step, reads_memory: bool) -> None:
+    def __init__(self, make: Callable[[], Tracked], step: Effect, reads_memory: bool) -> None:
         self._make = make
         self._tracked: Tracked | None = None
         self.step, self.reads_memory, self.involved = step, reads_memory, step.reads | step.writes

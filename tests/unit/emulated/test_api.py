@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ptxsan
-from ptxsan.report import describe
+from ptxsan.__main__ import describe
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 # y[i] = a · x[i], of the first n elements.

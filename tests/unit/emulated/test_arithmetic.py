@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ptxsan.rounding.fma import fma64
+from ptxsan.rounding.modifiers import fma64
 from tests.unit.emulated.exact import BF16, CANONICAL, FP16, FP32, Format, fma, pattern, single, value
 from tests.unit.emulated.rig import results
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from ptxsan import Empty, PtxError
-from ptxsan.arguments import read
-from ptxsan.command import main
+from ptxsan.__main__ import main, read
 from tests.unit.emulated.test_api import HEAD, OTHER, SCALE
 
 KERNELS = Path(__file__).parent / "kernels"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ptxsan import Entry, Machine, parse
-from ptxsan.frontend.syntax import Register, Vector
+from ptxsan.frontend import Register, Vector
 from tests.unit.emulated.rig import kernel
 
 END = """add.f32 %f1, %f1, %f2;

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ptxsan
-from ptxsan.rounding import arithmetic
+from ptxsan import rounding as arithmetic
 from tests.hopper.cases import (
     BOXES,
     FORMS,

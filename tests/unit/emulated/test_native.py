@@ -18,8 +18,8 @@ from gemm_regression.devices.emulated.device import EmulatedDevice
 from gemm_regression.model import Case, Kernel
 from gemm_regression.oracle import make_inputs
 from ptxsan import Counters
-from ptxsan.native import build
-from ptxsan.native.operations import OPERATIONS, SIZES
+from ptxsan import native as build
+from ptxsan.native import OPERATIONS, SIZES
 from tests.ladder import LADDER, select
 from tests.mutants import MUTANTS, Mutant, real
 from tests.mutants import build as build_mutant

@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from ptxsan.rounding.directed import directed64
+from ptxsan.rounding.modifiers import directed64
 from tests.unit.emulated.exact import BF16, FP16, FP32, Format, fma, pattern, value
 from tests.unit.emulated.rig import Array, results
 

@@ -1,4 +1,4 @@
-"""The patterns of barriers that docs/synccheck.md compares with a GPU."""
+"""The patterns of barriers that docs/results/synccheck.md compares with a GPU."""
 
 from __future__ import annotations
 

@@ -34,9 +34,9 @@ from ptxsan import (
     TensorMap,
     parse,
 )
-from ptxsan.checks.hazards import Hazard
-from ptxsan.frontend.places import Place
-from ptxsan.machine.memory.spaces import readable
+from ptxsan.checks import Hazard
+from ptxsan.frontend import Place
+from ptxsan.machine.memory import readable
 
 _MACHINES = 4  # kept: cases come variant by variant
 _LAUNCHES = 1000  # of which a variable may count

@@ -13,7 +13,7 @@ from gemm_regression.compiler.nvcc import compile_ptx, entry_symbol
 from gemm_regression.compiler.tools import Nvcc
 from gemm_regression.model import Config, DType, Kernel
 from ptxsan import Instruction, parse
-from ptxsan.frontend.places import Place
+from ptxsan.frontend import Place
 
 
 def source_lines(
