@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ptxsan import PtxError
-from tests.unit.emulated.rig import Array, launch
+from tests.ptxsan.rig import Array, launch
 
 STORAGE: dict[str, Any] = {
     "f16": np.float16,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ptxsan import PtxError
-from tests.unit.emulated.rig import checks, execute, kernel, numbers
+from tests.ptxsan.rig import checks, execute, kernel, numbers
 
 WIDE = ".global .align 8 .b8 cell[8] = {{{}}};"
 

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.unit.emulated.rig import Array, launch
+from tests.ptxsan.rig import Array, launch
 
 RANDOM = np.random.default_rng(8)
 TYPES: dict[str, Any] = {

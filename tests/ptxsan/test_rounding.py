@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from ptxsan.rounding.modifiers import directed64
-from tests.unit.emulated.exact import BF16, FP16, FP32, Format, fma, pattern, value
-from tests.unit.emulated.rig import Array, results
+from tests.ptxsan.exact import BF16, FP16, FP32, Format, fma, pattern, value
+from tests.ptxsan.rig import Array, results
 
 FP64 = Format(53, -1022, 1023, 64)
 MODES = ("rn", "rz", "rm", "rp")

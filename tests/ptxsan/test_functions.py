@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from tests.unit.emulated.rig import Array, results
+from tests.ptxsan.rig import Array, results
 
 EDGES = np.array(
     [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1.1754942e-38, 3.4028235e38, 0.5, 3e-39],

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from tests.unit.emulated.rig import Array, checks, execute, hazards, kernel, launch, notes, numbers
+from tests.ptxsan.rig import Array, checks, execute, hazards, kernel, launch, notes, numbers
 
 OUT = "\nst.global.u32 [%rd6], {};"
 CELLS = ".shared .align 16 .b8 cells[512];"

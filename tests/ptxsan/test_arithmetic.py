@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ptxsan.rounding.modifiers import fma64
-from tests.unit.emulated.exact import BF16, CANONICAL, FP16, FP32, Format, fma, pattern, single, value
-from tests.unit.emulated.rig import results
+from tests.ptxsan.exact import BF16, CANONICAL, FP16, FP32, Format, fma, pattern, single, value
+from tests.ptxsan.rig import results
 
 EDGES32: tuple[int, ...] = (
     0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.unit.emulated.rig import Array, results
+from tests.ptxsan.rig import Array, results
 
 RANDOM = np.random.default_rng(2)
 WORDS = np.r_[[0, 1, 0x80000000, 0x7FFFFFFF, 0xFFFFFFFF, 0x12345678], RANDOM.integers(0, 2**32, 58)]

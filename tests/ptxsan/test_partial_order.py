@@ -6,7 +6,7 @@ import pytest
 
 from ptxsan import parse
 from ptxsan.machine.warps import all_name_all
-from tests.unit.emulated.rig import checks, hazards, kernel, per_lane
+from tests.ptxsan.rig import checks, hazards, kernel, per_lane
 
 CELLS = ".shared .align 4 .b8 cells[512];"
 OWN = "mov.u32 %r10, cells;\nshl.b32 %r11, %r1, 2;\nadd.u32 %r12, %r10, %r11;\n"  # %r12: the thread's cell

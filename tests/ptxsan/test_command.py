@@ -12,7 +12,7 @@ import pytest
 
 from ptxsan import Empty, PtxError
 from ptxsan.__main__ import main, read
-from tests.unit.emulated.test_api import HEAD, OTHER, SCALE
+from tests.ptxsan.test_api import HEAD, OTHER, SCALE
 
 KERNELS = Path(__file__).parent / "kernels"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.unit.emulated.rig import checks, execute, hazards, kernel, notes, numbers, per_lane
+from tests.ptxsan.rig import checks, execute, hazards, kernel, notes, numbers, per_lane
 
 ALL = 0xFFFFFFFF
 SAY = "st.global.u32 [%rd6], %r20;\n"

@@ -9,7 +9,7 @@ import pytest
 
 import ptxsan
 from ptxsan import Buffer, GlobalMemory, Machine, Report, parse
-from tests.unit.emulated.rig import Array, checks, execute, hazards, kernel, notes, numbers, per_lane
+from tests.ptxsan.rig import Array, checks, execute, hazards, kernel, notes, numbers, per_lane
 
 # X has 32 rows of 4 words for each of which Y has one of 2; [%rd4] and [%rd6] are the lane's own.
 ALONE = "setp.ne.u32 %p1, %r4, 37;\n@%p1 bra $END;\n.loc 1 21 5\n{}\n$END:"  # thread 5 of block 1 alone

@@ -12,7 +12,7 @@ import pytest
 from ptxsan import PtxError
 from ptxsan.isa import LIMITS, REFUSED, TABLES, known
 from ptxsan.isa.__main__ import page
-from tests.unit.emulated.rig import execute, hazards, kernel, numbers
+from tests.ptxsan.rig import execute, hazards, kernel, numbers
 
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "instructions.md"
 

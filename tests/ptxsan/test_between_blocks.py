@@ -12,7 +12,7 @@ import pytest
 
 import ptxsan
 from ptxsan.frontend import nvcc
-from tests.unit.emulated.rig import checks, execute, hazards, kernel, numbers
+from tests.ptxsan.rig import checks, execute, hazards, kernel, numbers
 
 KERNELS = Path(__file__).parent / "kernels"
 X = np.random.default_rng(3).integers(-8, 8, 1024).astype(np.float32)

@@ -14,7 +14,7 @@ from gemm_regression.devices import DeviceError
 from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem
 from gemm_regression.oracle import verify
-from tests.unit.emulated.rig import Array
+from tests.ptxsan.rig import Array
 
 TEXT = """
 .version 9.0

@@ -6,7 +6,7 @@ import pytest
 
 from ptxsan import Entry, Machine, parse
 from ptxsan.frontend import Register, Vector
-from tests.unit.emulated.rig import kernel
+from tests.ptxsan.rig import kernel
 
 END = """add.f32 %f1, %f1, %f2;
 add.f32 %f5, %f5, %f6;

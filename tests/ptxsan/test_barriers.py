@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.emulated.rig import checks, hazards, notes, per_lane
+from tests.ptxsan.rig import checks, hazards, notes, per_lane
 
 HALF = "setp.lt.u32 %p1, %r1, 32;\n"
 CELLS = ".shared .align 4 .b8 cells[512];"

@@ -10,7 +10,7 @@ import pytest
 
 import ptxsan
 from ptxsan.frontend import nvcc
-from tests.unit.emulated.rig import Array, execute, kernel, per_lane, results
+from tests.ptxsan.rig import Array, execute, kernel, per_lane, results
 
 CALLS = Path(__file__).with_name("kernels") / "calls.cu"
 SCALE = struct.pack("<fid4i", 2.0, 3, 1.5, 10, 20, 30, 40)

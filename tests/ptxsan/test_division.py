@@ -13,7 +13,7 @@ import pytest
 
 from gemm_regression.compiler.nvcc import compile_ptx
 from gemm_regression.model import F32, BlockShape, Config, Kernel
-from tests.unit.emulated.rig import execute
+from tests.ptxsan.rig import execute
 
 SOURCE = """
 extern "C" __global__ void k(const int4 *in, long long *out, int n)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.unit.emulated.rig import checks, execute, hazards, kernel, notes, numbers, per_lane
+from tests.ptxsan.rig import checks, execute, hazards, kernel, notes, numbers, per_lane
 
 CELLS = ".shared .align 16 .b8 cells[512];"
 OWN = "mov.u32 %r10, cells;\nshl.b32 %r11, %r1, 2;\nadd.u32 %r12, %r10, %r11;\n"  # %r12: the thread's word

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ptxsan import PtxError
-from tests.unit.emulated.rig import Array, execute, hazards, kernel, launch, numbers, per_lane
+from tests.ptxsan.rig import Array, execute, hazards, kernel, launch, numbers, per_lane
 
 CELLS = ".shared .align 16 .b8 cells[512];\n"
 AT = "mov.u32 %r20, cells;\nshl.b32 %r21, %r1, 4;\nadd.u32 %r20, %r20, %r21;\n"

@@ -11,7 +11,7 @@ from gemm_regression.compiler.nvcc import compile_ptx
 from gemm_regression.compiler.static.metrics import variants_of
 from ptxsan import Machine, PtxError, parse
 from tests.ladder import LADDER
-from tests.unit.emulated.rig import BEFORE, kernel
+from tests.ptxsan.rig import BEFORE, kernel
 
 # One instruction of each kind.
 COLLAGE = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.emulated.rig import results
+from tests.ptxsan.rig import results
 
 
 @pytest.mark.parametrize(

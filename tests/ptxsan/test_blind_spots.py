@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ptxsan
-from tests.unit.emulated.rig import checks, execute, kernel, notes, numbers
+from tests.ptxsan.rig import checks, execute, kernel, notes, numbers
 
 
 def test_a_write_after_a_read_of_global_memory() -> None:

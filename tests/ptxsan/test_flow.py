@@ -7,7 +7,7 @@ import pytest
 
 from ptxsan import Buffer, GlobalMemory, parse
 from ptxsan import kernel as machine
-from tests.unit.emulated.rig import checks, execute, hazards, kernel, numbers, per_lane
+from tests.ptxsan.rig import checks, execute, hazards, kernel, numbers, per_lane
 
 ALL = 0xFFFFFFFF
 BALLOT = "setp.eq.s32 %p9, %r1, %r1;\nvote.sync.ballot.b32 %r30, %p9, -1;\n"  # who is here
