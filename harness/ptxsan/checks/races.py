@@ -198,7 +198,7 @@ class Tags:
         return pattern.element, pattern.lane, pattern.per, self._geometry.threads
 
 
-# Who touched each cell of shared memory last, and when: as ``Tags``, for kernels whose order vector clocks keep.
+# Who touched each cell of shared memory last, and when, for kernels whose order vector clocks keep.
 #
 # Of writes the last one is kept, of reads and of atomics the last one of each warp, with its lanes.
 

@@ -26,11 +26,7 @@ class Shadow:
     """
 
     def __init__(
-        self,
-        data: Array,
-        known: Callable[[], Array],
-        cell: Callable[[], int],
-        forget: Callable[[], None],
+        self, data: Array, known: Callable[[], Array], cell: Callable[[], int], forget: Callable[[], None]
     ) -> None:
         self.data = data
         self.place: Callable[[int], str] | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -13,6 +12,7 @@ from ptxsan.frontend import Instruction, PtxError
 from ptxsan.lanes import WARP, Array, Geometry, Mask, full
 from ptxsan.machine import Builder, Read, Write
 from ptxsan.machine.state import Released, State
+from ptxsan.machine.traits import traits
 
 
 class Exits:
@@ -79,7 +79,7 @@ class Barrier:
     @classmethod
     def of(cls, b: Builder, i: Instruction, site: Site) -> Barrier:
         words, operands = i.op.split("."), list(i.operands)
-        action = next(word for word in words if word in ("sync", "arrive", "red"))
+        action = traits(i.op).barrier
         aligned = words[0] == "bar" or "aligned" in words
         target = operands.pop(0) if action == "red" else None
         predicate = operands.pop() if action == "red" else None
@@ -98,9 +98,8 @@ class Barrier:
 
 def counts(instruction: Instruction) -> bool:
     """Whether it is a barrier for a number of threads, and not for all of the block."""
-    if not re.match(r"(bar|barrier)(\.cta)?\.(sync|arrive|red)\b", instruction.op):
-        return False
-    return len(instruction.operands) > (3 if ".red" in instruction.op else 1)
+    action = traits(instruction.op).barrier
+    return bool(action) and len(instruction.operands) > (3 if action == "red" else 1)
 
 
 # Who goes on, from which place: lanes, None for all.
@@ -124,12 +123,7 @@ class Barriers:
     some end in a barrier; ``state`` is told who has met."""
 
     def __init__(
-        self,
-        geometry: Geometry,
-        places: Sequence[Barrier | None],
-        state: State,
-        tell: Tell,
-        exits: Exits,
+        self, geometry: Geometry, places: Sequence[Barrier | None], state: State, tell: Tell, exits: Exits
     ) -> None:
         self._geometry, self._places, self._state, self._tell = geometry, places, state, tell
         self._exits = exits

@@ -1,8 +1,8 @@
 """Memory counters and FLOP of a launch, counted while its PTX runs, instruction by instruction.
 
 A request is one execution of an instruction by a warp with at least one active lane; ``ptxsan.checks``
-computes its cost. An atomic operation counts as a load and a store for each lane. A wmma load or store counts as accesses
-of 16 bytes per lane (isa/wmma.py); ptxas may implement it differently.
+computes its cost. An atomic operation counts as a load and a store for each lane. A wmma load or store counts
+as accesses of 16 bytes per lane (isa/wmma.py); ptxas may implement it differently.
 """
 
 from __future__ import annotations

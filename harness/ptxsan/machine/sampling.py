@@ -20,6 +20,7 @@ from ptxsan.frontend import Address, Instruction, Operand, Register, Vector
 from ptxsan.lanes import WARP, Array, Mask, full
 from ptxsan.machine import FLOATS, NARROW, SEEN, STORED, Builder
 from ptxsan.machine.memory import gather, unsigned
+from ptxsan.machine.traits import traits
 
 Fill = dict[int, int]  # by operand the byte that its undefined bits are taken from
 
@@ -245,10 +246,11 @@ class Ending:
 
     def __init__(self, b: Builder, i: Instruction, site: Site) -> None:
         self._state, self._site = b.state, site
-        self._branch = i.op.startswith("bra") or i.op in ("ret", "exit")
+        of = traits(i.op)
+        self._branch = of.base == "bra" or of.leaves
         self._guard = b.slot(Register(i.guard[0])) if i.guard else None
-        reduces = ".red." in f"{i.op}." and i.op.startswith("bar")
-        writes = reduces or i.op.startswith("mbarrier")
+        reduces = of.barrier == "red"
+        writes = reduces or of.base == "mbarrier"
         self._target = b.slot(next(registers(i.operands[0]))) if writes else None
         operands = [] if self._branch else list(i.operands)[int(writes) :]
         source = operands.pop() if reduces else None

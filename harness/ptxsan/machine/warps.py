@@ -8,10 +8,8 @@ lane that its own mask does not name, are errors: the ISA leaves them undefined.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,24 +20,15 @@ from ptxsan.lanes import WARP, Array, Mask, full
 from ptxsan.machine import Builder
 from ptxsan.machine.barrier import Exits, Free
 from ptxsan.machine.state import State
+from ptxsan.machine.traits import traits
 
-_OPS = re.compile(r"bar\.warp\.sync$|(shfl|vote|match|redux|elect)\.(\w+\.)*?sync\b")
 ALL = 0xFFFFFFFF
 _LANE = np.arange(WARP, dtype=np.uint32)
 
 
-def is_collective(instruction: Instruction) -> bool:
-    return _collects(instruction.op)
-
-
-@cache
-def _collects(op: str) -> bool:
-    return bool(_OPS.match(op))
-
-
 def all_name_all(code: Sequence[Instruction]) -> bool:
     """Whether each member mask is a number that names the whole warp, or a register that only holds it."""
-    masks = {i.operands[-1] for i in code if is_collective(i)}
+    masks = {i.operands[-1] for i in code if traits(i.op).collective}
     held = {mask for mask in masks if isinstance(mask, Register)}
     for i in code if held else ():
         target = None if i.op.startswith("bar") or not i.operands else i.operands[0]

@@ -1,7 +1,7 @@
 """What C computes of registers: operations by name, and the instructions that they are.
 
 Each is one C expression of the operands a, b and c, for every lane. An instruction that has none here runs on
-NumPy; one that has must give the same bits either way, which tests/unit/emulated/test_native.py checks.
+NumPy; one that has must give the same bits either way, which tests/ptxsan/test_native.py checks.
 """
 
 from __future__ import annotations
