@@ -15,6 +15,7 @@ from typing import Any
 from cuda.bindings import driver
 
 from gemm_regression.compiler.nvcc import Binary, compile_all, read_ptxas
+from gemm_regression.compiler.sources import closure
 from gemm_regression.compiler.static.metrics import dynamic_shared, occupancy_of, variants_of
 from gemm_regression.compiler.tools import arch
 from gemm_regression.devices.cuda.environment import NvmlGpu
@@ -65,7 +66,8 @@ def main(root: Path) -> None:
         own = occupancy_of(variant, binary, GpuLimits.of(capability))
         driver_says = active_blocks(binary.cubin, binary.symbol, threads, dynamic_shared(variant))
         found[name] = {"driver": driver_says, "own": own.blocks, "limited_by": own.limiter}
-        if kernel.name == "naive":  # its block is free; others state theirs to the compiler
+        # Its block is free; others state theirs to the compiler.
+        if not any(b"__launch_bounds__" in path.read_bytes() for path in closure(kernel)):
             made = read_ptxas(binary.symbol, binary.log)
             limits = GpuLimits.of(capability)
             found[name]["suggested"] = suggested(binary.cubin, binary.symbol)

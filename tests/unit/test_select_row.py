@@ -29,13 +29,13 @@ from gemm_regression.timing.plan import Measurement, Plan
 from gemm_regression.tune.figures import Known, gpus
 from gemm_regression.tune.select import Selector, Summary, outcomes
 from gemm_regression.tune.table import Figure
+from tests.gemm_regression.tune.test_select import EVEN, FIGURES, LARGE, SMALL, figure, selector
 from tests.ladder import H200, LADDER, PROJECT
 from tests.unit.replay import ReplayDevice, VerifiedDevice
 from tests.unit.rig import KERNELS_FILE, Outcome, Rig
 from tests.unit.scenarios import World
 from tests.unit.simulated import SimulatedDevice
 from tests.unit.synthetic import CUBE, SLUG, case, five_runs, measurement, merged
-from tests.unit.test_select import EVEN, FIGURES, LARGE, SMALL, figure, selector
 
 CHOICE = next(kernel for kernel in LADDER if kernel.is_dispatcher)
 ROWS = select(PROJECT, Choice(kernels=(CHOICE.name,)), H200)

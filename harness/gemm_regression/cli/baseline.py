@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     showing = commands.add_parser("show", help="print what is stored")
     past = commands.add_parser("history", help="which cases changed over the measurements, and when")
     past.add_argument(
-        "-k", default="", metavar="EXPRESSION", help='only cases whose id matches, such as "tiled and 4096"'
+        "-k", default="", metavar="EXPRESSION", help='only cases whose id matches, such as "f16 and 4096"'
     )
     past.add_argument("--check", action="store_true", help="exit status 1 if a case is slower than it was")
     exporting = commands.add_parser("export", help="write what is current as pytest-benchmark's JSON")

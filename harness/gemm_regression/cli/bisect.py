@@ -77,7 +77,7 @@ def main(
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gemm-regression bisect", description=about(__doc__, 2))
     add = parser.add_argument
-    add("case", metavar="CASE", help="its id, such as tiled-f32-tile32-pad0-1024x1024x1024")
+    add("case", metavar="CASE", help="its id, such as gemm-f32-tile32-1024x1024x1024")
     add("good", metavar="GOOD", nargs="?", help="a commit where it was fast (default: the baseline's)")
     add("bad", metavar="BAD", nargs="?", help="a later commit (default: the working tree)")
     add("--run", action="store_true", help="only judge the working tree, as `git bisect run` asks")

@@ -62,7 +62,7 @@ def for_pytest(
     if {"-h", "--help"}.intersection(arguments):
         from gemm_regression.cli.options import add_options
 
-        parser.add_argument("-k", metavar="EXPRESSION", help='only matching cases: "tiled and not 4096"')
+        parser.add_argument("-k", metavar="EXPRESSION", help='only matching cases: "f16 and not 4096"')
         own(parser.add_argument)
         add_options(parser.add_argument)
     else:

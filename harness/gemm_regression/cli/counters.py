@@ -31,7 +31,7 @@ def main(args: Sequence[str]) -> int:
         prog="gemm-regression counters",
         description="Memory requests, sectors, bank conflicts and FLOP of kernels, from their PTX.",
     )
-    parser.add_argument("cases", nargs="*", metavar="CASE_ID", help="such as naive-f32-block32x32-96x160x64")
+    parser.add_argument("cases", nargs="*", metavar="CASE_ID", help="such as gemm-f32-tile32-96x160x64")
     add_selection(parser)
     parser.add_argument("--arch", choices=ARCHES, default="sm_90a", help="architecture (default sm_90a)")
     parser.add_argument("--lines", action="store_true", help="also a table by source line for each case")

@@ -133,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
         "default config at 1024x1024x1024. Two cases are compared with each other.",
     )
     add = parser.add_argument
-    add("cases", nargs="*", metavar="CASE_ID", help="such as naive-f32-block32x32-512x512x512")
+    add("cases", nargs="*", metavar="CASE_ID", help="such as gemm-f32-tile32-512x512x512")
     add_selection(parser)
     add("--against", metavar="BASE", help="beside the same cases of a commit, such as main, or a folder")
     add("--export", type=Path, metavar="FILE", help="keep the .ncu-rep for Nsight Compute's window")

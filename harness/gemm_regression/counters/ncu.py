@@ -6,8 +6,9 @@ separately for copies through L1 (cp.async.ca: cache_access) and past it (cp.asy
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 from rich.table import Table
@@ -28,7 +29,11 @@ class Quantity(NamedTuple):
     group: str
     name: str
     metrics: tuple[tuple[str, ...], ...]
-    emulated: Callable[[Counts], int]
+    path: str
+
+    def emulated(self, counts: Counts) -> int:
+        """The same quantity from the emulated device."""
+        return int(attrgetter(self.path)(counts.total))
 
 
 def _lsu(what: str) -> tuple[tuple[str, ...], ...]:
@@ -53,77 +58,37 @@ def _lanes(op: str) -> str:
 
 
 QUANTITIES = (
-    Quantity(
-        EXACT,
-        "load requests",
-        _lsu("t_requests_pipe_lsu_mem_global_op_ld"),
-        lambda c: c.total.reads.requests,
-    ),
-    Quantity(
-        EXACT,
-        "load sectors",
-        _lsu("t_sectors_pipe_lsu_mem_global_op_ld"),
-        lambda c: c.total.reads.sectors,
-    ),
-    Quantity(
-        EXACT,
-        "store requests",
-        _lsu("t_requests_pipe_lsu_mem_global_op_st"),
-        lambda c: c.total.stores.requests,
-    ),
-    Quantity(
-        EXACT,
-        "store sectors",
-        _lsu("t_sectors_pipe_lsu_mem_global_op_st"),
-        lambda c: c.total.stores.sectors,
-    ),
-    Quantity(
-        EXACT,
-        "cp.async requests",
-        _ldgsts("t_requests"),
-        lambda c: c.total.copies.requests,
-    ),
-    Quantity(
-        EXACT,
-        "cp.async sectors",
-        _ldgsts("t_sectors"),
-        lambda c: c.total.copies.sectors,
-    ),
-    Quantity(
-        MERGED,
-        "shared load instructions",
-        _inst("op_shared_ld"),
-        lambda c: c.total.shared_loads.requests,
-    ),
+    Quantity(EXACT, "load requests", _lsu("t_requests_pipe_lsu_mem_global_op_ld"), "reads.requests"),
+    Quantity(EXACT, "load sectors", _lsu("t_sectors_pipe_lsu_mem_global_op_ld"), "reads.sectors"),
+    Quantity(EXACT, "store requests", _lsu("t_requests_pipe_lsu_mem_global_op_st"), "stores.requests"),
+    Quantity(EXACT, "store sectors", _lsu("t_sectors_pipe_lsu_mem_global_op_st"), "stores.sectors"),
+    Quantity(EXACT, "cp.async requests", _ldgsts("t_requests"), "copies.requests"),
+    Quantity(EXACT, "cp.async sectors", _ldgsts("t_sectors"), "copies.sectors"),
+    Quantity(MERGED, "shared load instructions", _inst("op_shared_ld"), "shared_loads.requests"),
     Quantity(
         MERGED,
         "shared load wavefronts",
         _lsu("data_pipe_lsu_wavefronts_mem_shared_op_ld"),
-        lambda c: c.total.shared_loads.wavefronts,
+        "shared_loads.wavefronts",
     ),
     Quantity(
         MERGED,
         "shared load conflicts",
         _lsu("data_bank_conflicts_pipe_lsu_mem_shared_op_ld"),
-        lambda c: c.total.shared_loads.conflicts,
+        "shared_loads.conflicts",
     ),
-    Quantity(
-        MERGED,
-        "shared store instructions",
-        _inst("op_shared_st"),
-        lambda c: c.total.shared_stores.requests,
-    ),
+    Quantity(MERGED, "shared store instructions", _inst("op_shared_st"), "shared_stores.requests"),
     Quantity(
         MERGED,
         "shared store wavefronts",
         _lsu("data_pipe_lsu_wavefronts_mem_shared_op_st"),
-        lambda c: c.total.shared_stores.wavefronts,
+        "shared_stores.wavefronts",
     ),
     Quantity(
         MERGED,
         "shared store conflicts",
         _lsu("data_bank_conflicts_pipe_lsu_mem_shared_op_st"),
-        lambda c: c.total.shared_stores.conflicts,
+        "shared_stores.conflicts",
     ),
     Quantity(
         MERGED,
@@ -132,14 +97,9 @@ QUANTITIES = (
             ("smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum",),
             *_lsu("data_pipe_lsu_wavefronts_mem_shared_op_ldgsts"),
         ),
-        lambda c: c.total.shared_copies.wavefronts,
+        "shared_copies.wavefronts",
     ),
-    Quantity(
-        OTHER,
-        "FP32 FLOP",
-        ((_lanes("ffma"), _lanes("ffma"), _lanes("fmul"), _lanes("fadd")),),
-        lambda c: c.total.flop,
-    ),
+    Quantity(OTHER, "FP32 FLOP", ((_lanes("ffma"), _lanes("ffma"), _lanes("fmul"), _lanes("fadd")),), "flop"),
 )
 
 

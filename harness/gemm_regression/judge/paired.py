@@ -99,8 +99,8 @@ class Paired:
 
     @property
     def doubtful(self) -> bool:
-        """Whether a second process decides. Where code lies is another place in each: two copies of one
-        binary of `stream_k` once differed by 5 % in a process, on an H200, and by nothing in the next."""
+        """Whether a second process decides. Where code lies is another place in each: two copies of a
+        persistent kernel once differed by 5 % in a process, on an H200, and by nothing in the next."""
         return self.outcome in (SLOWER, MAYBE_SLOWER) and self.interval is not None and not self.second
 
     def in_second_process(self, log_ratios: Sequence[float], resolution: float) -> Paired:

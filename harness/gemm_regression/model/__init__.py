@@ -19,14 +19,7 @@ from gemm_regression.model.dtype import (
     find_dtype,
     with_output,
 )
-from gemm_regression.model.kernel import (
-    BlockShape,
-    Kernel,
-    Launch,
-    Resources,
-    Waiver,
-    Workspace,
-)
+from gemm_regression.model.kernel import BlockShape, Kernel, Launch, Resources, Waiver, Workspace
 from gemm_regression.model.operation import (
     GELU,
     GELU_ERF,

@@ -15,7 +15,7 @@ from gemm_regression.model.problem import Problem
 
 @dataclass(frozen=True)
 class CaseId:
-    """The parts of a case's id, ``tiled-f32-tile32-pad0-64x64x64``: the names of kernel and dtype, the label
+    """The parts of a case's id, ``gemm-f32-tile32-pad0-64x64x64``: the names of kernel and dtype, the label
     of the config, the id of the problem. Those of a variant have no problem; those of a library no config."""
 
     kernel: str
@@ -31,12 +31,12 @@ class CaseId:
 
     @property
     def variant(self) -> str:
-        """What is compiled, such as ``tiled-f32-tile32-pad0``."""
+        """What is compiled, such as ``gemm-f32-tile32-pad0``."""
         return "-".join(filter(None, (self.kernel, self.dtype, self.config)))
 
     @property
     def stage(self) -> str:
-        """Kernel and config without the dtype, such as ``tiled-tile32-pad0``."""
+        """Kernel and config without the dtype, such as ``gemm-tile32-pad0``."""
         return "-".join(filter(None, (self.kernel, self.config)))
 
     def __str__(self) -> str:
@@ -44,12 +44,12 @@ class CaseId:
 
 
 def variant_name(kernel: Kernel, config: Config, dtype: DType) -> str:
-    """The name of a variant, such as ``tiled-f32-tile32-pad0``."""
+    """The name of a variant, such as ``gemm-f32-tile32-pad0``."""
     return CaseId(kernel.name, dtype.name, config.label).variant
 
 
 def stage_name(kernel: Kernel, config: Config) -> str:
-    """Kernel and config without the dtype, such as ``tiled-tile32-pad0``."""
+    """Kernel and config without the dtype, such as ``gemm-tile32-pad0``."""
     return CaseId(kernel.name, config=config.label).stage
 
 
@@ -73,7 +73,7 @@ class Case:
 
     @property
     def choice(self) -> str:
-        """What was chosen, such as ``tiled-tile32-pad0``; empty for a case that is no choice."""
+        """What was chosen, such as ``gemm-tile32-pad0``; empty for a case that is no choice."""
         return stage_name(self.kernel, self.config) if self.chosen_for else ""
 
     @property

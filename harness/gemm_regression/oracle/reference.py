@@ -128,6 +128,48 @@ def _integer_limit(depth: int, dtype: DType) -> int:
     return int(max(1, min(15, room**0.5, 2**dtype.integer_bits - 1)))
 
 
+def _first_two(operation: Operation) -> list[str]:
+    return [operand.name for operand in operation.operands if operand.role == "multiplied"][:2]
+
+
+def with_planted(
+    operation: Operation, p: Problem, dtype: DType, inputs: Mapping[str, Array], everything: bool = True
+) -> dict[str, Array]:
+    """With a NaN in a row of A, an infinity in another one, the same in columns of B, as long as some of the
+    result stays finite; or, not ``everything``, with a NaN in A."""
+    storages = operation.storages(p, dtype)
+    buffers = {name: inputs[name].copy() for name in _first_two(operation)}
+    first, *second = (storages[name].matrices(buffers[name])[p.batch // 2] for name in buffers)
+    (m, k), one = first.shape, not everything
+    if m > 1 or one:
+        first[m // 2, k // 2] = np.nan
+    if m > 2 and not one:
+        first[0, k - 1] = np.inf
+    for b in () if one else second:
+        k, n = b.shape
+        if n > 1:
+            b[k - 1, n // 2] = np.nan
+        if n > 2:
+            b[0, 0] = -np.inf
+    return {**inputs, **buffers}
+
+
+def planted_text(operation: Operation, p: Problem, dtype: DType, given: Mapping[str, Array]) -> str:
+    """What is not finite among the inputs, as text."""
+    storages = operation.storages(p, dtype)
+    found = []
+    for name in _first_two(operation):
+        values = storages[name].matrices(given[name]).astype(np.float64)
+        for at in np.argwhere(~np.isfinite(values)):
+            place = tuple(int(i) for i in at)
+            found.append(f"{shown(values[place])} in {name}{storages[name].element(*place)}")
+    return ", ".join(found)
+
+
+def shown(value: float) -> str:
+    return f"{value:g}" if value == value else "NaN"
+
+
 def gamma(n: int, u: float) -> float:
     """γₙ = n·u/(1 − n·u). Raises ValueError if n·u is 1 or more, where no bound holds."""
     if n * u >= 1:

@@ -13,14 +13,20 @@ import numpy as np
 
 from gemm_regression.devices import BatchDevice, Device, Inputs, Outputs, Violation, run_all
 from gemm_regression.model import Array, Case, Problem, Storage, Waiver
-from gemm_regression.oracle.reference import error_bound, exact_result, make_inputs, reference
+from gemm_regression.oracle.reference import (
+    error_bound,
+    exact_result,
+    make_inputs,
+    planted_text,
+    reference,
+    shown,
+    with_planted,
+)
 
 # alpha and beta of the exact check: each value once in each place, and pairs that shortcuts get wrong.
 SCALES = ((1.0, 0.0), (2.0, 3.0), (-1.0, 1.0), (0.0, 2.0), (3.0, -1.0), (0.0, 0.0))
 _FINITE = 55.0  # the initial value of C for a kernel that needs finite numbers there
-_OLD = (
-    77.0  # the initial value of C for the second launch: finite, to reveal a kernel that only overwrites NaN
-)
+_OLD = 77.0  # its value before the second launch: finite, to reveal a kernel that only overwrites NaN
 _LITTLE = 1000  # multiply-adds of a problem that is cheap everywhere
 
 
@@ -204,7 +210,7 @@ class _Examination:
         if problem.beta == 0 and _is_unwritten(got[at]):
             check = "unwritten"
             text += (
-                f" ({self._result} was {_shown(value)} before: not written, or read although beta is 0; if "
+                f" ({self._result} was {shown(value)} before: not written, or read although beta is 0; if "
                 "this is intended: constraints=Constraints(finite_c=True))"
             )
         self._add(check, problem, text)
@@ -235,7 +241,7 @@ class _Examination:
         only the elements that these do not reach are probes."""
         problem = replace(self._case.problem, alpha=1.0, beta=0.0)
         inputs = self._inputs(problem, "probe", before)
-        given = self._with_planted(problem, inputs) if planted else inputs
+        given = with_planted(self._operation, problem, self._dtype, inputs) if planted else inputs
 
         def check(problem: Problem, seen: list[Array]) -> None:
             c = self._matrices(problem, seen[-1])
@@ -270,7 +276,7 @@ class _Examination:
                 at = tuple(int(i) for i in kept[0])
                 text = (
                     f"{self._name(at, problem)} kept its old value {_OLD:g}, but was {first[at]:.9g} "
-                    f"when written over {_shown(_unwritten(first))}; {len(kept)} elements"
+                    f"when written over {shown(_unwritten(first))}; {len(kept)} elements"
                 )
                 self._add("stale", problem, text)
             elif differ.size:
@@ -288,35 +294,13 @@ class _Examination:
     def _nan_row(self) -> _Launch:
         """One NaN in A must reach exactly one row of C, all of it."""
         problem = replace(self._case.problem, alpha=1.0, beta=0.0)
-        given = self._with_planted(problem, self._inputs(problem, "exact"), everything=False)
+        inputs = self._inputs(problem, "exact")
+        given = with_planted(self._operation, problem, self._dtype, inputs, everything=False)
 
         def check(problem: Problem, seen: list[Array]) -> None:
             self._check_planted(problem, given, self._matrices(problem, seen[-1]))
 
         return _Launch(problem, given, check)
-
-    @property
-    def _multiplied(self) -> list[str]:
-        return [operand.name for operand in self._operation.operands if operand.role == "multiplied"][:2]
-
-    def _with_planted(self, problem: Problem, inputs: Inputs, everything: bool = True) -> Inputs:
-        """With a NaN in a row of A, an infinity in another one, the same in columns of B, as long as some of
-        the result stays finite; or, not ``everything``, with a NaN in A."""
-        storages = self._operation.storages(problem, self._dtype)
-        buffers = {name: inputs[name].copy() for name in self._multiplied}
-        first, *second = (storages[name].matrices(buffers[name])[problem.batch // 2] for name in buffers)
-        (m, k), one = first.shape, not everything
-        if m > 1 or one:
-            first[m // 2, k // 2] = np.nan
-        if m > 2 and not one:
-            first[0, k - 1] = np.inf
-        for b in () if one else second:
-            k, n = b.shape
-            if n > 1:
-                b[k - 1, n // 2] = np.nan
-            if n > 2:
-                b[0, 0] = -np.inf
-        return {**inputs, **buffers}
 
     def _check_planted(self, problem: Problem, given: Inputs, c: Array) -> Array:
         """Which elements NaN and infinities reach, or should, by IEEE arithmetic in any order of a sum."""
@@ -329,23 +313,13 @@ class _Examination:
         if wrong.any():
             at = tuple(int(i) for i in np.argwhere(wrong)[0])
             text = (
-                f"with {self._planted(problem, given)}, {self._name(at, problem)} is {_shown(got[at])}, "
-                f"expected {_shown(want[at]) if reached[at] else 'a number'}; "
+                f"with {planted_text(self._operation, problem, self._dtype, given)}, "
+                f"{self._name(at, problem)} is {shown(got[at])}, "
+                f"expected {shown(want[at]) if reached[at] else 'a number'}; "
                 f"{int(wrong.sum())} of {c.size} elements are wrong"
             )
             self._add("nan_inf", problem, text)
         return np.asarray(reached | wrong)
-
-    def _planted(self, problem: Problem, given: Inputs) -> str:
-        """What is not finite among the inputs, as text."""
-        storages = self._operation.storages(problem, self._dtype)
-        found = []
-        for name in self._multiplied:
-            values = storages[name].matrices(given[name]).astype(np.float64)
-            for at in np.argwhere(~np.isfinite(values)):
-                place = tuple(int(i) for i in at)
-                found.append(f"{_shown(values[place])} in {name}{storages[name].element(*place)}")
-        return ", ".join(found)
 
 
 def _bits(values: Array) -> Array:
@@ -358,14 +332,8 @@ def _unwritten(c: Array) -> float:
     return float(np.iinfo(c.dtype).min) if c.dtype.kind == "i" else float("nan")
 
 
-def _shown(value: float) -> str:
-    return f"{value:g}" if value == value else "NaN"
-
-
 def _is_unwritten(value: Any) -> bool:
-    if value.dtype.kind == "i":
-        return bool(value == np.iinfo(value.dtype).min)
-    return bool(np.isnan(value))
+    return bool(value == np.iinfo(value.dtype).min if value.dtype.kind == "i" else np.isnan(value))
 
 
 def _remedy(check: str, problem: Problem) -> str:

@@ -105,12 +105,7 @@ def add_options(add: Adds, suite: str = "full") -> None:
     """Adds the options for selection, except ``-k``, which is pytest's own, and for the project. ``add``:
     add_argument or addoption."""
     add("--project", type=Path, metavar="PATH", help="the project's folder; default: the nearest one above")
-    add(
-        "--suite",
-        default=suite,
-        metavar="NAME",
-        help=f"named set of cases: smoke or full (default {suite})",
-    )
+    add("--suite", default=suite, metavar="NAME", help=f"named set of cases: smoke or full (default {suite})")
     add("--kernel", action="append", default=[], metavar="NAME", help="only this kernel; may be repeated")
     add(
         "--config", action="append", default=[], metavar="LABEL", help="only this config, such as tile32-pad0"
@@ -128,10 +123,7 @@ def add_selection(parser: argparse.ArgumentParser, suite: str = "full") -> None:
     """Adds all options for selection, for a command that is not pytest."""
     add_options(parser.add_argument, suite)
     parser.add_argument(
-        "-k",
-        default="",
-        metavar="EXPRESSION",
-        help='only matching cases, as in pytest: "tiled and not 4096"',
+        "-k", default="", metavar="EXPRESSION", help='only matching cases, as in pytest: "f16 and not 4096"'
     )
 
 
@@ -185,8 +177,9 @@ def select(
     names = {variant_name(kernel, config, dtype) for kernel, config, dtype in every}
     verify, timed = ([each for each in found if each.case.variant in names] for found in (verify, timed))
     if problems and verify and not any(each.runs for each in verify):
-        reasons = dict.fromkeys(each.refusal for each in verify)
-        raise ValueError(f"no selected kernel accepts this shape: {_some(list(reasons))}")
+        reasons = list(dict.fromkeys(each.refusal for each in verify))
+        more = f" (and {len(reasons) - 3} more)" if len(reasons) > 3 else ""
+        raise ValueError(f"no selected kernel accepts this shape: {'. '.join(reasons[:3])}{more}")
     fits = fitting(choice.expression)
     refused = {
         (each.case.variant, each.asked): each
@@ -267,11 +260,6 @@ def _on(
     return [e for p in problems for k, c, d in variants for e in exactly(k, c, d, [taken(k, c, p)])]
 
 
-def _some(lines: Sequence[str]) -> str:
-    more = f" (and {len(lines) - 3} more)" if len(lines) > 3 else ""
-    return ". ".join(lines[:3]) + more
-
-
 def _check_config(label: str, searched: Sequence[Kernel], limits: GpuLimits) -> None:
     """Raises ValueError for a label that none of these kernels declares, or that is illegal for all of
     them."""
@@ -322,13 +310,8 @@ def _check_each_is_verified(found: Iterable[Fitted], suite: Suite) -> None:
 
 def illegal(kernels: Iterable[Kernel], limits: GpuLimits) -> list[tuple[str, tuple[str, ...]]]:
     """The declared variants that cannot run on such a GPU, with the reasons, in the order of the kernels."""
-    refused = []
-    for kernel in kernels:
-        for dtype in kernel.dtypes:
-            for config in kernel.declared:
-                if reasons := refusals(kernel, config, dtype, limits):
-                    refused.append((Case(kernel, dtype, config, Problem(1, 1, 1)).variant, reasons))
-    return refused
+    every = ((k, config, dtype) for k in kernels for dtype in k.dtypes for config in k.declared)
+    return [(variant_name(*each), said) for each in every if (said := refusals(*each, limits))]
 
 
 def listing(project: Project, selection: Selection, capability: tuple[int, int]) -> list[str]:

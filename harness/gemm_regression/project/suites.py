@@ -15,7 +15,7 @@ from gemm_regression.project.fitting import Fitted, fitted
 # Never square, M, N and K all different, since a square problem hides exchanged sizes. Small, because the
 # reference is computed on the host. Each shows mistakes that no other does: a size, leading dimension or
 # alignment in the place of another (tests/separation.py looks for what none of them shows).
-TALL = Problem(2085, 137, 9, beta=-1)  # more than eight of the tallest tiles, a band of warp_tiled
+TALL = Problem(2085, 137, 9, beta=-1)  # more than eight of the tallest tiles, a band of rows
 WHOLE = Problem(256, 384, 128)  # whole tiles, aligned: fast paths only
 DEEP = Problem(
     258, 264, 34, alpha=-1, beta=2, lda=40
@@ -247,10 +247,7 @@ SMOKE = Suite(
     timed_batched=TIMED_BATCHED[2:4],
 )
 FULL = Suite(
-    name="full",
-    verified=VERIFIED,
-    timed=TIMED,
-    timed_others=tuple(Problem(n, n, n) for n in (1024, 4096)),
+    name="full", verified=VERIFIED, timed=TIMED, timed_others=tuple(Problem(n, n, n) for n in (1024, 4096))
 )
 # What others recommend, or warn of: a few problems verified, all of them timed. For projects that have any.
 ADVICE = Suite(

@@ -235,7 +235,7 @@ def time_pair(watch: Watch, arms: Mapping[str, Arm], plan: PairPlan) -> PairedSa
     """The blocks of the plan; blocks with a throttled clock are repeated.
 
     Where a block has more than one round, no two of its launches run the same copy of a binary. So each finds
-    the instruction caches cold, as it finds L2. From warm ones copies of `stream_k` differ by 13 % at 512³ on
+    the instruction caches cold, as it finds L2. From warm ones copies of one binary differ by 13 % at 512³ on
     an H200, by where they lie, and from cold ones by 1 %; a block has the mean of that. Returns fewer blocks
     if retries did not help.
     """

@@ -31,7 +31,7 @@ class Variant:
 
     @property
     def stage(self) -> str:
-        """Kernel and config without the dtype, as in a table: ``tiled tile32-pad0``."""
+        """Kernel and config without the dtype, as in a table: ``gemm tile32-pad0``."""
         return f"{self.kernel.name} {self.config.label}".strip()
 
 

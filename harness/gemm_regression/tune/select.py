@@ -173,10 +173,7 @@ def takes_all(variant: Variant) -> bool:
 
 
 def select(
-    problem: Problem | str,
-    gpu: str,
-    dtype: DType | str = F32,
-    project: Project | Path | None = None,
+    problem: Problem | str, gpu: str, dtype: DType | str = F32, project: Project | Path | None = None
 ) -> Selected:
     """The kernel and config to use for a problem, such as ``"4096x64x4096"``, on a GPU, such as
     ``"nvidia-h200"`` or, without measurements, ``"sm_90"``. ``project``: loaded, or its folder; default: the

@@ -19,7 +19,7 @@ from gemm_regression.tune.cluster import Cluster, ClusterError, Setup
 from gemm_regression.tune.evaluating import Measured, OneDevice
 from tests.unit.tunable import project
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 class Pretended(OneDevice):
@@ -60,7 +60,9 @@ def none(setup: Setup) -> Pretended:
 
 
 def setup(root: Path, opens: str = "pretended") -> Setup:
-    return Setup(str(root), "one", "f32", "gflops", 20.0, f"tests.unit.test_tuning_cluster:{opens}")
+    return Setup(
+        str(root), "one", "f32", "gflops", 20.0, f"tests.gemm_regression.tune.test_tuning_cluster:{opens}"
+    )
 
 
 @pytest.fixture(scope="module")

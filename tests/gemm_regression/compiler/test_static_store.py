@@ -12,8 +12,8 @@ import pytest
 
 from gemm_regression.compiler.static import store
 from gemm_regression.compiler.static.store import StoreError
+from tests.gemm_regression.compiler.test_static_diff import BEFORE
 from tests.ladder import PROJECT
-from tests.unit.test_static_diff import BEFORE
 
 FIGURES = {"naive-f32-block32x32": BEFORE, "tiled-f32-tile32-pad0": replace(BEFORE, registers=40)}
 VERSIONS = ("13.0.88", "13.5.37")

@@ -97,7 +97,7 @@ def test_the_table_shows_ratios_and_time() -> None:
 
 def test_what_ncu_wrote_on_an_h200_is_read() -> None:
     """naive, warp_tiled, wmma in BF16 and split_k at 1024³: each a column, with every group of figures."""
-    found = launches((Path(__file__).parent / "recorded" / "ncu_h200_8d5e20e.csv").read_text())
+    found = launches((Path(__file__).parents[2] / "unit" / "recorded" / "ncu_h200_8d5e20e.csv").read_text())
     assert [launch.name for launch in found] == [
         *("gemm_naive", "gemm_warp_tiled", "gemm_wmma", "gemm_split_k"),
     ]

@@ -15,8 +15,19 @@ from gemm_regression.tune.figures import SelectError
 from gemm_regression.tune.header import exported, header
 from gemm_regression.tune.select import Selector
 from gemm_regression.tune.table import key_of
+from tests.gemm_regression.tune.test_select import (
+    BATCH,
+    CUBES,
+    EVEN,
+    FIGURES,
+    LARGE,
+    MAPPED,
+    SMALL,
+    figure,
+    kernel,
+    selector,
+)
 from tests.ladder import PROJECT
-from tests.unit.test_select import BATCH, CUBES, EVEN, FIGURES, LARGE, MAPPED, SMALL, figure, kernel, selector
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 

@@ -20,8 +20,8 @@ from gemm_regression.compiler.static.check import Check, Entry, entries
 from gemm_regression.compiler.tools import CompileError, Disassembler, Nvcc, ToolchainError
 from gemm_regression.model import F32, Config, Kernel
 from gemm_regression.project.table import Table
+from tests.gemm_regression.compiler.test_static_diff import BEFORE
 from tests.ladder import KERNELS_DIR, LADDER, PROJECT, find_kernel
-from tests.unit.test_static_diff import BEFORE
 
 VERSIONS = tools.pins()
 TESTS = ("tests/test_static.py", "-m", "static")

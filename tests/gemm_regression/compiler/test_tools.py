@@ -106,7 +106,7 @@ class TestPins:
 
 def test_the_pins_are_those_of_pyproject() -> None:
     """Dependabot edits that file; the package is read without it."""
-    text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text()
+    text = (Path(__file__).resolve().parents[3] / "pyproject.toml").read_text()
     nvcc, nvdisasm = tools.pins()
     group = tomllib.loads(text)["dependency-groups"]["compiler"]
     assert {f"nvidia-cuda-nvcc=={nvcc}", f"nvidia-cuda-nvdisasm=={nvdisasm}"} <= set(group)

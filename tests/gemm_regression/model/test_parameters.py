@@ -333,7 +333,7 @@ extern "C" __global__ void copy(const __grid_constant__ CUtensorMap mapA, float*
         C[i] = float(tile[i / K * (128 / sizeof(Element)) + i % K]);
 }
 """
-HOPPER = Path(__file__).parents[1] / "hopper"
+HOPPER = Path(__file__).parents[2] / "hopper"
 
 
 def copied(folder: Path, dtype: DType, tf32: bool) -> tuple[Array, Array]:
