@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import add
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -136,12 +137,7 @@ class GlobalAccess(NamedTuple):
     bytes: int = 0
 
     def __add__(self, other: GlobalAccess) -> GlobalAccess:  # type: ignore[override]
-        return GlobalAccess(
-            self.requests + other.requests,
-            self.sectors + other.sectors,
-            self.ideal + other.ideal,
-            self.bytes + other.bytes,
-        )
+        return GlobalAccess(*map(add, self, other))
 
     @property
     def sectors_per_request(self) -> float:
@@ -164,12 +160,7 @@ class SharedAccess(NamedTuple):
     bytes: int = 0
 
     def __add__(self, other: SharedAccess) -> SharedAccess:  # type: ignore[override]
-        return SharedAccess(
-            self.requests + other.requests,
-            self.wavefronts + other.wavefronts,
-            self.ideal + other.ideal,
-            self.bytes + other.bytes,
-        )
+        return SharedAccess(*map(add, self, other))
 
     @property
     def conflicts(self) -> int:
