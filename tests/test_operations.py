@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gemm_regression.devices import NoDevice, open_emulated
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case, DType, Kernel, Problem
 from gemm_regression.oracle import verify
 from gemm_regression.project.loader import load

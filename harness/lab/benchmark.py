@@ -20,7 +20,7 @@ from gemm_regression import oracle
 from gemm_regression.compiler.static.metrics import ARCHES
 from gemm_regression.compiler.tools import ToolchainError
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case
 from gemm_regression.project.loader import find, load
 from gemm_regression.project.selection import find_case

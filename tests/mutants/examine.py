@@ -11,7 +11,7 @@ from gemm_regression.compiler.tools import ToolchainError, pinned_nvcc, pins
 from gemm_regression.counters.check import CounterCheck, CounterEntry
 from gemm_regression.counters.check import figures as counted
 from gemm_regression.devices import DeviceError, Inputs, Outputs, open_emulated
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case
 from gemm_regression.oracle import verify
 from tests.ladder import PROJECT

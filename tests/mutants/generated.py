@@ -25,7 +25,7 @@ from typing import Any
 from gemm_regression.compiler.nvcc import compile_cubin, compile_ptx
 from gemm_regression.compiler.tools import CompileError, ToolchainError, pinned_nvcc, pinned_tools, pins
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case, Config, DType, Kernel, Problem
 from gemm_regression.model.gpus import GpuLimits
 from gemm_regression.model.legality import legal_variants

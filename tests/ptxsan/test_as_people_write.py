@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import F32, BlockShape, Case, Config, Constraints, Kernel, Problem, find_dtype
 from gemm_regression.oracle.verify import Finding, examine, verify
 

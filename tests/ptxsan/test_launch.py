@@ -11,7 +11,7 @@ import pytest
 
 import ptxsan
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem
 from gemm_regression.oracle import verify
 from tests.ptxsan.rig import Array

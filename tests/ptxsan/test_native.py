@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import ptxsan
-from gemm_regression.devices.emulated import device as emulated
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices import emulated
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case, Kernel
 from gemm_regression.oracle import make_inputs
 from ptxsan import Counters

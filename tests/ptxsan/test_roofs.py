@@ -11,7 +11,7 @@ import pytest
 
 import gemm_regression.devices
 import ptxsan
-from gemm_regression.timing.roofs import THREADS, arithmetic, work
+from gemm_regression.timing.bounds import THREADS, arithmetic, probe_work
 from ptxsan.frontend import nvcc
 from ptxsan.machine.counters import Tally
 
@@ -41,19 +41,19 @@ def total(result: ptxsan.Result, operation: str | tuple[str, ...]) -> Tally:
 
 def test_fma() -> None:
     result = run("fma_f32", np.int32(2), np.float32(0.5), SINK)
-    assert total(result, "fma.").flop == work(2)["f32"]
+    assert total(result, "fma.").flop == probe_work(2)["f32"]
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("name", ["f16", "bf16", "tf32"])
 def test_tensor_cores(name: str, arch: str) -> None:
     result = run(f"tensor_{name}", np.int32(1), SINK, shared=(128 + 256) * 128, arch=arch)
-    assert total(result, ("mma.", "wgmma.")).flop == work(1)[name]
+    assert total(result, ("mma.", "wgmma.")).flop == probe_work(1)[name]
 
 
 def test_shared_memory() -> None:
     loads = total(run("shared_bytes", np.int32(3), SINK), "ld.volatile").shared_loads
-    assert 128 * loads.wavefronts == loads.bytes == work(3)["shared"]
+    assert 128 * loads.wavefronts == loads.bytes == probe_work(3)["shared"]
 
 
 @pytest.mark.parametrize("shared", [0, 1])

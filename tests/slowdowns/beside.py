@@ -11,10 +11,9 @@ from gemm_regression.devices import DeviceError, Gpu
 from gemm_regression.judge.vocabulary import DEFAULT_MARGIN
 from gemm_regression.model import Case
 from gemm_regression.run.pairing import Pair, Pairing
-from gemm_regression.timing.interval import Estimate
-from gemm_regression.timing.looks import Rule
+from gemm_regression.timing.looks import Estimate, Rule
 from gemm_regression.timing.plan import PairPlan
-from gemm_regression.timing.schedule import stretch
+from gemm_regression.timing.samples import stretch
 from tests.slowdowns.gate import Judged
 from tests.slowdowns.slowdown import Slowdown
 

@@ -13,7 +13,7 @@ from gemm_regression.model import Case, Problem, variant_name
 from gemm_regression.model.gpus import GpuLimits
 from gemm_regression.model.legality import refusals, suggested_block
 from gemm_regression.project.suites import TIMED, TIMED_BATCHED
-from gemm_regression.timing.measurement import Measurement
+from gemm_regression.timing.plan import Measurement
 from gemm_regression.tune.figures import SURVEY, Surveyed, every_survey, store_survey, surveyed
 from lab.advice import command
 from lab.advice.page import page

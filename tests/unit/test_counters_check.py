@@ -249,7 +249,7 @@ def test_a_vector_that_nvcc_leaves_in_two_is_no_finding(
     """But another access or barrier is."""
     real = compile_ptx
     monkeypatch.setattr(
-        "gemm_regression.devices.emulated.device.compile_ptx", lambda *a, **how: change(real(*a, **how))
+        "gemm_regression.devices.emulated.compile_ptx", lambda *a, **how: change(real(*a, **how))
     )
     check.device.lines = lambda case: {}  # type: ignore[method-assign]
     finding = check.finding(entry(name))

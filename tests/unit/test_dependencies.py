@@ -182,7 +182,7 @@ class TestSourceModule:
 
     @pytest.fixture
     def modules(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-        with made_up(monkeypatch, "arguments", "modules") as (_, modules):
+        with made_up(monkeypatch, "library", "modules") as (_, modules):
             vars(sys.modules["pycuda.compiler"]).update(compile=self.compile)
             vars(sys.modules["pycuda.driver"]).update(CompileError=RuntimeError, Error=RuntimeError)
             yield modules
@@ -240,7 +240,7 @@ class TestSourceModule:
     ) -> None:
         monkeypatch.setenv("CPATH", str(outside))
         assert "CPATH" not in tools.environment()
-        with made_up(monkeypatch, "arguments", "modules"):
+        with made_up(monkeypatch, "library", "modules"):
             assert "CPATH" not in os.environ
 
 

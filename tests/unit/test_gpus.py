@@ -20,7 +20,7 @@ from gemm_regression.devices import DeviceError
 from gemm_regression.model import Case
 from gemm_regression.pytest_plugin import plugin_gpus
 from gemm_regression.run.checkers import Checker, Setup
-from gemm_regression.timing.measurement import Measurement
+from gemm_regression.timing.plan import Measurement
 from tests.unit.replay import ReplayDevice, VerifiedDevice, slowed
 from tests.unit.rig import KERNELS_FILE, LIBRARY, RECORDED, SLOW, SUITE_FILE, Outcome, Rig, named
 from tests.unit.samples import select

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import (
     F16,
     F32,

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from gemm_regression import baselines
-from gemm_regression.baselines.export import write_export
+from gemm_regression.baselines.merge import write_export
 from gemm_regression.model import Case
-from gemm_regression.timing.measurement import Measurement
+from gemm_regression.timing.plan import Measurement
 from tests.unit.replay import ReplayDevice, VerifiedDevice, slowed
 from tests.unit.rig import CASES, KERNELS_FILE, OTHER, OURS, RECORDED, SLOW, Rig, named
 from tests.unit.samples import select

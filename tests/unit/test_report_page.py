@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gemm_regression.baselines import BaselineError
-from gemm_regression.baselines.export import write_export
+from gemm_regression.baselines.merge import write_export
 from gemm_regression.cli.report import main
 from gemm_regression.counters.profiler import TRAFFIC
 from gemm_regression.counters.traffic import Known, Seen

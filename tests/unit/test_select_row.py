@@ -25,8 +25,7 @@ from gemm_regression.report import row
 from gemm_regression.run.pairing import Pairing
 from gemm_regression.run.timed import Gate, Result, observation
 from gemm_regression.timing.looks import Rule
-from gemm_regression.timing.measurement import Measurement
-from gemm_regression.timing.plan import Plan
+from gemm_regression.timing.plan import Measurement, Plan
 from gemm_regression.tune.figures import Known, gpus
 from gemm_regression.tune.select import Selector, Summary, outcomes
 from gemm_regression.tune.table import Figure

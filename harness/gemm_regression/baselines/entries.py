@@ -134,10 +134,6 @@ class BaselineEntry:
         """The board it was measured on; None if unknown."""
         return self.machine.get("board")
 
-    def is_of_another(self, board: str | None) -> bool:
-        """Whether another board than this one measured it; an unknown one is not said to be another."""
-        return None not in (self.board, board) and self.board != board
-
     @property
     def l2(self) -> str:
         return str(self.info["l2"])

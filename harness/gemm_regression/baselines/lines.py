@@ -299,7 +299,7 @@ def _entry(says: Mapping[str, Any], run: Mapping[str, Any], timed: Mapping[str, 
         "temperature_c": temperature,
         "commit": commit["id"],
         "dirty": commit["dirty"],
-        **{name: machine[name] for name in _OF_A_CASE if name in machine},
+        **{name: machine[name] for name in OF_A_CASE if name in machine},
     }
     best = says.get("best")
     return BaselineEntry(
@@ -317,7 +317,8 @@ def _entry(says: Mapping[str, Any], run: Mapping[str, Any], timed: Mapping[str, 
     )
 
 
-_OF_A_CASE = ("board", "driver", "nvcc", "power_limit_w", "ecc", "mig")
+# Of the machine, what is said with each case.
+OF_A_CASE = ("board", "driver", "nvcc", "power_limit_w", "ecc", "mig")
 
 
 def _named(says: Mapping[str, Any], **names: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from gemm_regression.baselines import (
     prune_binaries,
     stored,
 )
-from gemm_regression.baselines.export import write_export
+from gemm_regression.baselines.merge import write_export
 from gemm_regression.baselines.moves import lost, moves
 from gemm_regression.cli.common import about, project_of
 from gemm_regression.cli.measuring import accept_slower, measure

@@ -20,7 +20,7 @@ from gemm_regression.compiler.tools import ToolchainError
 from gemm_regression.counters import counts, tables
 from gemm_regression.counters.counts import chosen
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.files import write_whole
 from gemm_regression.project.selection import Choice, add_selection
 from gemm_regression.report.terminal import fitted, room

@@ -253,12 +253,13 @@ def gpu() -> Iterator[Line]:
     if find_spec("pynvml") is None:
         yield Line("note", "gpu", "nvidia-ml-py is not installed", "kernels are checked without a GPU")
         return
-    from gemm_regression.devices.cuda.environment import Gpu, NoGpu, driver_refusal
+    from gemm_regression.devices import NoDevice
+    from gemm_regression.devices.cuda.environment import Gpu, driver_refusal
 
     try:
         there = Gpu()
         info = there.info()
-    except NoGpu as error:
+    except NoDevice as error:
         yield Line("note", "gpu", str(error), "kernels are checked without a GPU, and nothing is timed")
         return
     yield Line("ok", "gpu", f"{info.name}, board {info.board}, {info.memory_mib} MiB")

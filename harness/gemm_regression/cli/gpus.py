@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from gemm_regression.baselines import Baseline, BaselineError, current, export, history
+from gemm_regression.baselines import Baseline, BaselineError, current, history, merge
 from gemm_regression.cli.common import KERNELS
 from gemm_regression.cli.session import Session
 from gemm_regression.devices import Gpu, NoDevice, count_gpus, open_cuda
-from gemm_regression.devices.cuda.guards import EXACT
+from gemm_regression.devices.work import EXACT
 from gemm_regression.model import Case
 from gemm_regression.project import selection as cases
 from gemm_regression.run.boards import Board
@@ -209,7 +209,7 @@ def choose_baselines(config: pytest.Config, session: Session) -> None:
         info = board.gpu.info
         try:
             if isinstance(wanted, str):
-                board.baseline = export.named(root, board.slug, info.board, wanted)
+                board.baseline = merge.named(root, board.slug, info.board, wanted)
             else:
                 board.baseline = current(root, board.slug, info.board)
             if board.baseline:
@@ -234,4 +234,4 @@ def _for_the_table(config: pytest.Config, baseline: Baseline | None, wanted: Any
     assert baseline is not None
     folder = tempfile.TemporaryDirectory(prefix="gemm-baseline-")
     config.add_cleanup(folder.cleanup)
-    return export.write_export(baseline, Path(folder.name) / f"{baseline.label}.json")
+    return merge.write_export(baseline, Path(folder.name) / f"{baseline.label}.json")

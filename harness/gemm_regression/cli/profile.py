@@ -35,7 +35,7 @@ from gemm_regression.counters.counts import chosen
 from gemm_regression.counters.ncu import Comparison
 from gemm_regression.counters.profiler import GROUPS, METRICS, STORED, TIME, Launch, ProfileError, value
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.files import write_whole
 from gemm_regression.model import F32, Case
 from gemm_regression.project.commit import Commit, CommitError, checked_out
@@ -107,12 +107,13 @@ def made_by(ncu: str) -> dict[str, str]:
     if commit["id"] != "unversioned":
         tools["commit"] = commit["id"][:12] + (" with changes" if commit["dirty"] else "")
     try:
-        from gemm_regression.devices.cuda.environment import Gpu, NoGpu
+        from gemm_regression.devices import NoDevice
+        from gemm_regression.devices.cuda.environment import Gpu
     except ImportError:
         return tools
     try:
         info = Gpu().info()
-    except NoGpu:
+    except NoDevice:
         return tools
     return {"gpu": info.name, "board": info.board or "", "driver": info.driver, **tools}
 

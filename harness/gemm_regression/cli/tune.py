@@ -35,8 +35,7 @@ from gemm_regression.tune.accept import accept
 from gemm_regression.tune.cluster import Cluster, Setup
 from gemm_regression.tune.evaluating import OneEmulated, OneGpu
 from gemm_regression.tune.screening import ignored_text
-from gemm_regression.tune.search import Budget, check_strategy, strategies
-from gemm_regression.tune.simulate import BUDGET, COMPARED, replay
+from gemm_regression.tune.search import BUDGET, COMPARED, Budget, check_strategy, replay, strategies
 from gemm_regression.tune.tune import Outcome, Tuning, Wanted
 
 EMULATED_OBJECTIVE = "instructions"

@@ -13,7 +13,7 @@ from gemm_regression.compiler.static.metrics import variants_of
 from gemm_regression.compiler.static.store import ACCEPT, Groups, StoreError
 from gemm_regression.counters.counts import Counts, count, counted
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case, Kernel
 from ptxsan import GlobalAccess
 

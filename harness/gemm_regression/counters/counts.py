@@ -12,7 +12,7 @@ from typing import NamedTuple
 from gemm_regression import oracle
 from gemm_regression.compiler.nvcc import Variant
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case, Problem
 from gemm_regression.project.fitting import fitted
 from gemm_regression.project.loader import Project

@@ -15,8 +15,7 @@ from gemm_regression.counters import check
 from gemm_regression.counters.counts import expected_bytes
 from gemm_regression.counters.profiler import DATA, DRAM, ISSUED, L2, SECTOR
 from gemm_regression.model import Case, Problem, find_problem
-from gemm_regression.timing.bounds import Work
-from gemm_regression.timing.roofs import SHARED_BYTES
+from gemm_regression.timing.bounds import SHARED_BYTES, Work
 
 COUNTED = "counters.json"
 STORE = "nox -s profile -- --store"

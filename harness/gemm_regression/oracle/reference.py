@@ -16,7 +16,7 @@ from types import MappingProxyType
 import ml_dtypes
 import numpy as np
 
-from gemm_regression.devices.probes import odd, sparse
+from gemm_regression.devices.work import odd, sparse
 from gemm_regression.model import F32, Array, DType, Operation, Problem
 
 _FLOAT32_INTEGERS = 2**24  # integers below are exact in FP32, and so is every partial sum

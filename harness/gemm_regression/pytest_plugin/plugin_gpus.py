@@ -14,10 +14,9 @@ import pytest
 from gemm_regression.cli.session import KEY, Session
 from gemm_regression.devices import Device, DeviceError
 from gemm_regression.model import Case
-from gemm_regression.run.boards import Board
+from gemm_regression.run.boards import Board, Done, LostError, Spread
 from gemm_regression.run.checked import Checked, check
 from gemm_regression.run.checkers import Checks, InThisProcess, close_all
-from gemm_regression.run.spread import Done, LostError, Spread
 from gemm_regression.run.timed import Result
 
 T = TypeVar("T")

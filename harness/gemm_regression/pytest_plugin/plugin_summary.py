@@ -20,7 +20,6 @@ from gemm_regression.counters.traffic import Known
 from gemm_regression.devices import DeviceError
 from gemm_regression.files import write_whole
 from gemm_regression.judge.vocabulary import NO_BASELINE_FILE, VerdictKind
-from gemm_regression.judge.waived import unused
 from gemm_regression.model import Waiver
 from gemm_regression.project import selection as cases
 from gemm_regression.project.selection import nothing_fits
@@ -44,6 +43,7 @@ from gemm_regression.report.sarif import sarif
 from gemm_regression.report.sustained import sustained_texts
 from gemm_regression.report.terminal import ladder_table
 from gemm_regression.report.wording import baseline_text, refresh_several, some
+from gemm_regression.run.checked import unused
 from gemm_regression.timing.bounds import Roofs, roofs_of
 from ptxsan.native import describe, library
 

@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from gemm_regression.baselines import Baseline
-from gemm_regression.judge.evidence import Evidence
-from gemm_regression.judge.judge import MIN_SAMPLES
+from gemm_regression.judge.evidence import MIN_SAMPLES, Evidence
 from gemm_regression.judge.paired import (
     BASE_UNUSABLE,
     BINARY_NOT_KEPT,

@@ -15,7 +15,7 @@ from gemm_regression.baselines.provenance import machine_of
 from gemm_regression.compiler.tools import arch
 from gemm_regression.counters.counts import count
 from gemm_regression.devices import Device, DeviceError, TimingDevice, open_cuda, open_emulated
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case, Config, DType, Kernel, Problem
 from gemm_regression.timing.plan import Plan
 from gemm_regression.tune.screening import one_line, small_cases, wrong

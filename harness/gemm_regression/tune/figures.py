@@ -15,7 +15,7 @@ from gemm_regression.files import write_whole
 from gemm_regression.model import Case, Kernel, Problem, find_problem, variant_name
 from gemm_regression.model.gpus import GpuLimits
 from gemm_regression.project.loader import Project
-from gemm_regression.timing.roofs import sms_of
+from gemm_regression.timing.bounds import sms_of
 from gemm_regression.tune import stored
 from gemm_regression.tune.rules import Variant
 from gemm_regression.tune.table import Figure

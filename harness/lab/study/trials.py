@@ -19,8 +19,7 @@ from gemm_regression.judge.vocabulary import DEFAULT_MARGIN
 from gemm_regression.model import Case
 from gemm_regression.timing.looks import Rule, look_until
 from gemm_regression.timing.plan import PairPlan, Plan
-from gemm_regression.timing.samples import PairedSamples, total
-from gemm_regression.timing.schedule import stretch
+from gemm_regression.timing.samples import PairedSamples, stretch, total
 from lab.study.cases import case_of
 from lab.study.raw import SCHEMA, StudyError, ticks
 

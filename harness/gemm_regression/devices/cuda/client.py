@@ -22,11 +22,9 @@ from gemm_regression.devices import DeviceError, Inputs, Outputs
 from gemm_regression.devices.cuda.environment import Gpu, GpuInfo
 from gemm_regression.devices.cuda.protocol import Build, Reply, Request
 from gemm_regression.devices.stored import StoredBinary
-from gemm_regression.devices.work import Work
-from gemm_regression.devices.workspace import new_workspace
+from gemm_regression.devices.work import Work, new_workspace
 from gemm_regression.model import Case, Resources
-from gemm_regression.timing.measurement import Measurement
-from gemm_regression.timing.plan import PairPlan, Plan
+from gemm_regression.timing.plan import Measurement, PairPlan, Plan
 from gemm_regression.timing.samples import PairedSamples
 
 _START_SECONDS = 120.0  # a first context on a machine with many GPUs takes its time
@@ -47,7 +45,7 @@ def _depth(case: Case) -> int:
 
 
 class CudaDevice:
-    """Runs and times cases on a visible GPU: number ``index``, or the first. Raises NoGpu if there is none.
+    """Runs and times cases on a visible GPU: number ``index``, or the first. Raises NoDevice without one.
 
     ``time_limit``: seconds a request may take before its kernel counts as hung; starting a worker has a limit
     of its own. ``times``: whether anything is to be timed on it.
@@ -322,7 +320,7 @@ class CudaDevice:
         return facts
 
     def roofs(self) -> dict[str, Any]:
-        """What this GPU can do at most, measured once: harness/gemm_regression/devices/cuda/roofs.py."""
+        """What this GPU can do at most, measured once (`bench.measure_roofs`)."""
         if not self._roofs:
             self._roofs = self._ask(Request("roofs"))
         return self._roofs
