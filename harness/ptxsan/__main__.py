@@ -165,8 +165,6 @@ def _shared(name: str, a: SharedAccess) -> str:
 
 
 # The command.
-
-
 def _extents(text: str) -> tuple[int, ...]:
     """4, 4x2 or 4,2,1."""
     return tuple(int(extent) for extent in re.split(r"[x,]", text))
