@@ -116,13 +116,14 @@ def _lines(result: Result, arguments: Sequence[Any]) -> Iterator[str]:
 
 def _hazards(hazards: Sequence[Hazard]) -> Iterator[str]:
     """The first of each check and line of the .cu file: a loop that is unrolled has several."""
-    groups: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    groups: dict[tuple[str, str], list[Hazard]] = {}
     for hazard in hazards:
-        what, _, where = hazard.message.rpartition(" at ")
-        groups.setdefault((hazard.check, where.partition(" (PTX")[0]), []).append((what, where))
-    for (check, _), ((what, where), *more) in groups.items():
-        yield from textwrap.wrap(f"{check}: {what}", 108, initial_indent="  ", subsequent_indent="    ")
-        yield f"    at {where}" + (f", and {len(more)} more of this line" if more else "")
+        groups.setdefault((hazard.check, hazard.place or hazard.ptx), []).append(hazard)
+    for first, *more in groups.values():
+        said = f"{first.check}: {first.thread} {first.problem}"
+        yield from textwrap.wrap(said, 108, initial_indent="  ", subsequent_indent="    ")
+        if first.where:
+            yield f"    at {first.where}" + (f", and {len(more)} more of this line" if more else "")
 
 
 def _argument(given: Any, after: Array | None) -> str:
@@ -164,8 +165,6 @@ def _shared(name: str, a: SharedAccess) -> str:
 
 
 # The command.
-
-
 def _extents(text: str) -> tuple[int, ...]:
     """4, 4x2 or 4,2,1."""
     return tuple(int(extent) for extent in re.split(r"[x,]", text))

@@ -79,7 +79,8 @@ class Machine:
         return self.lines().get(site.instruction.line) or site.instruction.source
 
     def _where(self, site: Site) -> str:
-        return site.where(self._source, self._place(site))
+        place = self._place(site).text(self._source)
+        return f"{place} ({site.ptx})" if place else site.ptx
 
     # Building
 
@@ -286,10 +287,17 @@ class Machine:
         return told.places[place] > _HAZARDS
 
     def _hazard(self, check: str, what: str, site: Site | None, lane: int) -> Hazard:
-        where = f" at {self._where(site)}" if site else ""
-        message = f"{self.state.geometry.describe(lane)} {what}{where}"
-        launch = int(self.state.geometry.launch[lane])
-        return Hazard(check, launch, message, self._place(site).line if site else 0)
+        geometry, known = self.state.geometry, self._place(site) if site else Place()
+        return Hazard(
+            check,
+            int(geometry.launch[lane]),
+            what,
+            geometry.describe(lane),
+            self._source if known else "",
+            known.line,
+            known.text(self._source),
+            site.ptx if site else "",
+        )
 
     def _keep_now(self, hazard: Hazard, note: bool) -> None:
         (self._report.notes if note else self._report.hazards).append(hazard)

@@ -216,6 +216,9 @@ def test_cuda_as_text_and_as_a_file(tmp_path: Path) -> None:
         assert np.array_equal(result.arrays[3], 2 * X.ravel() + 1)
     short = ptxsan.run(path, grid=2, block=32, arguments=[64, 2.0, X, np.ones(63, np.float32)])
     assert "past the end of y (252 bytes) at saxpy.cu:5 (PTX line" in short.hazards[0].message
+    first = short.hazards[0]
+    assert (first.file, first.line, first.place) == ("saxpy.cu", 5, "saxpy.cu:5")
+    assert f"{first.thread} {first.problem} at {first.where}" == first.message
 
 
 @pytest.mark.compile

@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import add
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ptxsan.frontend import Instruction, Place
+from ptxsan.frontend import Instruction
 from ptxsan.lanes import WARP, Array, Mask
 from ptxsan.native import library
 
 
 @dataclass(frozen=True)
 class Hazard:
-    """Something that went wrong: a stable ``check`` (bounds, misaligned, uninit, race, barrier, hang,
-    trap, unsupported), the ``launch`` of the batch, one line of ``message``: who, what, at which line;
-    ``line``: that of the .cu file, 0 where it is not known."""
+    """Something that went wrong: a stable ``check`` (bounds, misaligned, uninit, race, barrier, hang, trap,
+    unsupported), the ``launch`` of the batch, the ``problem`` and the ``thread`` that has it. ``file`` and
+    ``line`` are those of the .cu file, "" and 0 where they are not known; ``place`` is the same in words,
+    with the header that the code comes from, and ``ptx`` the line of the PTX."""
 
     check: str
     launch: int
-    message: str
+    problem: str
+    thread: str = ""
+    file: str = ""
     line: int = 0
+    place: str = ""
+    ptx: str = ""
+
+    @property
+    def where(self) -> str:
+        return f"{self.place} ({self.ptx})" if self.place else self.ptx
+
+    @property
+    def message(self) -> str:
+        """One line: who, what, at which line."""
+        said = f"{self.thread} {self.problem}".strip()
+        return f"{said} at {self.where}" if self.where else said
 
 
 @dataclass
@@ -80,11 +96,9 @@ class Site:
         if self.counters is not None:
             self.counters.touch_guard(self.instruction, mask)
 
-    def where(self, source: str, known: Place) -> str:
-        """PTX line, and the place in the .cu file ``source`` where it is known."""
-        i = self.instruction
-        place = f"PTX line {i.line}: {i.text}"
-        return f"{known.text(source)} ({place})" if known else place
+    @property
+    def ptx(self) -> str:
+        return f"PTX line {self.instruction.line}: {self.instruction.text}"
 
 
 class Tell(Protocol):
@@ -123,12 +137,7 @@ class GlobalAccess(NamedTuple):
     bytes: int = 0
 
     def __add__(self, other: GlobalAccess) -> GlobalAccess:  # type: ignore[override]
-        return GlobalAccess(
-            self.requests + other.requests,
-            self.sectors + other.sectors,
-            self.ideal + other.ideal,
-            self.bytes + other.bytes,
-        )
+        return GlobalAccess(*map(add, self, other))
 
     @property
     def sectors_per_request(self) -> float:
@@ -151,12 +160,7 @@ class SharedAccess(NamedTuple):
     bytes: int = 0
 
     def __add__(self, other: SharedAccess) -> SharedAccess:  # type: ignore[override]
-        return SharedAccess(
-            self.requests + other.requests,
-            self.wavefronts + other.wavefronts,
-            self.ideal + other.ideal,
-            self.bytes + other.bytes,
-        )
+        return SharedAccess(*map(add, self, other))
 
     @property
     def conflicts(self) -> int:

@@ -15,6 +15,7 @@ from ptxsan.lanes import WARP, Array, Geometry, Mask
 from ptxsan.native import Library
 
 Reading = tuple[Array, Array]  # storage, and each lane's element of the width in it, (lanes,) int32
+_PATTERNS = 32  # kept an instruction
 SEVERAL_IN_WARP, SEVERAL = -1, -2  # in place of a thread, where there were several
 
 
@@ -103,6 +104,12 @@ def over_lanes(element: Array, mask: Mask | None) -> Array:
     return index
 
 
+def remember(site: Site, pattern: Pattern) -> Pattern:
+    """Keeps a pattern as the last one of its instruction, with some of those before."""
+    site.patterns[:] = [pattern, *(p for p in site.patterns if p is not pattern)][:_PATTERNS]
+    return pattern
+
+
 def same_mask(one: Mask | None, other: Mask | None) -> bool:
     if one is None or other is None:
         return one is other
@@ -110,8 +117,6 @@ def same_mask(one: Mask | None, other: Mask | None) -> bool:
 
 
 # Who touched each cell of shared memory last, and whether anything orders two accesses.
-
-
 class _Marks:
     """For each cell the last access of a kind: its epoch, thread or that there were several, the warp of the
     last one and its step."""
@@ -201,8 +206,6 @@ class Tags:
 # Who touched each cell of shared memory last, and when, for kernels whose order vector clocks keep.
 #
 # Of writes the last one is kept, of reads and of atomics the last one of each warp, with its lanes.
-
-
 class _Planes:
     """By warp of the cluster and cell: the time of the warp's last access, and a bit for each lane in it."""
 

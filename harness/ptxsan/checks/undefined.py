@@ -70,8 +70,6 @@ class Shadow:
 
 
 # Registers that may be read before anything is written to them, over all paths through a kernel.
-
-
 @dataclass(frozen=True)
 class Effect:
     """What an instruction reads, and what it writes for certain, by slot."""

@@ -63,8 +63,6 @@ class Places:
 
 
 # A PTX module as data: operands, instructions with their lines, variables, entries.
-
-
 class PtxError(Exception):
     """PTX that cannot be read or executed. One line: what is wrong, and at which line."""
 

@@ -25,7 +25,7 @@ from ptxsan.isa import (
     wgmma,
     wmma,
 )
-from ptxsan.machine import FLOATS, NARROW, Known, Make
+from ptxsan.machine import FLOATS, NARROW, Known
 
 _VIDEO = "vadd vsub vabsdiff vmin vmax vshl vshr vmad vset vset2 vset4"
 
@@ -138,12 +138,6 @@ def known(op: str) -> Known | None:
     of_kind = _BY_KIND.get(kind, _INTEGER)
     keys = [".".join(words[:n]) for n in range(min(_LONGEST, len(words)), 0, -1)]
     return next((table[key] for key in keys for table in (of_kind, _ANY) if key in table), None)
-
-
-def find(op: str) -> Make | None:
-    """What makes an instruction ready to run."""
-    found = known(op)
-    return found.make if found else None
 
 
 def wait_of(op: str) -> Any:

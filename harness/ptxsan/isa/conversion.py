@@ -137,8 +137,6 @@ def clamped(v: Any, to: Any) -> Any:
 
 
 # Moves between registers, and of addresses between state spaces (PTX ISA §9.7.9).
-
-
 def _mov(b: Builder, i: Instruction, site: Site) -> Run:
     _, kind = parts(i)
     target, source = i.operands

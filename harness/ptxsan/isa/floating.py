@@ -221,8 +221,6 @@ def _double(b: Builder, i: Instruction, base: str, modifiers: list[str], mode: s
 
 
 # Arithmetic of two FP32 values in a 64-bit register, f32x2 (PTX ISA §9.7.3, sm_100 and later).
-
-
 def _pair(b: Builder, i: Instruction, site: Site) -> Run:
     """Each element rounded once; a sum is a·1 + b."""
     base, (modifiers, _) = i.op.split(".")[0], parts(i)

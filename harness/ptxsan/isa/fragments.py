@@ -259,8 +259,6 @@ class Product:
 
 
 # ldmatrix, stmatrix, movmatrix: 8x8 matrices of 16 bits of a warp (PTX ISA §9.7.14.5.15 to 17).
-
-
 def _form(i: Instruction, count: int) -> tuple[list[str], bool]:
     """The words, and whether rows and columns change places. Raises PtxError for another form."""
     words = i.op.replace("::", "_").split(".")

@@ -145,8 +145,6 @@ def _dot(b: Builder, i: Instruction, site: Site) -> Run:
 #
 # The parser makes the condition code an operand: written as a second result, read as a last source
 # (``ptxsan.frontend.body``).
-
-
 def _carry(b: Builder, i: Instruction, site: Site) -> Run:
     """add.cc, addc, sub.cc, subc, mad.cc and madc: of unsigned words, with the carry in and out."""
     base, *modifiers, kind = i.op.split(".")

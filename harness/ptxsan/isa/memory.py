@@ -259,8 +259,6 @@ def _st_wide(
 
 
 # cp.async and its groups (PTX ISA §9.7.9.25.3).
-
-
 def _copy(b: Builder, i: Instruction, site: Site) -> Run:
     """From global to shared memory, 4, 8 or 16 bytes (.cg: 16): with a fourth operand, a number, only so many
     of them and zeros for the rest; where it is a predicate that is set, zeros alone."""

@@ -191,8 +191,6 @@ def swizzled(address: Any, swizzle: int) -> Any:
 
 
 # What bulk copies and their tensor form share: bytes between global memory and blocks' shared memory.
-
-
 def words_of(i: Instruction) -> list[str]:
     return i.op.replace("::", "_").split(".")
 

@@ -61,8 +61,6 @@ class Exits:
 # same instruction, or that some of them go past; .red mixed with the others; different counts at once. What
 # CUDA C++ does not allow of __syncthreads(), which is bar.sync 0, but PTX defines, is a note: warps that meet
 # from different instructions, and threads of a warp that exit straight away where the others go on to it.
-
-
 @dataclass(frozen=True)
 class Barrier:
     """bar.sync, bar.arrive and bar.red: number, count of threads (None for the whole block), reduction."""

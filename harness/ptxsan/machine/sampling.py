@@ -169,8 +169,6 @@ def spread(origins: Array, undefined: Array) -> Array:
 
 
 # What decides, where some values are undefined: comparisons, and the ends of blocks of code.
-
-
 def registers(operand: Operand) -> Iterator[Register]:
     """Those whose values an operand is."""
     if isinstance(operand, Register):

@@ -214,8 +214,6 @@ def narrow(values: Value, dtype: Any, mode: str) -> Value:
 
 
 # What modifiers such as .approx, .ftz, .sat and .NaN make of an operation.
-
-
 def approximate(function: Any) -> Any:
     """A function of float64 values as one of FP32 values, its result rounded to FP32."""
 

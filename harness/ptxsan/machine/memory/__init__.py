@@ -76,8 +76,6 @@ def readable(name: str) -> str:
 
 
 # Asynchronous copies to shared memory that are in flight.
-
-
 class Copies:
     """Asynchronous copies in flight, in the groups that each thread has committed."""
 
@@ -121,8 +119,6 @@ class Copies:
 
 
 # Local memory, a thread's own, and constant memory, which all read.
-
-
 class LocalMemory:
     """Memory of a thread's own: spilled registers and arrays that are indexed."""
 
@@ -214,8 +210,6 @@ class ConstantMemory:
 # An address has the number of the variable above SLOT, and the rank + 1 of a block of the cluster above
 # RANK, 0 for the block's own. In kernels with matrix descriptors, which hold the low bits alone, those are
 # what they are on a GPU.
-
-
 class Layout:
     """Of the blocks that run together; ``row_size`` bytes of storage are of one block. Before the variables
     are ``reserved`` bytes; ``packed``: the low bits of an address are those of a GPU."""

@@ -85,8 +85,6 @@ class Lifetimes:
 # What a kernel has that uses mbarriers, bulk copies, wgmma or clusters, beside its memories.
 #
 # Bulk copies work on whole pieces of shared memory: the owner of the storage lends it here as bytes.
-
-
 class Groups:
     """Operations in the groups that a thread, or a warp of a warpgroup, commits and waits for."""
 

@@ -21,14 +21,12 @@ import numpy as np
 from ptxsan.checks import Site
 from ptxsan.checks.order import Clocks
 from ptxsan.checks.proxy import AsyncProxy
-from ptxsan.checks.races import ClockTags, Pattern, Reading, Tags, same_mask
+from ptxsan.checks.races import ClockTags, Pattern, Reading, Tags, remember, same_mask
 from ptxsan.checks.undefined import Shadow
 from ptxsan.frontend import Variable
 from ptxsan.lanes import WARP, Array, Geometry, Mask, full
 from ptxsan.machine.memory import Change, Copies, Layout, gather, scatter, update
 from ptxsan.native import library
-
-_PATTERNS = 32  # kept an instruction
 
 
 class SharedMemory:
@@ -59,12 +57,11 @@ class SharedMemory:
         self._tags: Tags | ClockTags | None = None
         self.proxy: AsyncProxy | None = None
         if clocks is not None:
-            self._tags = ClockTags(cells, clocks)
-        if clocks is not None and asynchronous:
-            assert isinstance(self._tags, ClockTags)
-            self.proxy = AsyncProxy(cells, clocks, self._tags, geometry)
-            self.proxy.place = lambda cell: str(me.layout.describe(cell * granule))
-            self.proxy.report = lambda *said: me.report(*said)
+            self._tags = tags = ClockTags(cells, clocks)
+            if asynchronous:
+                self.proxy = AsyncProxy(cells, clocks, tags, geometry)
+                self.proxy.place = lambda cell: str(me.layout.describe(cell * granule))
+                self.proxy.report = lambda *said: me.report(*said)
         self._log: list[tuple[bool, Pattern, Any]] = []
         self._applied = 0
         self._reads = self._writes = 0  # bits of the patterns of the epoch
@@ -209,10 +206,7 @@ class SharedMemory:
 
     def warp_barrier(self, mask: Mask | None) -> None:
         """__syncwarp, or a shuffle: the lanes of a warp have met."""
-        if mask is None:
-            self._warp_step = self._warp_step + 1
-        else:
-            self._warp_step = self._warp_step + mask.bits.reshape(-1, WARP).any(axis=1)
+        self._warp_step = self._warp_step + (1 if mask is None else mask.warps)
 
     # Checks
 
@@ -300,19 +294,11 @@ class SharedMemory:
         address = full(address, self._geometry.lanes)
         first = address[0]
         for pattern in patterns:
-            if (
-                pattern.address[0] == first
-                and same_mask(pattern.mask, mask)
-                and np.array_equal(pattern.address, address)
-            ):
+            alike = pattern.address[0] == first and same_mask(pattern.mask, mask)
+            if alike and np.array_equal(pattern.address, address):
                 pattern.address, pattern.mask = address, mask
-                return self._remember(site, pattern)
-        return self._remember(site, self._build(site, address, mask, width))
-
-    @staticmethod
-    def _remember(site: Site, pattern: Pattern) -> Pattern:
-        site.patterns[:] = [pattern, *(p for p in site.patterns if p is not pattern)][:_PATTERNS]
-        return pattern
+                return remember(site, pattern)
+        return remember(site, self._build(site, address, mask, width))
 
     def _build(self, site: Site, address: Array, mask: Mask | None, width: int) -> Pattern:
         lane = self._geometry.every if mask is None else mask.index
