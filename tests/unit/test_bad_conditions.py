@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gemm_regression import baselines
-from gemm_regression.cli import evidence as evidence_command
+from gemm_regression.cli import stored as evidence_command
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.work import StoredBinary
 from gemm_regression.model import Case
@@ -48,7 +48,7 @@ def test_a_visitor_during_a_run_is_the_machines(rig: Rig, mode: tuple[str, ...])
     assert outcome.failures.keys() == MACHINE
     assert "MACHINE: AMBIGUOUS OTHER_PROCESSES" in outcome.failures["test_machine"]
     assert TRAIN in outcome.failures["test_machine"]
-    assert evidence_command.main([str(rig.root / "out.json")]) == 0
+    assert evidence_command.evidence([str(rig.root / "out.json")]) == 0
 
 
 @pytest.mark.parametrize("mode", [("--allow-busy",), ("--allow-drift",)])
@@ -190,7 +190,7 @@ def test_a_stored_binary_that_is_gone_or_damaged_is_no_pass(rig: Rig) -> None:
     shutil.rmtree(folder)
     outcome = rig.run(*OURS, "--allow-no-baseline", device=ReplayDevice(3, change))
     assert outcome.status == 0
-    assert evidence_command.main([str(rig.root / "out.json")]) == 0
+    assert evidence_command.evidence([str(rig.root / "out.json")]) == 0
 
 
 def test_a_stored_binary_that_does_not_run_here_is_red(rig: Rig) -> None:

@@ -12,7 +12,7 @@ from gemm_regression.counters import traffic
 from gemm_regression.counters.profiler import TRAFFIC
 from gemm_regression.counters.traffic import Known, Seen, of_ncu, requested
 from gemm_regression.model import F32, Case, Problem
-from gemm_regression.report.bounds import bound_text
+from gemm_regression.report.figures import bound_text
 from gemm_regression.report.markdown import job_summary
 from gemm_regression.report.terminal import ladder_table
 from gemm_regression.timing.bounds import Level, Roofs, Workload, bound, roofs_of, shares

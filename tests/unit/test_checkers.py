@@ -14,7 +14,7 @@ import pytest
 
 from gemm_regression.devices import Inputs, Outputs
 from gemm_regression.model import Case
-from gemm_regression.pytest_plugin import plugin_gpus
+from gemm_regression.pytest_plugin import gpus as plugin_gpus
 from gemm_regression.run.boards import Board
 from gemm_regression.run.checked import check
 from gemm_regression.run.checkers import Checker, Setup, close_all

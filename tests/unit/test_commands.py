@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 import gemm_regression
-from gemm_regression.cli import baseline, check, gpu, init, measuring, static
+from gemm_regression.cli import baseline, init, measuring
 from gemm_regression.cli import main as cli
 from gemm_regression.cli.common import PLUGIN, SHOWN
+from gemm_regression.cli.suite import check, gpu, static
 from tests.ladder import PROJECT
 from tests.unit.test_init import harness as harness_in
 
@@ -122,19 +123,19 @@ def test_without_a_project_a_command_says_what_is_missing(
 
 
 def test_check_emulates_and_keeps_the_cases_of_a_variant_together(runs: list[list[str]]) -> None:
-    assert check.main(["-k", "naive"]) == 3
+    assert check(["-k", "naive"]) == 3
     assert runs == [[*CHECKED, *SHOWN, "check", "--device", "emulated", *SPREAD, *PLUGIN, "-k", "naive"]]
 
 
 def test_check_leaves_the_number_of_processes_to_its_user(runs: list[list[str]]) -> None:
-    check.main(["-n", "0"])
+    check(["-n", "0"])
     assert runs == [[*CHECKED, *SHOWN, "check", "--device", "emulated", "--from-cache", *PLUGIN, "-n", "0"]]
 
 
 @pytest.mark.parametrize("command", [check, gpu], ids=["check", "gpu"])
 def test_a_test_by_its_id_runs_alone(command: Any, runs: list[list[str]]) -> None:
     pasted = "tests/test_kernels.py::test_kernel[naive-f32-block32x32-1x1x1]"
-    command.main([pasted])
+    command([pasted])
     (arguments,) = runs
     assert [word for word in arguments if word.startswith("tests/")] == [pasted]
     assert "-n" not in arguments
@@ -169,7 +170,7 @@ def test_an_id_that_names_no_test_does_not_run_all_others(
     command: Any, runs: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gemm_regression.compiler.tools.pinned_tools", lambda: None)
-    assert command.main(["tests/test_static.py::nope"]) == 3
+    assert command(["tests/test_static.py::nope"]) == 3
     assert [word for word in runs[0] if word.startswith("tests")] == ["tests/test_static.py::nope"]
 
 
@@ -187,7 +188,7 @@ def test_an_id_that_names_no_test_does_not_run_all_others(
 def test_a_named_file_runs_in_place_of_the_others(
     command: Any, given: list[str], runs_those: set[str], runs: list[list[str]]
 ) -> None:
-    command.main(given)
+    command(given)
     files = CHECKED if command is check else TIMED
     own = runs[0][: runs[0].index(SHOWN[0])]
     assert set(own) == (runs_those or set(files))
@@ -195,7 +196,7 @@ def test_a_named_file_runs_in_place_of_the_others(
 
 
 def test_gpu_asks_for_the_gpu_and_passes_the_selection_on(runs: list[list[str]]) -> None:
-    assert gpu.main(["-k", "tiled and not 4096", "--junitxml=out.xml"]) == 3
+    assert gpu(["-k", "tiled and not 4096", "--junitxml=out.xml"]) == 3
     given = ["-k", "tiled and not 4096", "--junitxml=out.xml"]
     assert runs == [[*TIMED, *SHOWN, "gpu", "--device", "cuda", "-m", "gpu", *PLUGIN, *given]]
 

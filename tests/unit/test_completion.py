@@ -35,7 +35,7 @@ def completed(line: str, folder: Path) -> list[str]:
         ("gemm-regression --project . static --config tile16", ["tile16-pad0", "tile16-pad1"]),
         ("gemm-regression profile naive-f32-block16", ["naive-f32-block16x16-1024x1024x1024"]),
         ("gemm-regression baseline pr", ["prune"]),
-        ("gemm-regression compare --mar", ["--margin", "--markdown"]),
+        ("gemm-regression compare --mar", ["--markdown", "--margin"]),
         ("gemm-regression baseline --acc", ["--accept-slower"]),
         (
             "gemm-regression baseline --accept-slower naive-f32-block16",

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gemm_regression.cli.evidence import main
+from gemm_regression.cli.stored import evidence as main
 from gemm_regression.devices import DeviceError
 from gemm_regression.judge.evidence import MACHINES, UNUSABLE
 from gemm_regression.model import Case

@@ -11,7 +11,7 @@ from sarif_kit.validate import validation_errors
 
 from gemm_regression.compiler.tools import CompileError, excerpt
 from gemm_regression.oracle import Finding
-from gemm_regression.pytest_plugin.plugin_failures import _measured_together
+from gemm_regression.pytest_plugin.tests_shown import _measured_together
 from gemm_regression.report.failures import (
     NOT_STORED,
     Failure,
@@ -21,9 +21,9 @@ from gemm_regression.report.failures import (
     of_error,
     of_finding,
     page,
+    sarif,
     summary,
 )
-from gemm_regression.report.sarif import sarif
 
 RACE = (
     "thread (0, 1, 0) reads shared memory Bs+{0}, which thread 0 wrote at t.cu:35 (PTX line 1{0}: ld) [1x1x1]"

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from gemm_regression.cli import gpus
-from gemm_regression.cli.gpus import chosen
+from gemm_regression.cli.common import gpu_numbers
 from gemm_regression.devices import DeviceError
 from gemm_regression.model import Case
-from gemm_regression.pytest_plugin import plugin_gpus
+from gemm_regression.pytest_plugin import gpus, processes
+from gemm_regression.pytest_plugin import session as run_session
 from gemm_regression.run.checkers import Checker, Setup
 from gemm_regression.timing.plan import Measurement
 from tests.unit.replay import ReplayDevice, VerifiedDevice, slowed
@@ -246,9 +246,9 @@ def test_correctness_is_checked_by_processes_of_each_gpu(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, opens: str, count: int, lost: int
 ) -> None:
     """Two for a GPU; where none starts, each costs a case, and the others do the rest."""
-    monkeypatch.setattr(gpus, "_FEW", 0)
-    monkeypatch.setattr(gpus, "_processes", lambda mib: 2)
-    monkeypatch.setattr(gpus, "Setup", partial(Setup, opens=f"tests.unit.test_checkers:{opens}"))
+    monkeypatch.setattr(processes, "_FEW", 0)
+    monkeypatch.setattr(processes, "_processes", lambda mib: 2)
+    monkeypatch.setattr(processes, "Setup", partial(Setup, opens=f"tests.unit.test_checkers:{opens}"))
     devices = several(count)
     for number, device in enumerate(devices):
         device.index, device.time_limit = number, 60.0
@@ -278,16 +278,16 @@ def test_how_many_processes_check_on_each_gpu(
     monkeypatch: pytest.MonkeyPatch, cores: int, mib: list[int], count: int
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(cores))
-    assert gpus._processes(mib) == count
+    assert processes._processes(mib) == count
 
 
 def test_cases_are_timed_before_they_are_checked_where_the_files_are_in_that_order(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The processes that check have ended then; it was they who failed."""
-    monkeypatch.setattr(gpus, "_FEW", 0)
-    monkeypatch.setattr(gpus, "_processes", lambda mib: 1)
-    monkeypatch.setattr(gpus, "Setup", partial(Setup, opens="tests.unit.test_checkers:open_numbered"))
+    monkeypatch.setattr(processes, "_FEW", 0)
+    monkeypatch.setattr(processes, "_processes", lambda mib: 1)
+    monkeypatch.setattr(processes, "Setup", partial(Setup, opens="tests.unit.test_checkers:open_numbered"))
     device = on_board(VerifiedDevice("no"), "00000000")
     device.index, device.time_limit = 0, 60.0
     outcome = rig.run(KERNELS_FILE, "--kernel", SLOW, device=[device])
@@ -297,9 +297,9 @@ def test_cases_are_timed_before_they_are_checked_where_the_files_are_in_that_ord
 
 def _checked_by_processes(monkeypatch: pytest.MonkeyPatch, opens: str) -> Any:
     """A GPU whose cases two processes check."""
-    monkeypatch.setattr(gpus, "_FEW", 0)
-    monkeypatch.setattr(gpus, "_processes", lambda mib: 2)
-    monkeypatch.setattr(gpus, "Setup", partial(Setup, opens=f"tests.unit.test_checkers:{opens}"))
+    monkeypatch.setattr(processes, "_FEW", 0)
+    monkeypatch.setattr(processes, "_processes", lambda mib: 2)
+    monkeypatch.setattr(processes, "Setup", partial(Setup, opens=f"tests.unit.test_checkers:{opens}"))
     device = on_board(VerifiedDevice("no"), "00000000")
     device.index, device.time_limit = 0, 60.0
     return device
@@ -310,7 +310,7 @@ def test_timing_begins_when_all_is_checked_and_not_when_all_of_that_is_reported(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     devices = [_checked_by_processes(monkeypatch, "open_numbered") for _ in range(count)]
-    begun, checked, reported = threading.Event(), plugin_gpus.checked, list[bool]()
+    begun, checked, reported = threading.Event(), gpus.checked, list[bool]()
 
     def timed(case: Case, plan: Any, time: Any) -> Measurement:
         begun.set()
@@ -324,7 +324,7 @@ def test_timing_begins_when_all_is_checked_and_not_when_all_of_that_is_reported(
 
     for number, device in enumerate(devices):
         device.index, device.time = number, partial(timed, time=device.time)
-    monkeypatch.setattr(plugin_gpus, "checked", late)
+    monkeypatch.setattr(gpus, "checked", late)
     outcome = _both(rig, *KERNELS[:4], device=devices)
     assert outcome.status == 0, outcome.text
     assert len(reported) > 10
@@ -363,7 +363,7 @@ def test_ctrl_c_between_check_and_timing_leaves_nothing(rig: Rig, monkeypatch: p
         raise KeyboardInterrupt
 
     device.time, device.abandon = timed, ended.set
-    monkeypatch.setattr(plugin_gpus, "checked", _second(plugin_gpus.checked, interrupted))
+    monkeypatch.setattr(gpus, "checked", _second(gpus.checked, interrupted))
     outcome = _both(rig, *KERNELS[:4], device=device)
     assert outcome.status == 2
     assert ended.is_set()
@@ -374,10 +374,10 @@ def test_ctrl_c_waits_for_no_process_that_is_not_ready(rig: Rig, monkeypatch: py
     device = _checked_by_processes(monkeypatch, "open_never_ready")
 
     def interrupted(session: Any, device: Any, case: Case, items: Any) -> Any:
-        session.checked = plugin_gpus._checks(session, items)
+        session.checked = gpus._checks(session, items)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(plugin_gpus, "checked", interrupted)
+    monkeypatch.setattr(gpus, "checked", interrupted)
     began = time.monotonic()
     outcome = _both(rig, *KERNELS[:4], device=device)
     assert outcome.status == 2
@@ -409,7 +409,7 @@ def test_numbers_are_drawn_while_others_check() -> None:
     ]
     for checkers in ([], ["one"]):
         session: Any = SimpleNamespace(checkers=checkers, boards=boards, warming=[])
-        plugin_gpus._draw(session, items)
+        gpus._draw(session, items)
         for thread in session.warming:
             thread.join()
         assert drawn == ({0: [first, *rest], 1: rest} if checkers else {})
@@ -425,10 +425,10 @@ def _all_of(rig: Rig, monkeypatch: pytest.MonkeyPatch, *more: str, busy: tuple[s
             super().start()
             started.append((self, self._process))
 
-    monkeypatch.setattr(gpus, "Checker", Noted)
-    monkeypatch.setattr(gpus, "_FEW", 20)
-    monkeypatch.setattr(gpus, "_processes", lambda mib: 2)
-    monkeypatch.setattr(gpus, "Setup", partial(Setup, opens="tests.unit.test_checkers:open_numbered"))
+    monkeypatch.setattr(processes, "Checker", Noted)
+    monkeypatch.setattr(processes, "_FEW", 20)
+    monkeypatch.setattr(processes, "_processes", lambda mib: 2)
+    monkeypatch.setattr(processes, "Setup", partial(Setup, opens="tests.unit.test_checkers:open_numbered"))
     devices = several(2)
     for number, device in enumerate(devices):
         device.index, device.time_limit, device.others = number, 60.0, list(busy)
@@ -479,7 +479,7 @@ def test_some_processes_load_the_library_and_begin_with_it(monkeypatch: pytest.M
     session: Any = SimpleNamespace(checkers=places, boards=[board], warming=[], compile_errors={})
     spec = SimpleNamespace
     items: list[Any] = [spec(callspec=spec(params={"verify_case": case})) for case in cases.values()]
-    spread = plugin_gpus._checks(session, items)
+    spread = gpus._checks(session, items)
     found: list[Any] = [spread.result(name)[1] for name in cases]
     assert found == list(cases)
     loaded = {number for number, done in by.items() if any(case.kernel.library for case in done)}
@@ -488,8 +488,8 @@ def test_some_processes_load_the_library_and_begin_with_it(monkeypatch: pytest.M
 
 
 def test_what_a_process_on_the_only_gpu_finds_fails(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "_FEW", 0)
-    monkeypatch.setattr(gpus, "Setup", partial(Setup, opens="tests.unit.test_checkers:open_wrong"))
+    monkeypatch.setattr(processes, "_FEW", 0)
+    monkeypatch.setattr(processes, "Setup", partial(Setup, opens="tests.unit.test_checkers:open_wrong"))
     (device,) = several(1)
     device.index, device.time_limit = 0, 60.0
     outcome = rig.run(KERNELS_FILE, *KERNELS[:2], "-k", "test_kernel", device=[device])
@@ -500,8 +500,8 @@ def test_what_a_process_on_the_only_gpu_finds_fails(rig: Rig, monkeypatch: pytes
 
 def test_what_does_not_compile_is_not_given_to_a_process(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each would compile it again."""
-    monkeypatch.setattr(gpus, "_FEW", 0)
-    monkeypatch.setattr(gpus, "Setup", partial(Setup, opens="tests.unit.test_checkers:open_nothing"))
+    monkeypatch.setattr(processes, "_FEW", 0)
+    monkeypatch.setattr(processes, "Setup", partial(Setup, opens="tests.unit.test_checkers:open_nothing"))
     (device,) = several(1)
     device.index, device.time_limit = 0, 60.0
 
@@ -533,7 +533,7 @@ def test_processes_have_cores_and_memory(
     monkeypatch: pytest.MonkeyPatch, cores: int, mib: list[int], count: int
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(cores)))
-    assert gpus._processes(mib) == count
+    assert processes._processes(mib) == count
 
 
 @pytest.mark.parametrize(
@@ -548,7 +548,7 @@ def test_processes_have_cores_and_memory(
     ],
 )
 def test_gpus_are_named_by_all_count_or_number(text: str, there: int, numbers: list[int]) -> None:
-    assert chosen(text, there) == numbers
+    assert gpu_numbers(text, there) == numbers
 
 
 @pytest.mark.parametrize(
@@ -565,7 +565,7 @@ def test_gpus_are_named_by_all_count_or_number(text: str, there: int, numbers: l
 )
 def test_gpus_that_are_not_there_are_refused(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        chosen(text, 2)
+        gpu_numbers(text, 2)
 
 
 def test_gpus_without_a_gpu_and_with_xdist_are_refused(rig: Rig) -> None:
@@ -616,8 +616,8 @@ def host(monkeypatch: pytest.MonkeyPatch) -> list[Opened]:
         opened.append(device)
         return device
 
-    monkeypatch.setattr(gpus, "open_cuda", open_one)
-    monkeypatch.setattr(gpus, "count_gpus", lambda: 3)
+    monkeypatch.setattr(run_session, "open_cuda", open_one)
+    monkeypatch.setattr(run_session, "count_gpus", lambda: 3)
     return opened
 
 
@@ -629,12 +629,12 @@ def configured(text: str | None) -> Any:
 
 def test_the_gpus_that_were_asked_for_are_opened_and_closed(host: list[Opened]) -> None:
     config = configured("all")
-    found = gpus.open_gpus(config)
+    found = run_session.open_gpus(config)
     assert [device.index for device in found] == [0, 1, 2]
     assert [device.like for device in found] == [None, found[0], None]  # the last is another architecture
     for close in config.cleanups:
         close()
     assert all(device.closed for device in host)
-    assert [device.index for device in gpus.open_gpus(configured(None))] == [None]
+    assert [device.index for device in run_session.open_gpus(configured(None))] == [None]
     with pytest.raises(pytest.UsageError, match="no GPU 7"):
-        gpus.open_gpus(configured("0,7"))
+        run_session.open_gpus(configured("0,7"))

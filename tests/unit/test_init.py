@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gemm_regression.cli import init, origin
+from gemm_regression.cli import init
 from gemm_regression.compiler.tools import ToolchainError, pinned_tools
 from gemm_regression.project.loader import load
 from tests.ladder import PROJECT
@@ -72,12 +72,12 @@ def test_a_folder_is_installed_as_its_commit_where_the_remote_has_that(tmp_path:
     git(checkout, "commit", "-q", "-m", "one")
     inner = checkout / "harness" / "ptxsan"
     direct = [{"url": folder.as_uri(), "dir_info": {}} for folder in (checkout, inner)]
-    assert [origin.url_of(one) for one in direct] == [checkout.as_uri(), inner.as_uri()]  # not pushed
+    assert [init.url_of(one) for one in direct] == [checkout.as_uri(), inner.as_uri()]  # not pushed
     git(checkout, "push", "-q", "origin", "main")
     pinned = f"git+{remote.as_uri()}@{git(checkout, 'rev-parse', 'HEAD')}"
-    assert [origin.url_of(one) for one in direct] == [pinned, f"{pinned}#subdirectory=harness/ptxsan"]
+    assert [init.url_of(one) for one in direct] == [pinned, f"{pinned}#subdirectory=harness/ptxsan"]
     (checkout / "pyproject.toml").write_text("# edited")
-    assert origin.url_of(direct[1]) == inner.as_uri()
+    assert init.url_of(direct[1]) == inner.as_uri()
 
 
 @pytest.mark.parametrize(
@@ -90,16 +90,16 @@ def test_a_folder_is_installed_as_its_commit_where_the_remote_has_that(tmp_path:
     ],
 )
 def test_a_remote_as_a_url_without_a_token(remote: str, url: str) -> None:
-    assert origin._as_url(remote) == url
+    assert init._as_url(remote) == url
 
 
 def test_without_a_known_origin_nothing_is_guessed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def unknown() -> None:
-        raise origin.UnknownOriginError("pip recorded no URL of ptxsan")
+        raise init.UnknownOriginError("pip recorded no URL of ptxsan")
 
-    monkeypatch.setattr(origin, "requirements", unknown)
+    monkeypatch.setattr(init, "requirements", unknown)
     assert init.main(["--project", str(tmp_path)]) == 0
     (said,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("to do: ")]
     assert said.startswith("to do: fill in INSTALL in noxfile.py: pip recorded no URL of ptxsan")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gemm_regression import baselines
-from gemm_regression.cli import evidence as evidence_command
+from gemm_regression.cli import stored as evidence_command
 from gemm_regression.devices import DeviceError
 from gemm_regression.model import Case
 from gemm_regression.timing.plan import Measurement
@@ -217,7 +217,7 @@ def test_case_that_broke_is_red_without_samples(
     assert outcome.passed == named(*CASES) - named(SLOWED[0]) | {"test_no_orphans", "test_machine"}
     assert outcome.timed.keys() == set(CASES) - {SLOWED[0]}
     assert outcome.row(SLOWED[0])[-2:] == shown
-    assert evidence_command.main([str(rig.root / "out.json")]) == 0
+    assert evidence_command.evidence([str(rig.root / "out.json")]) == 0
 
 
 def test_case_that_breaks_in_the_second_process_stays_red(rig: Rig) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gemm_regression import baselines
-from gemm_regression.cli import evidence as evidence_command
+from gemm_regression.cli import stored as evidence_command
 from gemm_regression.model import Case
 from gemm_regression.report.wording import refresh_several
 from gemm_regression.timing.plan import Measurement
@@ -376,7 +376,7 @@ def test_recorded_run_judged_again_from_its_json_gives_the_same_verdicts(
     file = rig.root / "out.json"
     count, red = len(CASES) + len(RECORDED[LIBRARY]) + 1, len(outcome.failures)
     red += "--allow-drift" in options  # the machine is what it is
-    assert evidence_command.main([str(file)]) == 0
+    assert evidence_command.evidence([str(file)]) == 0
     assert (
         capsys.readouterr().out
         == f"{count} cases judged again ({red} failed), 0 differ from the recorded verdict\n"

@@ -13,11 +13,11 @@ import pytest
 
 from gemm_regression.baselines import append, current
 from gemm_regression.baselines.store import figures_path
-from gemm_regression.cli.report import main
+from gemm_regression.cli.stored import report as main
 from gemm_regression.judge.vocabulary import Policy, Verdict, VerdictKind
 from gemm_regression.model import Problem
+from gemm_regression.report.figures import dram_share
 from gemm_regression.report.markdown import BEGIN, END, NO_BASELINE, job_summary, readme_section, replaced
-from gemm_regression.report.page.roofs import dram_share
 from gemm_regression.report.terminal import Row, ladder_table, row
 from gemm_regression.timing.bounds import Roofs
 from tests.unit.samples import KERNELS as LADDER

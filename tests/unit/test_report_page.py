@@ -15,23 +15,18 @@ import pytest
 
 from gemm_regression.baselines import BaselineError
 from gemm_regression.baselines.merge import write_export
-from gemm_regression.cli.report import main
+from gemm_regression.cli.stored import report as main
 from gemm_regression.counters.profiler import TRAFFIC
 from gemm_regression.counters.traffic import Known, Seen
 from gemm_regression.judge.health import Health
 from gemm_regression.judge.machine import judge_machine
 from gemm_regression.report.page import (
     charts,
-    history,
     records,
     render,
-    roofs,
     sources,
-    spaces,
-    tested,
     verdicts,
 )
-from gemm_regression.report.page import pictures as pictures_page
 from gemm_regression.report.page.sources import Content, Measured, Source
 from gemm_regression.timing.bounds import roofs_of
 from tests.ladder import LADDER, PROJECT
@@ -118,7 +113,7 @@ def test_a_run_without_evidence_is_refused(tmp_path: Path) -> None:
     run = synthetic.run(1, {case: synthetic.measurement()})
     (tmp_path / "run.json").write_text(json.dumps(run))
     with pytest.raises(BaselineError, match=re.escape(f"{case.id}: evidence")):
-        render.judged(sources.gather(tmp_path, [tmp_path / "run.json"]))
+        verdicts.judged(sources.gather(tmp_path, [tmp_path / "run.json"]))
 
 
 # Records
@@ -156,7 +151,7 @@ def test_padding_is_against_the_same_config_without() -> None:
 
 def test_a_heat_map_has_the_axes_that_vary_the_one_first_that_matters_most() -> None:
     made = source("x", tile32_pad0=1000.0, tile32_pad1=800.0, tile16_pad0=500.0, tile16_pad1=400.0)
-    (space,) = spaces.of_cases(records.cases([made], DECLARED))
+    (space,) = charts.of_cases(records.cases([made], DECLARED))
     assert space.axes == ("tile", "pad")
     assert {(c["tile"], c["pad"]): c["of_best"] for c in space.cells} == {
         ("32", "0"): 100.0,
@@ -164,18 +159,18 @@ def test_a_heat_map_has_the_axes_that_vary_the_one_first_that_matters_most() -> 
         ("16", "0"): 50.0,
         ("16", "1"): 40.0,
     }
-    assert spaces.of_cases(records.cases([source("x", tile32_pad0=1.0)], DECLARED)) == []
+    assert charts.of_cases(records.cases([source("x", tile32_pad0=1.0)], DECLARED)) == []
 
 
 def test_a_config_without_a_part_has_a_place() -> None:
     made = source("x", tile8_pad0=1.0, tile16_pad0=2.0, tile32=3.0)
-    (space,) = spaces.of_cases(records.cases([made], DECLARED))
+    (space,) = charts.of_cases(records.cases([made], DECLARED))
     assert {(c["tile"], c["pad"]) for c in space.cells} == {("8", "0"), ("16", "0"), ("32", "–")}
 
 
 def test_of_a_tuned_space_the_best_of_every_cell_of_two_axes_is_shown() -> None:
     tuned = made_report.tuned()
-    (space,) = spaces.of_tuned([tuned])
+    (space,) = charts.of_tuned([tuned])
     for down, across in combinations(space.axes, 2):
         best: dict[tuple[int, int], float] = {}
         for one in tuned.evaluations:
@@ -208,7 +203,7 @@ def test_roofs_are_those_measured_else_the_datasheets() -> None:
     assert (own.origin, sorted(own.peaks)) == ("measured", ["bf16", "f32"])
     assert own.bandwidths == {"shared": 33_000.0, "l2": 7000.0, "dram": 4300.0}
     assert roofs_of({"name": "Test GPU 1000"}) is None
-    points = roofs.lines(own, ["f32", "bf16_bf16", "s8"])
+    points = records._roof_points(own, ["f32", "bf16_bf16", "s8"])
     assert {p["dtype"] for p in points} == {"f32", "bf16_bf16"}
     ridge = max(p["x"] for p in points if p["dtype"] == "f32" and p["roof"].startswith("DRAM"))
     assert ridge == pytest.approx(65_000 / 4300, rel=1e-4)
@@ -232,9 +227,9 @@ def test_a_case_has_its_bound_by_what_ncu_counted_of_its_binary(content: Content
 
 
 def test_the_regression_of_a_series_is_found_at_its_file(content: Content) -> None:
-    ((_, move, slower),) = history.changed(content.histories)
+    ((_, move, slower),) = charts.change_points(content.histories)
     assert (move.case, move.at[:4], slower) == (SLOWER.id, f"{made_report.SINCE:04}", True)
-    of_case = next(r for r in history.series(content.histories, DECLARED) if r["case"] == SLOWER.id)
+    of_case = next(r for r in charts.series(content.histories, DECLARED) if r["case"] == SLOWER.id)
     assert of_case["trend"] == "slower"
     assert [n for n, moved in enumerate(of_case["moved"], start=1) if moved] == [made_report.SINCE]
 
@@ -299,7 +294,7 @@ def test_failed_tests_with_one_reason_are_one_entry(tmp_path: Path, content: Con
     path = tmp_path / "junit.xml"
     failed = "".join(FAILED.format(problem=problem) for problem in ("16x32x64", "37x29x41"))
     path.write_text(JUNIT.format(failed=failed, case=SLOWER.id))
-    found = tested.read(path)
+    found = sources.read_tests(path)
     assert (found.tests, found.red) == (4, 3)
     race, other = found.failed
     assert other.case == "tiled: race at s02_tiled.cu:32"
@@ -309,9 +304,9 @@ def test_failed_tests_with_one_reason_are_one_entry(tmp_path: Path, content: Con
         'nox -s judge -- "tests/test_kernels.py::test_kernel[tiled-f32-tile16-pad0-16x32x64]"'
     )
     # The timed case is told by the run; without one, by the test.
-    both = render.judged(replace(content, tested=(found,)))
+    both = verdicts.judged(replace(content, tested=(found,)))
     assert [one.case for one in both if one.source == "junit.xml"] == [race.case, other.case]
-    alone = render.judged(Content(tested=(found,)))
+    alone = verdicts.judged(Content(tested=(found,)))
     assert [one.verdict for one in alone] == ["FAILED", "FAILED", "REGRESSED"]
     made = render.html(Content(tested=(found,)), LADDER)
     assert "junit.xml: 4 tests, 3 failed." in made
@@ -438,7 +433,7 @@ def test_the_pictures_of_this_repository_are_up_to_date() -> None:
 def test_a_kernel_without_a_baseline_leaves_the_pictures_as_they_are() -> None:
     new = replace(LADDER[0], name="new")
     content = sources.gather(PROJECT.baselines)
-    assert pictures_page.update(PROJECT.root / "docs" / "results", content, (new, *LADDER), check=True) == []
+    assert charts.update(PROJECT.root / "docs" / "results", content, (new, *LADDER), check=True) == []
 
 
 @pytest.mark.parametrize("name", charts.NAMES)

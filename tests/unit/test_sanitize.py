@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gemm_regression.cli import sanitize
-from gemm_regression.cli.sanitize import FOUND, Finding
+from gemm_regression.cli.sanitize import FOUND, Reported
 from tests.ladder import LADDER, find_kernel
 
 NAMES = ("gemm_",)
@@ -67,16 +67,16 @@ INITCHECK = """\
 
 def test_findings_are_counted_by_kernel_and_kind() -> None:
     assert sanitize.findings(MEMCHECK, NAMES) == {
-        Finding("gemm_tiled", "Invalid __global__ read of size 4 bytes"): 2,
-        Finding("gemm_vectorized", "Invalid __shared__ write of size 16 bytes"): 1,
+        Reported("gemm_tiled", "Invalid __global__ read of size 4 bytes"): 2,
+        Reported("gemm_vectorized", "Invalid __shared__ write of size 16 bytes"): 1,
     }
     race = "Race reported between Write access"
     assert sanitize.findings(RACECHECK, NAMES) == {
-        Finding("gemm_tiled", race): 1,
-        Finding("gemm_register", race): 1,
+        Reported("gemm_tiled", race): 1,
+        Reported("gemm_register", race): 1,
     }
     assert sanitize.findings(INITCHECK, NAMES) == {
-        Finding("gemm_naive", "Uninitialized __global__ memory read of size 4 bytes"): 1
+        Reported("gemm_naive", "Uninitialized __global__ memory read of size 4 bytes"): 1
     }
 
 
@@ -163,4 +163,4 @@ def test_main_is_red_where_no_case_ran(tool: Path, capsys: pytest.CaptureFixture
 
 def test_without_the_tool_it_asks_for_it(tool: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sanitize.main([]) == 2
-    assert capsys.readouterr().err.startswith("sanitize: no compute-sanitizer found (searched PATH): ")
+    assert capsys.readouterr().err.startswith("error: no compute-sanitizer found (searched PATH): ")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gemm_regression.baselines import append, load_run, merge_runs
-from gemm_regression.cli.select import main as command
+from gemm_regression.cli.stored import select as command
 from gemm_regression.counters.counts import chosen as counted
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.cuda.protocol import Build
@@ -21,7 +21,7 @@ from gemm_regression.model import F32, Case, Config, Problem, find_dtype
 from gemm_regression.model.gpus import GpuLimits
 from gemm_regression.project.loader import ProjectError, load
 from gemm_regression.project.selection import Choice, select
-from gemm_regression.report import row
+from gemm_regression.report.terminal import row
 from gemm_regression.run.pairing import Pairing
 from gemm_regression.run.timed import Gate, Result, observation
 from gemm_regression.timing.looks import Rule

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gemm_regression.baselines import BaselineError, load_run
-from gemm_regression.cli.shards import main
+from gemm_regression.cli.stored import shards as main
 from gemm_regression.report.page.sources import Source
 from gemm_regression.report.page.sources import read as read_source
 from gemm_regression.run.replay import replay

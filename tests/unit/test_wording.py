@@ -19,7 +19,7 @@ from gemm_regression.judge.paired import (
     failed_beside,
 )
 from gemm_regression.judge.vocabulary import CompareFail, Observation, Policy, Reference
-from gemm_regression.report.changed import changed_text
+from gemm_regression.report.notes import changed_text
 from gemm_regression.report.wording import baseline_text, message, paired_text, told
 from gemm_regression.timing.looks import Estimate, PairFinding
 from tests.unit.samples import find_case

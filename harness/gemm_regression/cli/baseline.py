@@ -10,33 +10,39 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gemm_regression.baselines import (
     Baseline,
     BaselineEntry,
     BaselineError,
+    append,
+    current,
     derived,
     history,
+    load_run,
+    merge_runs,
     prune,
     prune_binaries,
     stored,
 )
 from gemm_regression.baselines.merge import write_export
 from gemm_regression.baselines.moves import lost, moves
-from gemm_regression.cli.common import about, project_of
-from gemm_regression.cli.measuring import accept_slower, measure
-from gemm_regression.cli.storing import store
+from gemm_regression.cli.common import about, add_options, fail, project_of
+from gemm_regression.cli.main import parsed
+from gemm_regression.cli.measuring import measure
 from gemm_regression.compiler.static.store import shown
+from gemm_regression.devices import DeviceError, Gpu, NoDevice, open_cuda
 from gemm_regression.model import Case
 from gemm_regression.project import selection as cases
 from gemm_regression.project.loader import Project
-from gemm_regression.report.figures import gflops_text, noise_text, percent_text, share_text
-from gemm_regression.report.page.roofs import dram_share
-from gemm_regression.report.refresh import aligned
-from gemm_regression.run.creep import reasons
+from gemm_regression.report.figures import dram_share, gflops_text, noise_text, percent_text, share_text
+from gemm_regression.report.notes import aligned, refresh_lines
+from gemm_regression.run.creep import Refresh, reasons, refresh
 from gemm_regression.timing.bounds import roofs_of
+from gemm_regression.tune.select import Selector
 
 _HELP = ("-h", "--help")
 
@@ -47,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     commands.add_parser("measure", help="measure and write the baseline; the default")
     merging = commands.add_parser("merge", help="make a baseline of several runs; shows old and new first")
     merging.add_argument("runs", nargs="+", type=Path, metavar="RUN.json", help="written by --benchmark-json")
-    accept_slower(merging.add_argument)
+    add_options(merging.add_argument, "--accept-slower")
     merging.add_argument("--yes", action="store_true", help="write without asking")
     pruning = commands.add_parser("prune", help="remove cases that the suite no longer has")
     pruning.add_argument(
@@ -64,12 +70,11 @@ def main(arguments: Sequence[str]) -> int:
     for command in (past, exporting):
         command.add_argument("--gpu", metavar="SLUG", help="only this GPU, such as nvidia-h200")
     for command in (merging, pruning, showing, past, exporting):
-        command.add_argument("--root", type=Path, help="folder with baselines; default: the project's")
-        command.add_argument("--project", type=Path, metavar="PATH", help="default: the nearest project")
+        add_options(command.add_argument, "--root", "--project")
     first = arguments[0] if arguments else "measure"
     if first == "measure" or (first.startswith("-") and first not in _HELP):
         return measure(arguments[first == "measure" and bool(arguments) :], _stored)
-    given = parser.parse_args(arguments)
+    given = parsed(parser, arguments)
     try:
         project = project_of(given)
         root = given.root or Path(shown(project.baselines))
@@ -82,8 +87,7 @@ def main(arguments: Sequence[str]) -> int:
             return _export(root, given.gpu, given.file)
         return _prune(root, project, given.keep) if given.command == "prune" else _show(root, project)
     except (BaselineError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return fail(error)
 
 
 def _count(text: str) -> int:
@@ -98,8 +102,7 @@ def _stored(runs: Sequence[str], project: Project, index: int | None, accepting:
     try:
         return store([Path(run) for run in runs], root, project, lambda question: True, accepting, index)
     except BaselineError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return fail(error)
 
 
 def _confirmed(question: str) -> bool:
@@ -235,5 +238,60 @@ def _some(root: Path) -> list[Baseline]:
     return found
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+Opens = Callable[[int | None], Gpu]
+
+
+def store(
+    files: Sequence[Path],
+    root: Path,
+    project: Project,
+    confirmed: Callable[[str], bool],
+    accepting: Mapping[str, str],
+    index: int | None = None,
+    opens: Opens = lambda index: open_cuda(60.0, index),
+) -> int:
+    """Stores what these runs measured, on the GPU that they ran on; ``index``: its number; ``accepting``: why
+    a case may be slower than its best binary.
+
+    The exit status: 0 stored, 1 not, or without the cases that were refused. Raises BaselineError.
+    """
+    measured = merge_runs([load_run(file) for file in files])
+    before = current(root, measured.slug, measured.board)
+    if unknown := sorted(set(accepting) - set(measured.entries)):
+        raise BaselineError(f"--accept-slower {unknown[0]}: no such case was measured")
+    try:
+        device = opens(index)
+    except NoDevice as error:
+        raise BaselineError(f"{error}; binaries are stored, and compared, on the GPU they ran on") from None
+    try:
+        known = _cases(project, measured, device)
+        made = refresh(device, root, measured, before, known, accepting)
+        binaries = {case: binary for case in made.entries if (binary := device.binary(known[case]))}
+    except DeviceError as error:
+        raise BaselineError(f"{error.code}: {error}") from None
+    finally:
+        device.close()
+    print("\n".join(refresh_lines(before, measured, made)))
+    sys.stdout.flush()
+    if not made.entries:
+        return fail("nothing written")
+    if not confirmed(f"write this to {root / measured.slug}? [y/N] "):
+        return fail("nothing written; pass --yes to write without being asked")
+    print(f"wrote {append(root, replace(measured, entries=_with_margins(made, known)), binaries)}")
+    return int(bool(made.refused))
+
+
+def _cases(project: Project, measured: Baseline, device: Gpu) -> dict[str, Case]:
+    """The measured cases, by id, a choice in the place of each that chooses. Raises BaselineError."""
+    capability = device.info.capability
+    selector = Selector.of(project, measured.slug, capability)
+    try:
+        found = {case: cases.find_case(project, case, capability) for case in measured.entries}
+    except ValueError as error:
+        raise BaselineError(f"{error}; it was measured, but is not in this tree") from None
+    return {name: selector.resolved(case) for name, case in found.items()}
+
+
+def _with_margins(made: Refresh, known: Mapping[str, Case]) -> dict[str, BaselineEntry]:
+    """The margins that kernels declare now judge from the next run on."""
+    return {case: replace(entry, margin=known[case].kernel.margin) for case, entry in made.entries.items()}

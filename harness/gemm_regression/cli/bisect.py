@@ -19,7 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemm_regression.baselines import BaselineEntry, BaselineError, binary, current, gpu_slug
-from gemm_regression.cli.common import about, busy_text, end_on_sigterm, margin_of, project_of
+from gemm_regression.cli.common import (
+    about,
+    add_options,
+    end_on_sigterm,
+    fail,
+    margin_of,
+    project_of,
+    refuse_busy,
+)
+from gemm_regression.cli.main import parsed
 from gemm_regression.cli.progress import progress
 from gemm_regression.compiler.nvcc import core_of
 from gemm_regression.compiler.tools import ToolchainError, arch
@@ -56,22 +65,21 @@ def main(
     open_device: Callable[[float], Gpu] = open_cuda,
 ) -> int:
     words = sys.argv[1:] if arguments is None else arguments
+    end_on_sigterm()
     failed = ABORT if "--run" in words else WRONG
     try:
-        given = _parser().parse_args(words)
+        given = parsed(_parser(), words)
     except SystemExit as ended:
         raise SystemExit(failed if ended.code else 0) from None
     try:
         project = project_of(given)
     except ProjectError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return SKIP if given.run else WRONG  # the declarations of this commit
+        return fail(error, SKIP if given.run else WRONG)  # the declarations of this commit
     try:
         with tempfile.TemporaryDirectory(prefix="gemm-bisect-") as folder:
             return _run(given, project, Path(folder), open_device)
     except _ERRORS as error:
-        print(f"error: {error}", file=sys.stderr)
-        return failed
+        return fail(error, failed)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -81,16 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     add("good", metavar="GOOD", nargs="?", help="a commit where it was fast (default: the baseline's)")
     add("bad", metavar="BAD", nargs="?", help="a later commit (default: the working tree)")
     add("--run", action="store_true", help="only judge the working tree, as `git bisect run` asks")
-    add("--project", type=Path, metavar="PATH", help="the project's folder; default: the nearest one above")
-    add(
-        "--margin",
-        metavar="PCT",
-        help="the slowdown that counts, such as 1%% (default 0.5%%, or what GOOD declares; at most 2%%)",
-    )
-    add("--seed", type=int, default=None, help="for the random order of the launches (default: a new one)")
-    add("-q", "--quiet", action="store_true", help="do not show how far it is")
-    add("--allow-busy", action="store_true", help="time even while other processes use the GPU")
-    add("--time-limit", type=float, default=60.0, metavar="S", help="seconds until a kernel counts as hung")
+    add_options(add, "--project", "--margin", "--seed", "--quiet", "--allow-busy", "--time-limit")
     return parser
 
 
@@ -111,12 +110,11 @@ def _run(
 ) -> int:
     if given.run and given.bad:
         raise ValueError(f"--run judges the working tree: leave {given.bad} out")
-    margin = given.margin and margin_of(given.margin)
+    margin = margin_of(given.margin)
     good_sha, bad_sha = (name and find(name, project.root) for name in (given.good, given.bad))
     device = open_device(given.time_limit)
     try:
-        if not given.allow_busy and (others := device.busy()):
-            raise ValueError(busy_text(device.info.name, others))
+        refuse_busy(device, given.allow_busy)
         history = History(project, given.case, device.info.capability, folder)
         entry = None if good_sha else _entry(project, given.case, device)
         good = _good(history, good_sha, entry, margin)
@@ -240,8 +238,3 @@ def _change(paired: Paired) -> str:
         return f"{paired.outcome}: {paired.detail}"
     low, high = (percent_text(end, 2) for end in paired.interval)
     return f"{percent_text(paired.change, 2)} ({low} … {high})"
-
-
-if __name__ == "__main__":
-    end_on_sigterm()
-    sys.exit(main())

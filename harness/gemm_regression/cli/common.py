@@ -1,16 +1,22 @@
-"""What commands share: the project, its test files, pytest's options, an orderly end on SIGTERM."""
+"""What commands share: the project, its test files, their options and pytest's, an orderly end on SIGTERM."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from gemm_regression.cli.main import completed, completes
+from gemm_regression.compiler.static import ARCHES
+from gemm_regression.devices import Gpu
 from gemm_regression.model.kernel import LARGEST_MARGIN
+from gemm_regression.project import selection
 from gemm_regression.project.loader import Project, ProjectError, find, load
 from gemm_regression.project.selection import Adds
 
@@ -47,26 +53,23 @@ def about(doc: str | None, paragraphs: int | None = None) -> str:
     return said[:1].upper() + said[1:]
 
 
-def for_pytest(
-    name: str, doc: str, arguments: Sequence[str], own: Callable[[Adds], None] = lambda add: None
-) -> tuple[Project, list[str]]:
-    """The project of a command that runs pytest, and the options to pass on; ``own`` adds the command's own,
-    which are passed on, too, to the help. Raises ProjectError."""
+def for_pytest(name: str, doc: str, arguments: Sequence[str], *own: str) -> tuple[Project, list[str]]:
+    """The project of a command that runs pytest, and the options to pass on; ``own``: the command's own
+    options, which are passed on, too. Raises ProjectError."""
     parser = argparse.ArgumentParser(
         prog=name,
-        description=about(doc),
+        description=doc,
         usage=f"{name} [options] [pytest's options]",
         epilog="All other options are pytest's own; `pytest --help` lists them.",
         allow_abbrev=False,
     )
-    if {"-h", "--help"}.intersection(arguments):
-        from gemm_regression.cli.options import add_options
-
+    if {"-h", "--help"}.intersection(arguments) or completes():
         parser.add_argument("-k", metavar="EXPRESSION", help='only matching cases: "f16 and not 4096"')
-        own(parser.add_argument)
-        add_options(parser.add_argument)
+        selection.add_options(parser.add_argument)
+        add_options(parser.add_argument, *own, *PYTESTS)
+        completed(parser)
     else:
-        parser.add_argument("--project", type=Path, metavar="PATH")
+        add_options(parser.add_argument, "--project")
     given, rest = parser.parse_known_args(arguments)
     project = project_of(given)
     return project, [*PLUGIN, *(("--project", str(project.root)) if given.project else ()), *rest]
@@ -99,24 +102,33 @@ def swallowed(words: Sequence[str]) -> str:
     return ""
 
 
-def share(text: str, said: str, example: str) -> float:
-    """A percentage as a share of 1: "1.5%" is 0.015. Raises ValueError, one line that begins with ``said``,
-    unless it lies between 0 and 100 %."""
+def share(option: str, text: str, example: str) -> float:
+    """A percentage as a share of 1: "1.5%" is 0.015. Raises ValueError, one line, unless it lies between 0
+    and 100 %."""
     try:
         value = float(text.removesuffix("%")) / 100
     except ValueError:
         value = -1.0
     if not 0 < value < 1:
-        raise ValueError(f"{said}: must be between 0 % and 100 %, such as {example}")
+        raise ValueError(f"{option} {text}: must be between 0 % and 100 %, such as {example}")
     return value
 
 
-def margin_of(text: str) -> float:
-    """The value of ``--margin``. Raises ValueError, one line, unless it is above 0 and at most 2 %."""
-    margin = share(text, f"--margin {text}", "0.5%")
-    if margin > LARGEST_MARGIN:
+def margin_of(text: str | None) -> float | None:
+    """The value of ``--margin``, None if it is not given. Raises ValueError, one line, unless it is above 0
+    and at most 2 %."""
+    margin = None if text is None else share("--margin", text, "0.5%")
+    if margin and margin > LARGEST_MARGIN:
         raise ValueError(f"--margin {text}: must be at most {100 * LARGEST_MARGIN:g}%")
     return margin
+
+
+def folder_exists(option: str, file: Path | str | None) -> None:
+    """Raises ValueError, one line, for a file that cannot be written."""
+    if file and not Path(file).absolute().parent.is_dir():
+        raise ValueError(f"{option} {file}: its folder does not exist")
+    if file and Path(file).is_dir():
+        raise ValueError(f"{option} {file}: is a folder; name a file")
 
 
 def end_on_sigterm() -> None:
@@ -128,6 +140,115 @@ def _end(number: int, frame: Any) -> None:
     raise SystemExit(128 + number)
 
 
+def refuse_busy(device: Gpu, allowed: bool) -> None:
+    """Raises ValueError, one line, for a GPU that others use, unless that is allowed."""
+    if not allowed and (others := device.busy()):
+        raise ValueError(busy_text(device.info.name, others))
+
+
 def busy_text(gpu: str, others: Sequence[str]) -> str:
     """Why nothing is timed while ``others`` use the GPU, in one line."""
     return f"{gpu} is in use by {'; '.join(others)}: timings would be useless. Stop it, or pass --allow-busy"
+
+
+def _flag(about: str) -> dict[str, Any]:
+    return {"action": "store_true", "help": about}
+
+
+def _value(metavar: str | tuple[str, ...] | None, about: str, **settings: Any) -> dict[str, Any]:
+    return {"help": about, **({"metavar": metavar} if metavar else {}), **settings}
+
+
+# Of the commands and of the plugin, which adds those of PYTESTS to pytest's own.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "--device": _value(
+        None,
+        "where cases run: a GPU, or a PTX interpreter; auto is cuda if there is a GPU",
+        choices=("auto", "cuda", "emulated"),
+        default="auto",
+    ),
+    "--gpus": _value(
+        "all|N|LIST", "GPUs to spread the cases over: all, how many, or which (0,2; one alone: 1,)"
+    ),
+    "--shard": _value("I/N", "only part I of N of the tests on a GPU; `gemm-regression shards` adds them up"),
+    "--arch": _value(
+        None, "the architecture to emulate (default %(default)s)", choices=ARCHES, default="sm_90a"
+    ),
+    "--strict-notes": _flag("what the emulated device only notes is an error"),
+    "--list-cases": _flag("list what would run, and which cases are illegal here and why; run nothing"),
+    "--margin": _value(
+        "PCT", "the slowdown that counts, such as 1%% (default 0.5%%, or what is declared; at most 2%%)"
+    ),
+    "--allow-no-baseline": _flag("cases without a baseline pass, and are listed"),
+    "--allow-orphans": _flag("baseline cases that no longer exist pass, and are listed"),
+    "--allow-drift": _flag("a machine on which the same binaries run slower passes, and is reported"),
+    "--sustained": _value(
+        "S",
+        "also S seconds of back-to-back launches of each timed case, never judged",
+        type=float,
+        default=0.0,
+    ),
+    "--allow-busy": _flag("time even while other processes use the GPU"),
+    "--progress": _value("NAME", "a bar, or lines in a log, in place of a dot a test", default=""),
+    "--every-architecture": _flag(
+        "compile for every architecture with stored metrics, also what is unchanged"
+    ),
+    "--sarif": _value("FILE", "write what failed at a line as SARIF"),
+    "--job-summary": _value("FILE", "write the verdicts as Markdown"),
+    "--verify-timed": _flag("verify the variants of the selected timed cases; time none"),
+    "--baseline-run": _flag("measure for a new baseline; judge nothing"),
+    "--time-limit": _value(
+        "S", "seconds after which a kernel counts as hung (default %(default)s)", type=float, default=60.0
+    ),
+    "--from-cache": _flag(
+        "leave out the tests of kernels of which nothing changed since they passed without a GPU; "
+        "`check` does so unless the environment variable CI is set"
+    ),
+    "--no-cache": _flag("run all the same"),
+}
+PYTESTS = tuple(OPTIONS)
+OPTIONS |= {
+    "--project": _value("PATH", "the project's folder; default: the nearest one above", type=Path),
+    "--root": _value(None, "folder with baselines; default: the project's", type=Path),
+    "--seed": _value(None, "for the random order of the launches (default: a new one)", type=int),
+    "--quiet": _flag("do not show how far it is"),
+    "--accept-slower": _value(
+        ("CASE", "REASON"),
+        "store a case though it is slower than its best binary; the reason is stored and shown",
+        nargs=2,
+        action="append",
+        default=[],
+    ),
+}
+
+
+def add_options(add: Adds, *names: str) -> None:
+    """Adds these options; ``add``: argparse's add_argument or pytest's addoption."""
+    for name in names:
+        add(*(("-q",) if name == "--quiet" else ()), name, **OPTIONS[name])
+
+
+def gpu_numbers(text: str, there: int) -> list[int]:
+    """The GPUs that ``--gpus`` names, of ``there`` visible ones. Raises ValueError, one line."""
+    said = f"--gpus {text}"
+    if text == "all":
+        numbers = list(range(there))
+    elif re.fullmatch(r"\d+", text):
+        # Nobody asks for no GPU at all: 0 is the first one.
+        numbers = list(range(int(text))) or [0]
+    elif re.fullmatch(r"\d+(,\d+)*,?", text):
+        numbers = [int(part) for part in text.split(",") if part]
+    else:
+        raise ValueError(f"{said}: must be all, a number of GPUs such as 2, or their numbers, such as 0,2")
+    if len(set(numbers)) < len(numbers):
+        raise ValueError(f"{said}: names a GPU twice")
+    if missing := [number for number in numbers if number >= there]:
+        few = "there is one GPU, number 0" if there == 1 else f"there are {there} GPUs, 0 to {there - 1}"
+        raise ValueError(f"{said}: no GPU {missing[0]}; {few}")
+    return numbers
+
+
+def fail(reason: object, status: int = 1) -> int:
+    """Says why a command ends; returns its exit status."""
+    print(f"error: {reason}", file=sys.stderr)
+    return status

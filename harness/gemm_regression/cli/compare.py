@@ -17,7 +17,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gemm_regression.baselines import provenance
-from gemm_regression.cli.common import about, busy_text, end_on_sigterm, margin_of, project_of, share
+from gemm_regression.cli.common import (
+    about,
+    add_options,
+    end_on_sigterm,
+    fail,
+    folder_exists,
+    margin_of,
+    project_of,
+    refuse_busy,
+    share,
+)
+from gemm_regression.cli.main import parsed
 from gemm_regression.cli.progress import progress
 from gemm_regression.compiler.nvcc import Variant, compile_all
 from gemm_regression.compiler.tools import Nvcc, ToolchainError, find_nvcc, nvcc_at
@@ -27,7 +38,7 @@ from gemm_regression.judge.vocabulary import DEFAULT_MARGIN
 from gemm_regression.project import selection as cases
 from gemm_regression.project.commit import CommitError, Tree, checked_out, folder_of, here, working_tree
 from gemm_regression.project.loader import Project
-from gemm_regression.report import paired as report
+from gemm_regression.report import comparison as report
 from gemm_regression.report.terminal import room
 from gemm_regression.run.compare import Built, ComparedCase, Comparison, Side, compare, pairs_of, removed
 from gemm_regression.run.pairing import Pair
@@ -40,17 +51,16 @@ def main(
     arguments: Sequence[str] | None = None,
     open_device: Callable[[float], Gpu] = open_cuda,
 ) -> int:
-    given = _parser().parse_args(arguments)
+    end_on_sigterm()
+    given = parsed(_parser(), arguments)
     try:
-        rule = Rule(error=share(given.error, f"--error {given.error}", "1%"))
-        margin = given.margin and margin_of(given.margin)
-        for file in filter(None, (given.json, given.markdown)):
-            if not file.absolute().parent.is_dir():
-                raise ValueError(f"{file}: its folder does not exist")
+        rule = Rule(error=share("--error", given.error, "1%"))
+        margin = margin_of(given.margin)
+        folder_exists("--json", given.json)
+        folder_exists("--markdown", given.markdown)
         return _run(given, rule, margin, open_device)
     except (CommitError, DeviceError, NoDevice, ToolchainError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return fail(error, 2)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -70,23 +80,10 @@ def _parser() -> argparse.ArgumentParser:
         help="compile the base with this nvcc; without BASE, the same sources with both compilers",
     )
     cases.add_selection(parser)
-    add(
-        "--margin",
-        metavar="PCT",
-        help="the slowdown that counts, such as 1%% (default 0.5%%, or what the base declares; at most 2%%)",
-    )
     add("--error", default="1%", metavar="PCT", help="probability of any false verdict (default 1%%)")
-    add("--seed", type=int, default=None, help="for the random order of the launches (default: a new one)")
-    add(
-        "--json",
-        type=Path,
-        metavar="FILE",
-        help="write everything the verdicts are based on, to judge it again",
-    )
+    add("--json", type=Path, metavar="FILE", help="write all that the verdicts are based on")
     add("--markdown", type=Path, metavar="FILE", help="write the result for a pull request")
-    add("-q", "--quiet", action="store_true", help="do not show how far it is")
-    add("--allow-busy", action="store_true", help="time even while other processes use the GPU")
-    add("--time-limit", type=float, default=60.0, metavar="S", help="seconds until a kernel counts as hung")
+    add_options(add, "--margin", "--seed", "--quiet", "--allow-busy", "--time-limit")
     return parser
 
 
@@ -118,9 +115,7 @@ def _run(
 def _compared(
     given: argparse.Namespace, project: Project, side: Side, rule: Rule, margin: float | None, device: Gpu
 ) -> Comparison:
-    others = [] if given.allow_busy else device.busy()
-    if others:
-        raise ValueError(busy_text(device.info.name, others))
+    refuse_busy(device, given.allow_busy)
     choice, capability = cases.Choice.of(given), device.info.capability
     selection = cases.select(project, choice, capability)
     if selection.refused_text:
@@ -165,8 +160,3 @@ def _tree(base: str | None, project: Project) -> Tree:
         if base and folder_of(base, project) is None:
             raise
         return Tree("", True)
-
-
-if __name__ == "__main__":
-    end_on_sigterm()
-    sys.exit(main())

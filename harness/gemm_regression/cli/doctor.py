@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+from gemm_regression.cli.main import parsed
 from gemm_regression.compiler import tools
 from gemm_regression.compiler.tools import ToolchainError
 
@@ -71,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("--project", type=Path, metavar="PATH", help="default: the nearest one above")
-    given = parser.parse_args(arguments)
+    given = parsed(parser, arguments)
     lines = list(examine(given.project or Path.cwd()))
     print("\n".join(map(str, lines)))
     return int(any(line.state == "fail" for line in lines))

@@ -14,16 +14,25 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemm_regression.cli.common import KERNELS, PERFORMANCE, SHOWN, files_of_tests, for_pytest
-from gemm_regression.cli.gpus import chosen
+from gemm_regression.cli.common import (
+    KERNELS,
+    PERFORMANCE,
+    SHOWN,
+    add_options,
+    fail,
+    files_of_tests,
+    for_pytest,
+    gpu_numbers,
+)
 from gemm_regression.cli.progress import Steps, progress, quiet
 from gemm_regression.devices import NoDevice, count_gpus
 from gemm_regression.project.loader import Project
-from gemm_regression.project.selection import Adds
 from gemm_regression.run.creep import reasons
 
 RUNS = 5  # New processes, since rounds of one process are not independent.
 _SHOWN_LINES = 15  # of the output of a run that failed
+_ABOUT = "Measures this GPU's baseline in five runs and writes it, if every case is correct."
+_printing = threading.Lock()
 
 # Stores the runs of a GPU, by its number; what may be slower than before, and why.
 Store = Callable[[Sequence[str], Project, int | None, Mapping[str, str]], int]
@@ -31,10 +40,11 @@ Store = Callable[[Sequence[str], Project, int | None, Mapping[str, str]], int]
 
 @dataclass(frozen=True)
 class _Part:
-    """One GPU's runs: its ``number``, empty where it is the only one; the ``folder`` of its JSONs; the
-    ``options`` of pytest."""
+    """One GPU's runs: its ``number``, None for the default one; whether it is ``alone``; the ``folder`` of
+    its JSONs; the ``options`` of pytest."""
 
-    number: str
+    number: int | None
+    alone: bool
     folder: Path
     options: tuple[str, ...]
 
@@ -42,81 +52,61 @@ class _Part:
     def runs(self) -> list[str]:
         return [os.path.relpath(self.folder / f"run_{number}.json") for number in range(1, RUNS + 1)]
 
-
-def accept_slower(add: Adds) -> None:
-    add(
-        "--accept-slower",
-        nargs=2,
-        action="append",
-        default=[],
-        metavar=("CASE", "REASON"),
-        help="store a case though it is slower than its best binary; the reason is stored and shown",
-    )
+    def named(self, what: str) -> str:
+        return what if self.alone else f"GPU {self.number}, {what}"
 
 
 def measure(arguments: Sequence[str], store: Store) -> int:
-    """Returns the exit status: of the first run that failed, else of ``store``."""
+    """Returns the exit status: of the first run that failed, else of ``store``. Of several GPUs each has its
+    own baseline; one that fails costs its own, and the status is then not 0."""
     try:
-        about = "Measures this GPU's baseline in five runs and writes it, if every case is correct."
-        project, options = for_pytest("gemm-regression baseline", about, arguments, accept_slower)
+        project, options = for_pytest("gemm-regression baseline", _ABOUT, arguments, "--accept-slower")
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        parser.add_argument("--gpus")
-        accept_slower(parser.add_argument)
+        add_options(parser.add_argument, "--gpus", "--accept-slower")
         given, options = parser.parse_known_args(options)
         accepting = reasons(map(tuple, given.accept_slower))
-        numbers = chosen(given.gpus, count_gpus()) if given.gpus is not None else []
+        numbers = gpu_numbers(given.gpus, count_gpus()) if given.gpus is not None else [None]
         timed = files_of_tests(project, PERFORMANCE)
         both = [*files_of_tests(project, KERNELS), *timed]
-        # In the project, not in a temporary folder, so that minutes of measuring survive a failed merge.
-        folder = project.root / ".benchmarks" / "baseline"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        parts = _parts(project.root / ".benchmarks" / "baseline", numbers, options)
     except (OSError, ValueError, NoDevice) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    if len(numbers) > 1:
-        return _several(project, [*timed], both, numbers, options, store, accepting)
-    part = _Part("", folder, (*(("--gpus", f"{numbers[0]},") if numbers else ()), *options))
-    with progress("baseline", 1 + RUNS, quiet(options)) as step:
-        step.now("verified")
-        if status := _verified(part, both, step) or _timed(part, timed, step):
-            return status
-    return store(part.runs, project, numbers[0] if numbers else None, accepting)
-
-
-def _several(
-    project: Project,
-    timed: Sequence[str],
-    both: Sequence[str],
-    numbers: Sequence[int],
-    options: Sequence[str],
-    store: Store,
-    accepting: Mapping[str, str],
-) -> int:
-    """All GPUs, each its own baseline. One that fails costs its own; the status is then not 0."""
-    root = project.root / ".benchmarks" / "baseline"
-    parts = [_Part(str(n), root / f"gpu{n}", ("--gpus", f"{n},", *options)) for n in numbers]
-    for part in parts:
-        part.folder.mkdir()
+        return fail(error)
     with progress("baseline", len(parts) * (1 + RUNS), quiet(options)) as step:
         # Models differ in what they run, so each GPU verifies for itself.
-        with ThreadPoolExecutor(len(parts)) as threads:
-            jobs = [threads.submit(_verified, part, both, step) for part in parts]
-        statuses = [job.result() for job in jobs]
-        left = [part for part, status in zip(parts, statuses, strict=True) if not status]
-        with ThreadPoolExecutor(max(1, len(left))) as threads:
-            jobs = [threads.submit(_timed, part, timed, step) for part in left]
-        statuses += [job.result() for job in jobs]
-        left = [part for part, job in zip(left, jobs, strict=True) if not job.result()]
-    for part in left:
-        print(f"GPU {part.number}:", flush=True)
-        statuses.append(store(part.runs, project, int(part.number), accepting))
+        verified = _each(parts, lambda part: _verified(part, both, step))
+        left = [part for part in parts if not verified[part]]
+        measured = _each(left, lambda part: _timed(part, timed, step))
+    statuses = [*verified.values(), *measured.values()]
+    for part in (part for part in left if not measured[part]):
+        if not part.alone:
+            print(f"GPU {part.number}:", flush=True)
+        statuses.append(store(part.runs, project, part.number, accepting))
     return max(statuses)
 
 
+def _parts(root: Path, numbers: Sequence[int | None], options: Sequence[str]) -> list[_Part]:
+    """One for each GPU, its folder empty; in the project, so that minutes of measuring survive a failed
+    merge."""
+    shutil.rmtree(root, ignore_errors=True)
+    alone, parts = len(numbers) == 1, []
+    for number in numbers:
+        own = () if number is None else ("--gpus", f"{number},")
+        part = _Part(number, alone, root if alone else root / f"gpu{number}", (*own, *options))
+        part.folder.mkdir(parents=True)
+        parts.append(part)
+    return parts
+
+
+def _each(parts: Sequence[_Part], work: Callable[[_Part], int]) -> dict[_Part, int]:
+    """The status of each part, all at the same time."""
+    with ThreadPoolExecutor(max(1, len(parts))) as threads:
+        return dict(zip(parts, threads.map(work, parts), strict=True))
+
+
 def _verified(part: _Part, files: Sequence[str], step: Steps) -> int:
+    step.now(part.named("verified"))
     if not (status := _pytest([*files, "--verify-timed"], "verified", part)):
-        step(_named("verified", part))
+        step(part.named("verified"))
     return status
 
 
@@ -124,38 +114,19 @@ def _timed(part: _Part, files: Sequence[str], step: Steps) -> int:
     """Five runs, up to the first that fails."""
     for number, run in enumerate(part.runs, 1):
         what = f"run {number} of {RUNS}"
-        step.now(_named(what, part))
-        measuring = [*files, "--baseline-run", f"--benchmark-json={run}"]
-        if status := _pytest(measuring, what, part):
+        step.now(part.named(what))
+        if status := _pytest([*files, "--baseline-run", f"--benchmark-json={run}"], what, part):
             return status
-        step(_named(what, part))
+        step(part.named(what))
     return 0
-
-
-def _named(what: str, part: _Part) -> str:
-    return f"GPU {part.number}, {what}" if part.number else what
-
-
-_printing = threading.Lock()
 
 
 def _pytest(files: Sequence[str], what: str, part: _Part) -> int:
     """The status of one run. Of several GPUs, what a run prints goes to a file, whose end is shown if it
     fails."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        *files,
-        *SHOWN,
-        what,
-        "--device",
-        "cuda",
-        "-m",
-        "gpu",
-        *part.options,
-    ]
-    if not part.number:
+    shown = (*SHOWN, what, "--device", "cuda", "-m", "gpu")
+    command = [sys.executable, "-m", "pytest", *files, *shown, *part.options]
+    if part.alone:
         return subprocess.run(command, check=False).returncode
     log = part.folder / f"{what.replace(' ', '_')}.txt"
     with log.open("w", encoding="utf-8") as file:

@@ -1,10 +1,8 @@
-"""``gemm-regression profile [CASE_ID ...]``: hardware counters of selected cases, with ncu.
+"""``gemm-regression profile``: hardware counters of cases, with ncu; ``counters``: emulated ones.
 
-Without a selection: every kernel's default config at 1024×1024×1024. ``--against BASE`` shows those of
-another commit beside them, ``--store`` keeps what the rooflines of a report are drawn from. With
-``--emulated``, the emulated counters next to ncu's: every FP32 kernel on two small problems. Exit status: 2
-if ncu is missing or measured something other than requested, 1 if global-memory counts that must be equal
-differ.
+Exit status of ``profile``: 2 if ncu is missing or measured something other than requested, 1 if global-memory
+counts that must be equal differ. Of ``counters``: 1 for a kernel that cannot be counted; 2 for a case that
+does not exist, or without a compiler.
 """
 
 from __future__ import annotations
@@ -14,23 +12,25 @@ import json
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from pytest_benchmark.utils import get_commit_info
 
-from gemm_regression import counters
 from gemm_regression.baselines import gpu_slug
 from gemm_regression.baselines.provenance import nvcc_version
-from gemm_regression.cli.common import project_of
+from gemm_regression.cli.common import add_options, fail, folder_exists, project_of
+from gemm_regression.cli.main import parsed
 from gemm_regression.cli.progress import progress
 from gemm_regression.compiler.objects import names_it
 from gemm_regression.compiler.static import ARCHES
 from gemm_regression.compiler.static.store import StoreError
 from gemm_regression.compiler.tools import ToolchainError, find_tool
+from gemm_regression.counters import Counts, count, profiler, traffic
 from gemm_regression.counters import ncu as compared
-from gemm_regression.counters import profiler, traffic
+from gemm_regression.counters import tables as counted
 from gemm_regression.counters.counts import chosen
 from gemm_regression.counters.ncu import Comparison
 from gemm_regression.counters.profiler import GROUPS, METRICS, STORED, TIME, Launch, ProfileError, value
@@ -41,8 +41,10 @@ from gemm_regression.model import F32, Case
 from gemm_regression.project.commit import Commit, CommitError, checked_out
 from gemm_regression.project.loader import Project
 from gemm_regression.project.selection import Choice, add_selection, find_case, select
-from gemm_regression.report.profile import Column, tables
+from gemm_regression.report.comparison import Column, tables
 from gemm_regression.report.terminal import fitted, room
+
+# profile.py
 
 
 def timed_cases(
@@ -85,12 +87,7 @@ def beside(ncu: str, project: Project, cases: Sequence[Case], arch: str) -> list
     metrics = compared.metrics(profiler.offered(ncu))
     wanted = [metric for ways in metrics.values() for metric in ways]
     # Cases that cannot be emulated are found before the GPU is used.
-    device = EmulatedDevice(arch)
-    counts = []
-    with progress("emulate", len(cases)) as step:
-        for case in cases:
-            counts.append(counters.count(case, device=device, by_source=False))
-            step(case.id)
+    counts = _counts("emulate", cases, arch)
     launches = _measured(ncu, project.root, cases, wanted, wanted)
     for case, launch in zip(cases, launches, strict=True):
         if not names_it(entry := case.kernel.entry_of(case.config, case.dtype), launch.name):
@@ -144,14 +141,14 @@ def _parser() -> argparse.ArgumentParser:
         "rooflines; without a selection: of every timed case of the suite",
     )
     add("--emulated", action="store_true", help="compare the emulated counters with those of ncu")
-    add("--arch", choices=ARCHES, default="sm_90a", help="architecture to emulate (default sm_90a)")
     add("--json", type=Path, metavar="FILE", help="all metrics; with --emulated the counts of both")
     add("--markdown", type=Path, metavar="FILE", help="with --emulated: the table")
+    add_options(add, "--arch")
     return parser
 
 
-def main(args: list[str]) -> int:
-    options = _parser().parse_args(args)
+def main(args: Sequence[str]) -> int:
+    options = parsed(_parser(), args)
     try:
         _refuse(options)
         project, choice, capability = project_of(options), Choice.of(options), ARCHES[options.arch]
@@ -168,10 +165,9 @@ def main(args: list[str]) -> int:
             return _store(ncu, project, cases)
         return _shown(ncu, project, cases, options)
     except (CommitError, DeviceError, ProfileError, StoreError, ToolchainError, ValueError) as error:
-        print(f"profile: {error}", file=sys.stderr)
+        return fail(error, 2)
     except OSError as error:
-        print(f"profile: {error.filename} cannot be written: {error.strerror}", file=sys.stderr)
-    return 2
+        return fail(f"{error.filename} cannot be written: {error.strerror}", 2)
 
 
 def _refuse(options: argparse.Namespace) -> None:
@@ -185,9 +181,8 @@ def _refuse(options: argparse.Namespace) -> None:
         raise ProfileError("--store and --json do not go together")
     if options.export and options.export.suffix != ".ncu-rep":
         raise ProfileError(f"--export {options.export}: the name must end in .ncu-rep")
-    for file in filter(None, (options.json, options.markdown, options.export)):
-        if not file.absolute().parent.is_dir():
-            raise ProfileError(f"{file}: its folder does not exist")
+    for name in ("json", "markdown", "export"):
+        folder_exists(f"--{name}", getattr(options, name))
 
 
 def _emulated(ncu: str, project: Project, cases: Sequence[Case], options: argparse.Namespace) -> int:
@@ -271,5 +266,46 @@ def _document(columns: Sequence[Column], base: str, made: dict[str, str]) -> dic
     }
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+# counters.py
+
+
+def counters(args: Sequence[str]) -> int:
+    """Memory counters and FLOP of kernels, from their PTX."""
+    parser = argparse.ArgumentParser(
+        prog="gemm-regression counters",
+        description="Memory requests, sectors, bank conflicts and FLOP of kernels, from their PTX.",
+    )
+    parser.add_argument("cases", nargs="*", metavar="CASE_ID", help="such as gemm-f32-tile32-96x160x64")
+    add_selection(parser)
+    parser.add_argument("--lines", action="store_true", help="also a table by source line for each case")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all counters")
+    add_options(parser.add_argument, "--arch", "--quiet")
+    given = parsed(parser, args)
+    try:
+        cases = chosen(project_of(given), Choice.of(given), ARCHES[given.arch], given.cases)
+        found = _counts("counters", cases, given.arch, given.quiet)
+        if given.json:
+            write_whole(given.json, json.dumps(counted.document(found), indent=1) + "\n")
+    except (ValueError, ToolchainError) as error:
+        return fail(error, 2)
+    except DeviceError as error:
+        return fail(error)
+    except OSError as error:
+        return fail(f"{error.filename} cannot be written: {error.strerror}")
+    width = room()
+    print(fitted(counted.table(found), width, names=4))
+    for line in counted.LEGEND.splitlines():
+        print(textwrap.fill(line, width or 110, subsequent_indent="  "))
+    for one in found if given.lines else ():
+        print(f"\n{fitted(counted.lines_table(one), width)}")
+    return 0
+
+
+def _counts(title: str, cases: Sequence[Case], arch: str, quiet: bool = False) -> list[Counts]:
+    device, found = EmulatedDevice(arch), []
+    with progress(title, len(cases), quiet) as step:
+        for case in cases:
+            step.now(case.id)
+            found.append(count(case, device=device))
+            step(case.id)
+    return found

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from gemm_regression.cli.common import KERNELS, files_of_tests, for_pytest
+from gemm_regression.cli.common import KERNELS, fail, files_of_tests, for_pytest
 from gemm_regression.cli.progress import progress, quiet
 from gemm_regression.compiler.tools import ToolchainError, find_tool
 from gemm_regression.devices.work import EXACT
@@ -29,7 +29,7 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 FOUND = 9  # The sanitizer's exit code if it finds something.
 
 
-class Finding(NamedTuple):
+class Reported(NamedTuple):
     kernel: str
     kind: str
 
@@ -43,7 +43,7 @@ def watched(kernels: Iterable[Kernel]) -> tuple[str, ...]:
     return (common,) if len(common) > 3 else tuple(names)
 
 
-def findings(output: str, names: Collection[str]) -> Counter[Finding]:
+def findings(output: str, names: Collection[str]) -> Counter[Reported]:
     """The sanitizer's reports, from its ========= lines: the number of each kind by kernel, for functions
     whose names begin with one of ``names``.
 
@@ -51,11 +51,11 @@ def findings(output: str, names: Collection[str]) -> Counter[Finding]:
     """
     said = "\n".join(line[9:] for line in output.splitlines() if line.startswith("========="))
     named = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\w*")
-    counts: Counter[Finding] = Counter()
+    counts: Counter[Reported] = Counter()
     for report in re.split(r"^ (?=\S)", said, flags=re.MULTILINE):
         if kernel := named.search(report):  # No other kernel is watched.
             kind = re.sub(r"^(?:Error|Warning): | at\b.*", "", report.split("\n")[0])
-            counts[Finding(kernel[0], kind)] += 1
+            counts[Reported(kernel[0], kind)] += 1
     return counts
 
 
@@ -118,7 +118,7 @@ def program(project: Project, options: Sequence[str]) -> list[str]:
     ]
 
 
-def table(tool: str, counts: Counter[Finding]) -> Table:
+def table(tool: str, counts: Counter[Reported]) -> Table:
     made = Table("kernel", "kind", "count", title=tool)
     for finding, count in sorted(counts.items()):
         made.add_row(finding.kernel, finding.kind, str(count))
@@ -133,8 +133,7 @@ def main(arguments: Sequence[str]) -> int:
         sanitizer = find_tool("compute-sanitizer")
         names, under = watched(project.kernels), program(project, options)
     except (ToolchainError, ValueError) as error:
-        print(f"sanitize: {error}", file=sys.stderr)
-        return 2
+        return fail(error, 2)
     red = []
     runs: dict[str, subprocess.CompletedProcess[str]] = {}
     with ThreadPoolExecutor(len(TOOLS)) as pool, progress("sanitize", len(TOOLS), quiet(options)) as step:
@@ -158,7 +157,3 @@ def main(arguments: Sequence[str]) -> int:
         + ("; ".join(red) or f"nothing found in {count_text(cases, 'case')} by {', '.join(TOOLS)}")
     )
     return 1 if red else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -17,7 +17,8 @@ from typing import Any
 from rich.console import Console
 
 from gemm_regression.baselines import BaselineError
-from gemm_regression.cli.common import about, busy_text, end_on_sigterm, project_of
+from gemm_regression.cli.common import about, add_options, busy_text, end_on_sigterm, fail, project_of
+from gemm_regression.cli.main import parsed
 from gemm_regression.cli.progress import progress
 from gemm_regression.compiler.static.metrics import ARCHES
 from gemm_regression.compiler.static.store import shown
@@ -43,7 +44,7 @@ SEEDS = 10
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = _parser().parse_args(arguments)
+    given = parsed(_parser(), arguments)
     end_on_sigterm()
     try:
         if given.list_strategies:
@@ -58,19 +59,18 @@ def main(arguments: Sequence[str]) -> int:
         return 130
     except NoDevice as error:
         without = "; without one, --device emulated counts instructions, and --simulate FILE replays a search"
-        print(f"tune: {error}{without if given.device == 'cuda' else ''}", file=sys.stderr)
+        return fail(f"{error}{without if given.device == 'cuda' else ''}", 2)
     except (ValueError, BaselineError, ToolchainError) as error:
-        print(f"tune: {error}", file=sys.stderr)
+        return fail(error, 2)
     except DeviceError as error:
-        print(f"tune: {error}", file=sys.stderr)
-        return 1
-    return 2
+        return fail(error)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gemm-regression tune", description=about(__doc__))
     add = parser.add_argument
-    add("--project", type=Path, metavar="PATH", help="the project's folder; default: the nearest one above")
+    add_options(add, "--project", "--arch", "--time-limit", "--allow-busy", "--quiet")
+    parser.set_defaults(time_limit=20.0)
     add("--kernel", metavar="NAME", help="the kernel to tune, which declares a space")
     add("--dtype", metavar="NAME", help="such as f16; default: the first that the kernel declares")
     add("--shape", action="append", default=[], metavar="MxNxK", help="the problem; may be repeated")
@@ -86,12 +86,9 @@ def _parser() -> argparse.ArgumentParser:
         default="cuda",
         help="emulated: fewest instructions, no time",
     )
-    add("--arch", choices=ARCHES, default="sm_90a", help="of the emulated device; default sm_90a")
     add("--gpus", type=int, metavar="N", help="so many GPUs at once, through Ray")
     add("--ray", metavar="ADDRESS", help="all GPUs of a Ray cluster; auto: that of `ray start --head` here")
     add("--no-hazards", action="store_true", help="do not run the configs on the emulated device first")
-    add("--time-limit", type=float, default=20.0, metavar="S", help="after which a config hangs; default 20")
-    add("--allow-busy", action="store_true", help="time although another process uses the GPU")
     add(
         "--cache", type=Path, metavar="FILE", help="the cache file to go on from; default in .benchmarks/tune"
     )
@@ -105,7 +102,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--seeds", type=int, default=SEEDS, metavar="N", help=f"of each strategy replayed; default {SEEDS}")
     add("--markdown", type=Path, metavar="FILE", help="write the table of strategies into this page")
     add("--check", action="store_true", help="write no page: exit status 1 if it is out of date")
-    add("-q", "--quiet", action="store_true", help="no progress")
     return parser
 
 
@@ -186,8 +182,7 @@ def _report(given: argparse.Namespace, project: Project, outcome: Outcome, conso
         return int(all(m.code for _, m in outcome.measured))
     best = tuned.best
     if best is None:
-        print(f"tune: no config of {tuned.name} could be timed", file=sys.stderr)
-        return 1
+        return fail(f"no config of {tuned.name} could be timed")
     console.print(said.table(tuned))
     print("\n".join(said.summary(tuned)))
     print(f"wrote {shown(stored.write(given.output or project.baselines, tuned))}")
@@ -286,9 +281,4 @@ def _checked(page: Path, mark: str) -> int:
     """Whether the page was made of the same; some strategies have random numbers that no seed repeats."""
     if page.is_file() and mark in page.read_text(encoding="utf-8"):
         return 0
-    print(f"tune: {page} was made of something else; write it again without --check", file=sys.stderr)
-    return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    return fail(f"{page} was made of something else; write it again without --check")

@@ -13,7 +13,7 @@ from gemm_regression.counters.check import CounterCheck, CounterEntry
 from gemm_regression.devices import DeviceError
 from gemm_regression.judge.vocabulary import VerdictKind
 from gemm_regression.model import Case, Kernel
-from gemm_regression.pytest_plugin.plugin_benchmark import DEVICE_CLOCK, GateFixture
+from gemm_regression.pytest_plugin.benchmark import DEVICE_CLOCK, GateFixture
 from gemm_regression.report.failures import Reason, of_check, of_error
 from gemm_regression.report.wording import checked_text, orphans_text
 from gemm_regression.run.checked import CORRECT, NOT_EMULATED, UNSUPPORTED, Checked, failed

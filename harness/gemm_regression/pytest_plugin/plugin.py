@@ -1,7 +1,7 @@
 """The pytest plugin: options, the device, the baseline, cases as tests.
 
-Each hook only calls into the layers below. ``plugin_benchmark`` contains what concerns pytest-benchmark,
-``plugin_summary`` what is printed at the beginning and the end.
+Each hook only calls into the layers below. ``benchmark.py`` contains what concerns pytest-benchmark,
+``summary.py`` what is printed at the beginning and the end.
 """
 
 from __future__ import annotations
@@ -9,18 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pytest_benchmark.utils import PercentageRegressionCheck
 
 from gemm_regression.baselines import BaselineError
-from gemm_regression.cli import gpus
-from gemm_regression.cli.common import busy_text, in_ci, share, swallowed
-from gemm_regression.cli.options import add_options
+from gemm_regression.cli.common import (
+    PYTESTS,
+    add_options,
+    busy_text,
+    folder_exists,
+    in_ci,
+    margin_of,
+    swallowed,
+)
 from gemm_regression.cli.progress import progress
-from gemm_regression.cli.session import KEY, Session
 from gemm_regression.compiler import static
 from gemm_regression.compiler.nvcc import Variant
 from gemm_regression.compiler.static.store import holds_any
@@ -29,19 +33,24 @@ from gemm_regression.counters import check as counted
 from gemm_regression.devices import DeviceError, Gpu, NoDevice, has_gpu, open_emulated
 from gemm_regression.judge.vocabulary import CompareFail, Policy
 from gemm_regression.model import Case, CaseId
-from gemm_regression.model.kernel import LARGEST_MARGIN
 from gemm_regression.project import selection as cases
 from gemm_regression.project.loader import Project, ProjectError, find, load
+from gemm_regression.pytest_plugin import processes
+from gemm_regression.pytest_plugin.session import (
+    KEY,
+    Session,
+    choose_baselines,
+    open_gpus,
+    select,
+    variants_of,
+)
 from gemm_regression.report.figures import count_text
 from gemm_regression.run.boards import Board
 from gemm_regression.timing.plan import Plan
 
 pytest_plugins = [
-    f"gemm_regression.pytest_plugin.plugin_{part}"
-    for part in (
-        *("ahead", "gpus", "machine", "benchmark", "failures", "progress", "shards", "summary"),
-        *("unchanged", "workers"),
-    )
+    f"gemm_regression.pytest_plugin.{part}"
+    for part in ("gpus", "benchmark", "tests_shown", "left_out", "summary", "workers")
 ]
 
 
@@ -53,19 +62,14 @@ class Hooks:
         """The devices to run on, or one; the suite's own tests use it to replay recorded samples."""
 
 
-def _percent(option: str, text: str, example: str) -> float:
-    try:
-        return share(text, f"{option} {text!r}", example)
-    except ValueError as error:
-        raise pytest.UsageError(str(error)) from None
-
-
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     pluginmanager.add_hookspecs(Hooks)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    add_options(parser.getgroup("gemm", "GEMM kernels").addoption)
+    add = parser.getgroup("gemm", "GEMM kernels").addoption
+    cases.add_options(add)
+    add_options(add, *PYTESTS)
 
 
 # Before anything runs
@@ -113,17 +117,17 @@ def open_session(config: pytest.Config) -> Session:
         _open_device(config, session)
         # Of pytest-xdist's processes each has its own.
         if not (config.option.list_cases or getattr(config.option, "numprocesses", None)):
-            gpus.start(session)
+            processes.start(session)
         emulated = session.gpu is None and session.device is not None
     _check_numbers(config)
     if session.warming:
-        gpus.ahead(config, session)
+        processes.ahead(config, session)
     try:
         choice = cases.Choice.of(config.option)
         if config.option.list_cases:  # Nothing is collected, so pytest does not apply it.
             choice = replace(choice, expression=config.option.keyword)
         if session.boards:
-            session.selection = gpus.select(session, choice)
+            session.selection = select(session, choice)
         else:
             session.selection = cases.select(session.project, choice, session.capability, emulated)
     except (ValueError, BaselineError) as error:
@@ -132,40 +136,36 @@ def open_session(config: pytest.Config) -> Session:
         what = ", ".join(config.option.kernel) or "what is selected"
         raise pytest.UsageError(f"no GPU ({session.no_gpu}), and {what} has no PTX to execute")
     if not (config.option.collectonly or config.option.list_cases):
-        gpus.choose_baselines(config, session)
+        choose_baselines(config, session)
     return session
 
 
 def _check_numbers(config: pytest.Config) -> None:
-    limit, summary = config.option.time_limit, config.option.job_summary
-    if not 0 < limit < math.inf:
-        raise pytest.UsageError(f"--time-limit {limit}: must be more than 0 seconds")
-    if not 0 <= config.option.sustained <= 10:
-        raise pytest.UsageError(f"--sustained {config.option.sustained}: must be 0 to 10 seconds")
     given = config.option
-    files = (summary, given.benchmark_json, given.sarif)
-    written = zip(("--job-summary", "--benchmark-json", "--sarif"), files, strict=True)
-    for option, path in written:
-        if path and not Path(path).absolute().parent.is_dir():
-            raise pytest.UsageError(f"{option} {path}: its folder does not exist")
-        if path and Path(path).is_dir():
-            raise pytest.UsageError(f"{option} {path}: is a folder; name a file")
+    if not 0 < given.time_limit < math.inf:
+        raise pytest.UsageError(f"--time-limit {given.time_limit}: must be more than 0 seconds")
+    if not 0 <= given.sustained <= 10:
+        raise pytest.UsageError(f"--sustained {given.sustained}: must be 0 to 10 seconds")
+    try:
+        for option in ("--job-summary", "--benchmark-json", "--sarif"):
+            folder_exists(option, getattr(given, option[2:].replace("-", "_")))
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def _policy(config: pytest.Config) -> Policy:
-    policy = Policy(
-        allow_no_baseline=config.option.allow_no_baseline or config.option.baseline_run,
-        allow_orphans=config.option.allow_orphans,
-        fail_on_drift=not config.option.allow_drift,
+    given = config.option
+    try:
+        margin = margin_of(given.margin)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
+    return Policy(
+        allow_no_baseline=given.allow_no_baseline or given.baseline_run,
+        allow_orphans=given.allow_orphans,
+        fail_on_drift=not given.allow_drift,
+        compare_fail=tuple(map(_compare_fail, given.benchmark_compare_fail or [])),
+        margin=margin,
     )
-    checks = config.option.benchmark_compare_fail or []
-    if checks:
-        policy = replace(policy, compare_fail=tuple(map(_compare_fail, checks)))
-    if (given := config.option.margin) is not None:
-        policy = replace(policy, margin=_percent("--margin", given, "0.5%"))
-        if policy.margin_of(None) > LARGEST_MARGIN:
-            raise pytest.UsageError(f"--margin {given}: must be at most {100 * LARGEST_MARGIN:g}%")
-    return policy
 
 
 def _compare_fail(check: Any) -> CompareFail:
@@ -214,7 +214,7 @@ def _open_device(config: pytest.Config, session: Session) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_gemm_device(config: pytest.Config) -> Any:
-    return gpus.open_gpus(config)
+    return open_gpus(config)
 
 
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
@@ -309,9 +309,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             raise pytest.UsageError(busy_text(name, others))
     if chosen and not hasattr(config, "workerinput"):
         reporter = config.pluginmanager.get_plugin("terminalreporter")
-        each = gpus.variants(state, {c.id for c in chosen})
+        each = variants_of(state, {c.id for c in chosen})
         count = sum(map(len, each.values()))
-        gpus.warm_up(state, sum(_has(item, "verify_case") for item in session.items))
+        processes.warm_up(state, sum(_has(item, "verify_case") for item in session.items))
         silent = not config.option.progress or config.option.verbose < 0
         if reporter and silent and config.option.verbose >= 0:
             reporter.write_line(f"compiling {count_text(count, 'kernel variant')} ...")

@@ -11,9 +11,9 @@ from gemm_regression.baselines import Baseline, BaselineEntry
 from gemm_regression.files import write_whole
 from gemm_regression.judge.vocabulary import VerdictKind
 from gemm_regression.model import Case, Kernel, Problem
-from gemm_regression.report import Row, in_order
 from gemm_regression.report.check import ALIGN, HEADS, CheckRow, counts_text
 from gemm_regression.report.figures import gflops_text, noise_text, percent_text, share_text
+from gemm_regression.report.terminal import Row, in_order
 
 BEGIN, END = "<!-- ladder:begin -->", "<!-- ladder:end -->"
 NO_BASELINE = "No baseline yet: run nox -s baseline on a GPU."

@@ -1,11 +1,13 @@
-"""What tuning found: a table for the terminal, the comparison of strategies, and a plot."""
+"""What tuning and selection found: tables for terminal and Markdown, a plot, and why a config is chosen."""
 
 from __future__ import annotations
 
 import hashlib
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from math import sqrt
 from pathlib import Path
 
 from rich.table import Table
@@ -14,8 +16,11 @@ from gemm_regression.files import write_whole
 from gemm_regression.report.figures import gflops_text, noise_text, percent_text, share_text
 from gemm_regression.report.markdown import table_text
 from gemm_regression.report.page import charts
+from gemm_regression.tune.rules import refusals
 from gemm_regression.tune.search import NEAR, Replayed
+from gemm_regression.tune.select import Outcome, Selected, Selector, Summary, outcomes
 from gemm_regression.tune.stored import Evaluation, Failed, Tuned
+from gemm_regression.tune.table import BEST, BITS, Block, block_of, weights_of
 
 SHOWN = 10
 
@@ -167,3 +172,112 @@ def plot(tuned: Tuned, path: Path) -> None:
 def _place(values: Sequence[int], value: int) -> float:
     """From 0 for the first to 1 for the last."""
     return values.index(value) / (len(values) - 1)
+
+
+_EXPLAINED = 5  # variants that are compared in the text
+_NEAREST = 3  # measured sizes
+
+
+def selected_text(s: Selected) -> str:
+    """One line: what was asked for, the choice, and what it rests on."""
+    return f"{s.problem.id} {s.dtype} on {s.gpu}: {s.variant.stage} ({_basis(s)})"
+
+
+def _basis(s: Selected) -> str:
+    if s.found is None:
+        return "the first declared that takes it; nothing was measured"
+    if s.measured:
+        return f"{gflops_text(s.gflops)} GFLOPS, the fastest measured at this size"
+    return f"{gflops_text(s.gflops)} GFLOPS expected, by {s.found.rows[0].problem.id} and others"
+
+
+def _blocks(block: Block, s: Selected) -> str:
+    turns, of = block.turns(s.problem, s.sms), f"{block.rows}x{block.columns}"
+    matrices = f" of {block.matrices} matrices" if block.matrices > 1 else ""
+    split = f", a part of {block.split} of K each" if block.split > 1 else ""
+    return f"{turns:,} of {of}{matrices}{split}"
+
+
+def why_text(s: Selected) -> list[str]:
+    """The reasons, one line each."""
+    return [selected_text(s), *(f"  {line}" for line in _why(s))]
+
+
+def _why(s: Selected) -> Iterator[str]:
+    yield f"options for nvcc: {' '.join(f'-D {name}={value}' for name, value in s.config.items())}"
+    if s.found is None:
+        yield "it is the first declared config that is legal there and takes the problem"
+        yield "`nox -s baseline` on such a GPU lets figures decide"
+        return
+    if s.measured:
+        sources = ", ".join(dict.fromkeys(figure.source for figure in s.figures))
+        yield f"{len(s.figures)} variants were measured at this size ({sources}):"
+        best = s.figures[0].gflops
+        for figure in s.figures[:_EXPLAINED]:
+            behind = percent_text(figure.gflops / best - 1) if figure.gflops < best else "the fastest"
+            yield f"  {figure.variant.stage}: {gflops_text(figure.gflops)} GFLOPS, {behind}"
+    else:
+        yield "measured sizes near it, and their weight:"
+        near = zip(s.found.rows, s.found.distances, weights_of(s.found.distances), strict=True)
+        for row, away, weight in islice(near, _NEAREST):
+            octaves = sqrt(away) / (4 << BITS)
+            yield f"  {row.problem.id}: {weight:.0%}, {octaves:.1f} octaves away"
+        yield f"expected speed, relative to the fastest, and the most blocks of an SM, of {s.sms}:"
+        for variant, estimate in s.found.ranked[:_EXPLAINED]:
+            yield f"  {variant.stage}: {estimate / BEST:.1%}; {_blocks(block_of(variant), s)}"
+    if s.library_gflops and s.gflops:
+        share = s.gflops / s.library_gflops
+        yield f"the library: {gflops_text(s.library_gflops)} GFLOPS, of which this is {share:.1%}"
+    for variant in s.found.refused:
+        yield f"not considered: {variant.stage}: {refusals(variant, s.problem)[0]}"
+
+
+BEGIN, END = "<!-- select:begin -->", "<!-- select:end -->"
+NOTHING = "Nothing measured yet: run nox -s baseline on a GPU."
+
+
+def section(selectors: Sequence[Selector]) -> str:
+    """The tables of every measured GPU."""
+    return "\n\n".join(_gpu(selector) for selector in selectors) or NOTHING
+
+
+def _gpu(selector: Selector) -> str:
+    found = list(outcomes(selector))
+    sources = dict.fromkeys(figure.source for figure in selector.figures)
+    head = f"### {selector.known.gpu}\n\nFigures of {', '.join(sources)}."
+    return "\n\n".join((head, _summary(found), _every(found)))
+
+
+def _summary(found: Sequence[Outcome]) -> str:
+    """Worst and mean by dtype, of single matrices and of batches."""
+    kinds = dict.fromkeys((one.dtype, one.problem.batch > 1) for one in found)
+    rows = []
+    for dtype, batches in kinds:
+        of = [one for one in found if (one.dtype, one.problem.batch > 1) == (dtype, batches)]
+        cells = (
+            _worst_and_mean([one.share for one in of]),
+            _worst_and_mean([one.row for one in of]),
+            _worst_and_mean([one.share_left_out for one in of]),
+        )
+        rows.append((dtype + ", batches" * batches, str(len(of)), *cells))
+    heads = ("dtype", "shapes", "chosen", "measured as a row", "without its own figures")
+    return table_text(heads, "lrrrr", rows)
+
+
+def _worst_and_mean(shares: Sequence[float | None]) -> str:
+    of = Summary.of(shares)
+    return f"{of.worst:.3f}, {of.mean:.3f}" if of else "–"
+
+
+def _every(found: Sequence[Outcome]) -> str:
+    rows = (
+        (
+            *(one.problem.id, one.dtype, one.chosen.stage, gflops_text(one.best.gflops)),
+            *(share_text(one.share), share_text(one.row)),
+            one.left_out.stage if one.left_out else "–",
+            share_text(one.share_left_out),
+        )
+        for one in found
+    )
+    heads = ("problem", "dtype", "chosen", "best GFLOPS", "% of best", "as a row, %")
+    return table_text((*heads, "without its own figures", "% of best"), "lllrrrlr", rows)

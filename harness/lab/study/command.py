@@ -23,8 +23,7 @@ from typing import Any
 from pytest_benchmark.utils import get_commit_info
 
 from gemm_regression.baselines import gpu_slug, provenance
-from gemm_regression.cli.common import about, busy_text
-from gemm_regression.cli.gpus import chosen
+from gemm_regression.cli.common import about, busy_text, gpu_numbers
 from gemm_regression.devices import DeviceError, Gpu, NoDevice, count_gpus, open_cuda
 from gemm_regression.project.loader import ProjectError
 from gemm_regression.report.figures import count_text
@@ -40,7 +39,7 @@ Open = Callable[[str | None, float], list[Any]]
 def open_all(text: str | None, time_limit: float) -> list[Any]:
     """The GPUs that ``--gpus`` names, or the first. Raises NoDevice, and ValueError for one that is not
     there."""
-    numbers: list[int | None] = [None] if text is None else [*chosen(text, count_gpus())]
+    numbers: list[int | None] = [None] if text is None else [*gpu_numbers(text, count_gpus())]
     devices = [open_cuda(time_limit, number) for number in numbers]
     for device in devices[1:]:
         device.compiles_like(devices[0])

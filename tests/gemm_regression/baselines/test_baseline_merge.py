@@ -15,8 +15,7 @@ import pytest
 from gemm_regression.baselines import Baseline, BaselineError, append, binary, current, history, stored
 from gemm_regression.baselines.merge import load_run, of_run
 from gemm_regression.baselines.store import figures_path
-from gemm_regression.cli.baseline import main
-from gemm_regression.cli.storing import store
+from gemm_regression.cli.baseline import main, store
 from gemm_regression.devices import Gpu
 from gemm_regression.devices.work import StoredBinary
 from gemm_regression.model import Case, Problem

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gemm_regression.cli import static as __main__
+from gemm_regression.cli import suite as __main__
 from gemm_regression.cli.common import PLUGIN
 from gemm_regression.compiler import static, tools
 from gemm_regression.compiler.nvcc import Variant
@@ -321,7 +321,7 @@ class TestTheCommand:
         return runs
 
     def test_takes_pytests_options(self, pinned: None, pytest_runs: list[list[str]]) -> None:
-        assert __main__.main(["-k", "vectorized"]) == 0
+        assert __main__.static(["-k", "vectorized"]) == 0
         (given,) = pytest_runs
         wanted = [*TESTS, *PLUGIN, "-k", "vectorized"]
         assert given[-len(wanted) :] == wanted
@@ -338,8 +338,8 @@ class TestTheCommand:
             raise ToolchainError("nvcc is 12.9.41")
 
         monkeypatch.setattr(tools, "pinned_tools", other)
-        assert __main__.main(options) == 1
-        assert capsys.readouterr().err == "static: nvcc is 12.9.41\n"
+        assert __main__.static(options) == 1
+        assert capsys.readouterr().err == "error: nvcc is 12.9.41\n"
         assert pytest_runs == []
 
     def test_no_figures_of_this_compiler_is_one_line_and_red(self, root: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm_regression.cli import counters as __main__
+from gemm_regression.cli import profile as __main__
 from gemm_regression.counters import count, expected_bytes
 from gemm_regression.counters.counts import Bytes
 from gemm_regression.counters.counts import chosen as chosen_cases
@@ -404,7 +404,7 @@ def test_the_command_shows_a_row_a_case(
         str(file),
         "--lines",
     ]
-    assert __main__.main(args) == 0
+    assert __main__.counters(args) == 0
     out = capsys.readouterr().out
     rows = [line.split() for line in out.splitlines() if "33x18x5 " in line and "(" not in line]
     assert [row[:4] for row in rows] == [
@@ -434,9 +434,9 @@ def test_the_command_shows_a_row_a_case(
     ],
 )
 def test_a_mistake_is_one_line(args: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert __main__.main(args) == 2
+    assert __main__.counters(args) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("counters: ")
+    assert line.startswith("error: ")
     assert why in line
 
 
@@ -445,7 +445,7 @@ def test_a_table_fits_the_terminal(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    assert __main__.main(["naive-f32-block32x32-33x18x5", "--lines"]) == 0
+    assert __main__.counters(["naive-f32-block32x32-33x18x5", "--lines"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= width
     assert lines[0] == "naive-f32-block32x32-33x18x5"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gemm_regression.cli import static as __main__
+from gemm_regression.cli import suite as __main__
 from gemm_regression.compiler import tools
 from gemm_regression.compiler.nvcc import compile_ptx
 from gemm_regression.compiler.static import store

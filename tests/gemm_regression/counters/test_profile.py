@@ -21,7 +21,7 @@ from gemm_regression.counters.profiler import GROUPS, METRICS, ProfileError
 from gemm_regression.counters.traffic import of_ncu
 from gemm_regression.model import F32
 from gemm_regression.project.selection import Choice
-from gemm_regression.report.profile import Column, tables
+from gemm_regression.report.comparison import Column, tables
 from gemm_regression.timing.bounds import Level, Roofs, bound, shares
 from tests.ladder import H200, LADDER, PROJECT, find_kernel
 
@@ -300,7 +300,7 @@ def test_a_wrong_command_line_is_one_line(
     printing(ncu, "gemm_naive")
     assert profile.main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("profile: ")
+    assert line.startswith("error: ")
     assert why in line
 
 
@@ -365,7 +365,7 @@ def test_main_names_the_cases_where_none_matches(ncu: Path, capsys: pytest.Captu
 
 def test_without_the_tool_it_asks_for_it(ncu: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert profile.main([]) == 2
-    assert capsys.readouterr().err.startswith("profile: no ncu found (searched PATH): ")
+    assert capsys.readouterr().err.startswith("error: no ncu found (searched PATH): ")
 
 
 # Beside the emulated device

@@ -24,7 +24,7 @@ def test_x(i):
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """pytest on TESTS, with the suite's part for workers alone."""
     (folder / "test_x.py").write_text(TESTS)
-    plugins = ["-p", "gemm_regression.pytest_plugin.plugin_workers", "-p", "no:cacheprovider"]
+    plugins = ["-p", "gemm_regression.pytest_plugin.workers", "-p", "no:cacheprovider"]
     return subprocess.run(
         [sys.executable, "-m", "pytest", *plugins, "-q", *options, "."],
         cwd=folder,

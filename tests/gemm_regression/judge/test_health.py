@@ -9,7 +9,7 @@ import pytest
 from gemm_regression.judge.health import Health
 from gemm_regression.judge.machine import judge_machine
 from gemm_regression.judge.vocabulary import VerdictKind
-from gemm_regression.report.machine import machine_lines
+from gemm_regression.report.notes import machine_lines
 from tests.unit.simulated_machine import HERE, KNOWN, PROBES, SETTINGS, changed, run
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from gemm_regression.judge.machine import LEAST_CASES, MachineVerdict, Shift, again, judge_machine
 from gemm_regression.judge.vocabulary import VerdictKind
-from gemm_regression.report.machine import finding_text, machine_lines
+from gemm_regression.report.notes import finding_text, machine_lines
 from tests.unit.simulated_machine import HERE, KNOWN, SETTINGS, changed, run
 
 _LONGER = ("wgmma", "wgmma_tf32", "mma_tma")

@@ -21,9 +21,9 @@ from gemm_regression.judge.paired import Paired
 from gemm_regression.judge.vocabulary import Outcome, VerdictKind
 from gemm_regression.model import Case, Problem
 from gemm_regression.project.commit import Commit, Tree
+from gemm_regression.report.comparison import heading, markdown, table
 from gemm_regression.report.page.sources import Compared
 from gemm_regression.report.page.verdicts import of_comparison
-from gemm_regression.report.paired import heading, markdown, table
 from gemm_regression.run.compare import ComparedCase, Comparison, Side, compare
 from gemm_regression.run.pairing import Pair
 from gemm_regression.run.replay import document, verdicts

@@ -19,7 +19,7 @@ from gemm_regression.compiler import tools
 from gemm_regression.compiler.tools import Nvcc, load_entry, store_entry
 from gemm_regression.project.loader import Project, load
 from gemm_regression.project.selection import Choice, select
-from gemm_regression.pytest_plugin import plugin_unchanged
+from gemm_regression.pytest_plugin import left_out
 from gemm_regression.run import passed
 from gemm_regression.run.passed import Keys, Passed
 from ptxsan import native as build
@@ -312,7 +312,7 @@ def test_in_ci_and_where_the_user_picks_all_run(
     monkeypatch.setenv("CI", ci)
     usual = {"no_cache": False, "lf": False, "failedfirst": False, "stepwise": False}
     config: Any = SimpleNamespace(option=SimpleNamespace(**usual | chosen))
-    assert plugin_unchanged._reads(config) is reads
+    assert left_out._reads(config) is reads
 
 
 @pytest.mark.compile
@@ -335,8 +335,8 @@ def test_slow_cases_are_worth_more_processes_than_as_many_quick_ones(
     chosen = select(PROJECT, Choice("full", (kernel,)), H200, emulated=True)
     assert len(chosen.verify) < 150
     unchanged = SimpleNamespace(keys=SimpleNamespace(of_case=lambda case: case.id), known=())
-    monkeypatch.setattr(plugin_unchanged, "_is_on", lambda config: True)
-    monkeypatch.setattr(plugin_unchanged, "open_session", lambda config: SimpleNamespace(selection=chosen))
-    monkeypatch.setattr(plugin_unchanged, "_opened", lambda config: unchanged)
+    monkeypatch.setattr(left_out, "_is_on", lambda config: True)
+    monkeypatch.setattr(left_out, "open_session", lambda config: SimpleNamespace(selection=chosen))
+    monkeypatch.setattr(left_out, "_opened", lambda config: unchanged)
     config: Any = SimpleNamespace(option=SimpleNamespace(keyword=""))
-    assert plugin_unchanged.pytest_xdist_auto_num_workers(config) == processes
+    assert left_out.pytest_xdist_auto_num_workers(config) == processes

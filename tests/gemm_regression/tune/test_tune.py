@@ -243,7 +243,7 @@ def test_what_cannot_be_tuned_is_said_in_a_line(
     assert run(*arguments) == 2
     err = capsys.readouterr().err
     assert said in err
-    assert err.startswith("tune: ")
+    assert err.startswith("error: ")
     assert err.count("\n") == 1
 
 

@@ -1,11 +1,11 @@
-"""Flat records of measured cases, which charts and tables are drawn from. Pure."""
+"""Flat records of measured cases and roofs, which charts and tables are drawn from. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from gemm_regression.baselines import gpu_slug
 from gemm_regression.counters.counts import expected_bytes
@@ -22,9 +22,8 @@ from gemm_regression.model import (
     variant_name,
 )
 from gemm_regression.report.markdown import SHOWN
-from gemm_regression.report.page.roofs import LEVELS, lines
 from gemm_regression.report.page.sources import Measured, Source
-from gemm_regression.timing.bounds import Roofs, bound, roofs_of, shares
+from gemm_regression.timing.bounds import Level, Roofs, bound, roofs_of, shares
 
 Record = dict[str, Any]
 Declared = tuple[int, Kernel, Config, DType]
@@ -221,7 +220,7 @@ def roof_lines(sources: Iterable[Source], measured: Iterable[Record]) -> list[Re
     made = []
     for source in sources:
         if roofs := roofs_of(source.machine):
-            points = lines(roofs, dtypes.get(source.label, ()))
+            points = _roof_points(roofs, dtypes.get(source.label, ()))
             made += [{"source": source.label, "origin": roofs.origin, **point} for point in points]
     return made
 
@@ -259,3 +258,67 @@ def _percent(share: float | None) -> float | None:
 def digits(value: float, kept: int = 6) -> float:
     """A value with so many significant digits."""
     return float(f"{value:.{kept}g}")
+
+
+MEMORIES = {"dram": "DRAM", "l2": "L2", "shared": "shared memory"}
+LEVELS = MEMORIES | {Level.ISSUE: "issue", Level.MATH: "math"}
+
+
+class MeasuredRoof(NamedTuple):
+    """A roof as measured: ``rate`` in GFLOPS or GB/s (``unit``) at ``mhz``, and the datasheet's arithmetic at
+    that clock; None if unknown."""
+
+    name: str
+    rate: float
+    unit: str
+    mhz: float | None
+    arithmetic: float | None
+
+    @property
+    def share(self) -> float | None:
+        """The measured rate as a share of the arithmetic."""
+        return self.rate / self.arithmetic if self.arithmetic else None
+
+
+def measured_roofs(machine: Mapping[str, Any]) -> list[MeasuredRoof]:
+    """The roofs that a run has measured; empty if it has none."""
+    found = []
+    for name, values in dict(machine.get("roofs") or {}).items():
+        for unit, key in (("GFLOPS", "gflops"), ("GB/s", "gbps")):
+            if rate := values.get(key):
+                title = MEMORIES.get(str(name), str(name))
+                found.append(MeasuredRoof(title, rate, unit, values.get("mhz"), values.get("arithmetic")))
+    return found
+
+
+def latencies(machine: Mapping[str, Any]) -> dict[str, float]:
+    """Cycles from one dependent step to the next, by what is waited for; empty if they were not measured."""
+    cycles = (machine.get("roofs") or {}).get("cycles", {})
+    return {MEMORIES.get(name, {"l1": "L1", "fma": "FMA"}.get(name, name)): n for name, n in cycles.items()}
+
+
+def _roof_points(
+    roofs: Roofs, dtypes: Iterable[str], left: float = 0.1, right: float = 1500.0
+) -> list[dict[str, Any]]:
+    """The points of the roofs of each dtype from ``left`` to ``right`` FLOP per byte: GFLOPS = GB/s · FLOP/B
+    up to the peak. ``level``: whether it is the peak."""
+    points = []
+    for dtype in dtypes:
+        peak = roofs.peak(dtype)
+        if peak is None:
+            continue
+        ends = [
+            (f"{MEMORIES[memory]} {rate:,.0f} GB/s", rate, peak / rate)
+            for memory, rate in roofs.bandwidths.items()
+        ]
+        for roof, rate, ridge in ends:
+            start = min(left, ridge / 2)
+            points += [_point(dtype, roof, x, x * rate, level=False) for x in (start, ridge)]
+        top = f"{dtype} {peak / 1000:,.1f} TFLOPS"
+        first = min((ridge for _, _, ridge in ends), default=left)
+        points += [_point(dtype, top, x, peak, level=True) for x in (first, right)]
+    return points
+
+
+def _point(dtype: str, roof: str, x: float, y: float, level: bool) -> dict[str, Any]:
+    return {"dtype": dtype, "roof": roof, "x": round(x, 4), "y": round(y, 2), "level": level}

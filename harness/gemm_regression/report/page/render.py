@@ -14,11 +14,10 @@ import jinja2
 from gemm_regression import __version__
 from gemm_regression.model import Kernel
 from gemm_regression.report.figures import gflops_text, percent_text, share_text
-from gemm_regression.report.page import charts, history, records, roofs, spaces, tested, verdicts
+from gemm_regression.report.page import charts, records, verdicts
+from gemm_regression.report.page.charts import Space
 from gemm_regression.report.page.records import Record
-from gemm_regression.report.page.said import Said
-from gemm_regression.report.page.sources import Compared, Content, Source
-from gemm_regression.report.page.spaces import Space
+from gemm_regression.report.page.sources import Compared, Content, Source, VerdictSummary
 
 BUDGET = 5_000_000  # bytes
 
@@ -33,7 +32,7 @@ def html(content: Content, kernels: Sequence[Kernel]) -> str:
     Raises BaselineError for a run or comparison that cannot be judged, NoDrawingError without vl-convert,
     TooLargeError if it is larger than BUDGET even so.
     """
-    said = judged(content)
+    said = verdicts.judged(content)
     red = {(one.source, one.case) for one in said if one.red}
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("gemm_regression.report.page"),
@@ -54,21 +53,12 @@ def html(content: Content, kernels: Sequence[Kernel]) -> str:
     raise TooLargeError(f"the report has {size:,} bytes, more than {BUDGET:,}: give it fewer files")
 
 
-def judged(content: Content) -> list[Said]:
-    """Every verdict of the runs and comparisons, and why tests failed. Raises BaselineError."""
-    of_runs = [one for source in content.runs for one in verdicts.of_run(source)]
-    known = {one.case for one in of_runs}
-    of_tests = [one for each in content.tested for one in tested.without(each, known)]
-    of_pairs = [one for each in content.comparisons for one in verdicts.of_comparison(each)]
-    return [*of_runs, *of_tests, *of_pairs]
-
-
 def heat_maps(content: Content, measured: Sequence[Record]) -> list[Space]:
     """The tuned spaces, then those of the sources, the largest first; of equal ones, at the usual problem."""
     usual = records.usual_problem(measured)
-    found = spaces.of_cases(sorted(measured, key=lambda r: r["problem"] != usual))
+    found = charts.of_cases(sorted(measured, key=lambda r: r["problem"] != usual))
     of_cases = sorted(found, key=lambda space: -len(space.cells))
-    return [*spaces.of_tuned(content.tuned), *of_cases]
+    return [*charts.of_tuned(content.tuned), *of_cases]
 
 
 def datasets(content: Content, kernels: Sequence[Kernel]) -> dict[str, list[Record]]:
@@ -80,7 +70,7 @@ def datasets(content: Content, kernels: Sequence[Kernel]) -> dict[str, list[Reco
         "padding": records.padding(measured),
         "configs": [cell for space in heat_maps(content, measured) for cell in space.cells],
         "roofs": records.roof_lines(content.sources, measured),
-        "history": history.series(content.histories, declared),
+        "history": charts.series(content.histories, declared),
         "compared": [record for each in content.comparisons for record in _intervals(each)],
     }
 
@@ -102,7 +92,7 @@ def _intervals(compared: Compared) -> Iterable[Record]:
                 }
 
 
-def _values(content: Content, kernels: Sequence[Kernel], said: Sequence[Said]) -> dict[str, Any]:
+def _values(content: Content, kernels: Sequence[Kernel], said: Sequence[VerdictSummary]) -> dict[str, Any]:
     """What the template shows."""
     data = datasets(content, kernels)
     maps = heat_maps(content, data["cases"])
@@ -116,7 +106,7 @@ def _values(content: Content, kernels: Sequence[Kernel], said: Sequence[Said]) -
         "stage": _distinct(sorted(measured, key=lambda r: int(r["order"])), "stage"),
         "space": [one.label for one in maps],
         "padded": _distinct(data["padding"], "problem"),
-        "past": history.options(data["history"]),
+        "past": charts.histories(data["history"]),
         "comparison": [each.label for each in content.comparisons],
         "verdict": _distinct([asdict(one) for one in said], "verdict"),
     }
@@ -142,13 +132,13 @@ def _values(content: Content, kernels: Sequence[Kernel], said: Sequence[Said]) -
         "said": said,
         "red": [one for one in said if one.red],
         "counts": verdicts.counts(said),
-        "changed": history.changed(content.histories),
+        "changed": charts.change_points(content.histories),
         "options": options,
         "specs": specs,
         "measured_roofs": {
-            source.label: (found, roofs.latencies(source.machine))
+            source.label: (found, records.latencies(source.machine))
             for source in content.sources
-            if (found := roofs.measured(source.machine))
+            if (found := records.measured_roofs(source.machine))
         },
         "bundle": charts.bundle(),
         "version": __version__,

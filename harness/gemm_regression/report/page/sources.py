@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from gemm_regression.baselines import Baseline, BaselineError
 from gemm_regression.baselines.fields import File, checked, commit_of, machine_of, read_json
@@ -14,10 +15,119 @@ from gemm_regression.baselines.store import derived, history, slugs
 from gemm_regression.compiler.static.store import StoreError
 from gemm_regression.counters.traffic import Known
 from gemm_regression.judge.evidence import MACHINES, UNUSABLE
-from gemm_regression.report.page import tested
-from gemm_regression.report.page.tested import Tested
+from gemm_regression.report.failures import Failed, Failure, Reason, grouped
 from gemm_regression.run.replay import SCHEMA
 from gemm_regression.tune.stored import Tuned, find
+
+
+@dataclass(frozen=True)
+class VerdictSummary:
+    """A verdict in words.
+
+    Attributes:
+        source: the label of what said it.
+        case: the case id; of failed tests, the kernel and the reason.
+        verdict, reason: kind and reason code.
+        red: whether it fails.
+        message: the verdict in one line.
+        evidence: what it is based on, as names and texts.
+        command: judges the case again.
+    """
+
+    source: str
+    case: str
+    verdict: str
+    reason: str
+    red: bool
+    message: str
+    evidence: tuple[tuple[str, str], ...]
+    command: str
+
+
+_TESTS_REMEDY = "give what pytest's --junitxml wrote of this suite's tests"
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A run's tests: how many, and how many are ``red``. ``failed``: why, equal reasons of a kernel once;
+    ``timed``: the failed tests of timed
+    cases by case id, which a run's JSON describes better."""
+
+    label: str
+    tests: int
+    red: int
+    failed: tuple[VerdictSummary, ...]
+    timed: tuple[VerdictSummary, ...]
+
+
+def read_tests(path: Path) -> Tested:
+    """The tests in a file. Raises BaselineError for one that is not pytest's JUnit XML."""
+    try:
+        root = ElementTree.parse(path).getroot()
+    except OSError as error:
+        raise BaselineError(f"{path}: cannot be read ({error.strerror})") from None
+    except ElementTree.ParseError as error:
+        raise BaselineError(
+            f"{path}: not valid XML: truncated or damaged ({error}); {_TESTS_REMEDY}"
+        ) from None
+    tests = list(root.iter("testcase"))
+    if not tests:
+        raise BaselineError(f"{path}: contains no test; {_TESTS_REMEDY}")
+    failures = [(test, text) for test in tests if (text := _failure(test)) is not None]
+    timed = [one for one in failures if "test_performance" in one[0].get("classname", "")]
+    others = [_described(*one) for one in failures if one not in timed]
+    groups = grouped(others, lambda failure: failure.reasons)
+    return Tested(
+        path.name,
+        len(tests),
+        len(failures),
+        tuple(_said(path.name, group) for group in groups),
+        tuple(_said_of_case(path.name, *one) for one in timed),
+    )
+
+
+def without(tested: Tested, known: Iterable[str]) -> Sequence[VerdictSummary]:
+    """What it says, but for the timed cases that are ``known``."""
+    described = set(known)
+    return [*tested.failed, *(one for one in tested.timed if one.case not in described)]
+
+
+def _failure(test: ElementTree.Element) -> str | None:
+    found = test.find("failure")
+    found = test.find("error") if found is None else found
+    return None if found is None else (found.text or found.get("message", ""))
+
+
+def _node(test: ElementTree.Element) -> str:
+    return f"{test.get('classname', '').replace('.', '/')}.py::{test.get('name')}"
+
+
+def _properties(test: ElementTree.Element, name: str) -> list[str]:
+    return [p.get("value", "") for p in test.iter("property") if p.get("name") == name]
+
+
+def _described(test: ElementTree.Element, text: str) -> Failure:
+    head, _, rest = text.partition("\n")
+    reasons = [Reason.parse(value) for value in _properties(test, "reason")] or [Reason(head, rest)]
+    return Failure(_node(test), (_properties(test, "variant") or [""])[0], tuple(reasons))
+
+
+def _said(label: str, group: Failed) -> VerdictSummary:
+    first = group.tests[0]
+    evidence = (
+        ("tests", str(len(group.tests))),
+        ("variants", ", ".join(sorted(filter(None, group.variants))) or "–"),
+        ("first", first),
+    )
+    command = f'nox -s judge -- "{first}"'
+    return VerdictSummary(label, group.title, "FAILED", "", True, group.reason.details, evidence, command)
+
+
+def _said_of_case(label: str, test: ElementTree.Element, text: str) -> VerdictSummary:
+    case = test.get("name", "").partition("[")[2].removesuffix("]")
+    kind, _, message = text.partition(": ")
+    return VerdictSummary(label, case, kind, "", True, message, (), f'nox -s gpu -- "{_node(test)}"')
+
 
 _REMEDY = "give an exported baseline, or what `--benchmark-json`, `compare --json` or `--junitxml` wrote"
 
@@ -95,7 +205,7 @@ def gather(root: Path, files: Iterable[Path] = ()) -> Content:
     comparisons: list[Compared] = []
     tests: list[Tested] = []
     for path in files:
-        read_one = tested.read(path) if path.suffix == ".xml" else read(path)
+        read_one = read_tests(path) if path.suffix == ".xml" else read(path)
         if isinstance(read_one, Tested):
             tests.append(read_one)
         elif isinstance(read_one, Compared):

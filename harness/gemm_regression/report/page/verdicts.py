@@ -1,4 +1,5 @@
-"""Every verdict of a run or a comparison: what was said, on which evidence, and how to see it again."""
+"""Every verdict of a run or a comparison: what was said, on which evidence, and how to see it again; and the
+essentials of a report as Markdown, for a job summary."""
 
 from __future__ import annotations
 
@@ -15,11 +16,13 @@ from gemm_regression.judge.evidence import Evidence, conclude, recall
 from gemm_regression.judge.machine import again as machine_again
 from gemm_regression.judge.paired import red
 from gemm_regression.judge.vocabulary import Outcome, Verdict, VerdictKind
+from gemm_regression.model import Kernel
 from gemm_regression.report import wording
 from gemm_regression.report.figures import gflops_text, percent_text
-from gemm_regression.report.machine import machine_lines
-from gemm_regression.report.page.said import Said
-from gemm_regression.report.page.sources import Compared, Measured, Source
+from gemm_regression.report.markdown import safe, table_text
+from gemm_regression.report.notes import machine_lines
+from gemm_regression.report.page import charts, records
+from gemm_regression.report.page.sources import Compared, Content, Measured, Source, VerdictSummary, without
 from gemm_regression.run.replay import verdicts as compared_again
 
 # The order of a report: what needs somebody to act comes first.
@@ -29,7 +32,7 @@ ORDER = (
 )
 
 
-def of_run(source: Source) -> list[Said]:
+def of_run(source: Source) -> list[VerdictSummary]:
     """The verdicts of a run on its cases and its machines, judged again from its evidence. Raises
     BaselineError for what cannot be read."""
     cases = [_of_case(source.label, one) for one in source.cases]
@@ -37,7 +40,7 @@ def of_run(source: Source) -> list[Said]:
     return in_order([*machines, *cases])
 
 
-def _of_machine(source: Source, number: str, recorded: Mapping[str, Any]) -> Said:
+def _of_machine(source: Source, number: str, recorded: Mapping[str, Any]) -> VerdictSummary:
     name = f"machine of GPU {number}"
     try:
         verdict = machine_again(recorded)
@@ -47,10 +50,12 @@ def _of_machine(source: Source, number: str, recorded: Mapping[str, Any]) -> Sai
     first, *more = machine_lines(verdict)
     found = tuple(("found", line.strip()) for line in more)
     fails = verdict.failed and not allowed
-    return Said(source.label, name, str(verdict.kind), verdict.reason, fails, first, found, "nox -s gpu")
+    return VerdictSummary(
+        source.label, name, str(verdict.kind), verdict.reason, fails, first, found, "nox -s gpu"
+    )
 
 
-def _of_case(label: str, one: Measured) -> Said:
+def _of_case(label: str, one: Measured) -> VerdictSummary:
     try:
         evidence, policy = recall(one.info, one.seconds)
         verdict = conclude(evidence, policy)
@@ -62,7 +67,7 @@ def _of_case(label: str, one: Measured) -> Said:
     found = list(_evidence(verdict, evidence, one.info))
     if recorded != str(verdict.outcome):
         found.append(("recorded as", recorded))
-    return Said(
+    return VerdictSummary(
         label,
         one.case,
         verdict.kind.value,
@@ -100,7 +105,7 @@ def _evidence(v: Verdict, e: Evidence, info: Mapping[str, Any]) -> Iterable[tupl
             yield "binary", "the baseline's" if same else "differs from the baseline's"
 
 
-def of_comparison(compared: Compared) -> list[Said]:
+def of_comparison(compared: Compared) -> list[VerdictSummary]:
     """The verdicts of a comparison, from its samples; a control that failed is told by the cases that it
     leaves unjudged. Raises BaselineError for a document that cannot be judged."""
     document, label = compared.document, compared.label
@@ -120,7 +125,7 @@ def of_comparison(compared: Compared) -> list[Said]:
     return in_order(made)
 
 
-def _of_pair(label: str, base: str, record: Mapping[str, Any], outcome: Outcome) -> Said:
+def _of_pair(label: str, base: str, record: Mapping[str, Any], outcome: Outcome) -> VerdictSummary:
     case = record["case"]
     found = []
     message = f"{case}: {record['detail'] or outcome.reason}"
@@ -143,17 +148,105 @@ def _of_pair(label: str, base: str, record: Mapping[str, Any], outcome: Outcome)
     if record["detail"]:
         found.append(("detail", record["detail"]))
     command = f'nox -s compare -- -k "[{case}]" {base}'
-    return Said(label, case, str(outcome.kind), outcome.reason, red(outcome), message, tuple(found), command)
+    return VerdictSummary(
+        label, case, str(outcome.kind), outcome.reason, red(outcome), message, tuple(found), command
+    )
 
 
-def in_order(said: Iterable[Said]) -> list[Said]:
+def in_order(said: Iterable[VerdictSummary]) -> list[VerdictSummary]:
     """Red ones first, then by the kind of verdict."""
     ranks = {str(kind): rank for rank, kind in enumerate(ORDER)}
     return sorted(said, key=lambda one: (not one.red, ranks.get(one.verdict, len(ranks))))
 
 
-def counts(said: Sequence[Said]) -> list[tuple[str, int, bool]]:
+def counts(said: Sequence[VerdictSummary]) -> list[tuple[str, int, bool]]:
     """Each kind of verdict with its number, and whether any of them is red; in the order of a report."""
     number = Counter(one.verdict for one in in_order(said))
     red = {one.verdict for one in said if one.red}
     return [(kind, many, kind in red) for kind, many in number.items()]
+
+
+def judged(content: Content) -> list[VerdictSummary]:
+    """Every verdict of the runs and comparisons, and why tests failed. Raises BaselineError."""
+    of_runs = [one for source in content.runs for one in of_run(source)]
+    known = {one.case for one in of_runs}
+    of_tests = [one for each in content.tested for one in without(each, known)]
+    of_pairs = [one for each in content.comparisons for one in of_comparison(each)]
+    return [*of_runs, *of_tests, *of_pairs]
+
+
+_MOST = 20  # rows of a table that may have any number
+
+
+def markdown(content: Content, kernels: Sequence[Kernel]) -> str:
+    """Verdicts, the failures in full, the ladder of the newest source and what changed over the history.
+    Raises BaselineError as `judged`."""
+    said = judged(content)
+    parts = []
+    for label in dict.fromkeys(one.source for one in said):
+        parts += _verdicts(label, [one for one in said if one.source == label])
+    for each in content.tested:
+        parts.append(f"{safe(each.label)}: {each.tests} tests, {each.red} failed.")
+    declared = records.variants(kernels)
+    for source in content.sources[:1]:
+        parts += _ladder(source, declared)
+    parts += _history(content)
+    return "\n\n".join(parts or ["Nothing is measured yet: `nox -s baseline` on a GPU."]) + "\n"
+
+
+def _first_line(one: VerdictSummary) -> str:
+    line = one.message.partition("\n")[0]
+    return line if line.startswith(one.case) else f"{one.case}: {line}"
+
+
+def _verdicts(label: str, said: Sequence[VerdictSummary]) -> list[str]:
+    red = [one for one in said if one.red]
+    numbers = ", ".join(f"{number} {kind}" for kind, number, _ in counts(said))
+    parts = [f"## {'Red' if red else 'Green'}: {safe(label)}: {numbers}"]
+    parts += [
+        f"- **{f'{one.verdict} {one.reason}'.strip()}** {safe(_first_line(one))}\n\n  `{one.command}`"
+        for one in red[:_MOST]
+    ]
+    if len(red) > _MOST:
+        parts.append(f"… and {len(red) - _MOST} more")
+    return parts
+
+
+def _ladder(source: Source, declared: records.Variants) -> list[str]:
+    measured = records.cases([source], declared)
+    problem = records.usual_problem(measured)
+    shown = sorted((r for r in measured if r["best"] and r["problem"] == problem), key=lambda r: r["order"])
+    if not shown:
+        return []
+    rows = (
+        (
+            *(r["stage"], r["dtype"], r["config"], gflops_text(r["gflops"])),
+            "–" if r["share"] is None else f"{r['share']:.1f}",
+            "–" if r["speedup"] is None else f"{r['speedup']:.2f}",
+            f"{r['ms']:.4g}",
+            f"{r.get('board', 'unknown')}, {r['commit'][:8]}",
+        )
+        for r in shown
+    )
+    heads = ("stage", "dtype", "best config", "GFLOPS", "% of cuBLAS", "× naive", "ms", "board, commit")
+    return [
+        f"### {safe(source.label)}, {problem}",
+        table_text(heads, "lllrrrrl", rows),
+    ]
+
+
+def _history(content: Content) -> list[str]:
+    found = charts.change_points(content.histories)
+    if not found:
+        return []
+    slower = sum(one[2] for one in found)
+    rows = (
+        (
+            *(("**slower** " if is_slower else "") + move.case, move.at, move.commit),
+            *(gflops_text(move.gflops[0]), gflops_text(move.gflops[1]), percent_text(move.change, 2)),
+        )
+        for _, move, is_slower in found[:_MOST]
+    )
+    heads = ("case", "measurement", "commit", "GFLOPS before", "after", "change")
+    said = f"### History: {len(found)} change points, {slower} of cases that are slower now"
+    return [said, table_text(heads, "lllrrr", rows)]

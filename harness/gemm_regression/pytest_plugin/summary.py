@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from gemm_regression.baselines import provenance
-from gemm_regression.cli.session import KEY, Session
 from gemm_regression.compiler.static.store import StoreError
 from gemm_regression.counters.traffic import Known
 from gemm_regression.devices import DeviceError
@@ -23,10 +22,8 @@ from gemm_regression.judge.vocabulary import NO_BASELINE_FILE, VerdictKind
 from gemm_regression.model import Waiver
 from gemm_regression.project import selection as cases
 from gemm_regression.project.selection import nothing_fits
-from gemm_regression.pytest_plugin.plugin_machine import lines_of
-from gemm_regression.report import Row, row
-from gemm_regression.report.bounds import bound_text
-from gemm_regression.report.changed import changed_text
+from gemm_regression.pytest_plugin.benchmark import lines_of
+from gemm_regression.pytest_plugin.session import KEY, Session
 from gemm_regression.report.check import (
     CheckRow,
     answered_text,
@@ -36,12 +33,11 @@ from gemm_regression.report.check import (
     notes_lines,
     waived_lines,
 )
-from gemm_regression.report.failures import bullets, github_annotations, page
+from gemm_regression.report.failures import bullets, github_annotations, page, sarif
+from gemm_regression.report.figures import bound_text, dram_share
 from gemm_regression.report.markdown import job_summary
-from gemm_regression.report.page.roofs import dram_share
-from gemm_regression.report.sarif import sarif
-from gemm_regression.report.sustained import sustained_texts
-from gemm_regression.report.terminal import ladder_table
+from gemm_regression.report.notes import changed_text, sustained_texts
+from gemm_regression.report.terminal import Row, ladder_table, row
 from gemm_regression.report.wording import baseline_text, refresh_several, some
 from gemm_regression.run.checked import unused
 from gemm_regression.timing.bounds import Roofs, roofs_of

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from gemm_regression.cli.session import KEY, Session
 from gemm_regression.devices import Device, DeviceError
 from gemm_regression.model import Case
+from gemm_regression.pytest_plugin.session import KEY, Session
 from gemm_regression.run.boards import Board, Done, LostError, Spread
 from gemm_regression.run.checked import Checked, check
 from gemm_regression.run.checkers import CheckPlace, InThisProcess, close_all

@@ -1,14 +1,12 @@
-"""``gemm-regression static [--refresh]``: compares compiler metrics and memory counters with the stored ones.
+"""``gemm-regression check``, ``gpu`` and ``static``: run a project's tests with pytest.
 
-``--refresh`` shows what changed and then stores it, for the selected variants only. Exit status: 0 as stored,
-or updated; 1 something differs, or nothing could be compared; otherwise pytest's own.
+Exit status: pytest's; 0 everything passed; 1 something failed; 2 or more nothing could be judged.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import TypeVar
 
 import pytest
 
-from gemm_regression.cli.common import SHOWN, STATIC, files_of_tests, for_pytest
+from gemm_regression.cli.common import KERNELS, PERFORMANCE, SHOWN, STATIC, fail, files_of_tests, for_pytest
 from gemm_regression.cli.progress import progress, quiet
 from gemm_regression.compiler import tools
 from gemm_regression.compiler.static import store
@@ -31,24 +29,51 @@ from gemm_regression.devices import DeviceError
 from gemm_regression.project.loader import Project
 
 T = TypeVar("T")
-ABOUT = (
+_CHECK = "Check every kernel without a GPU: executes its PTX, compares metrics and counters with stored ones."
+_GPU = "Is every kernel correct and still fast on this GPU? Fails if there is no GPU."
+_STATIC = (
     "Compares registers, occupancy, SASS and memory counters of every kernel with the stored ones; --refresh "
-    "shows what changed and stores it."
+    "shows what changed and stores it, for the selected variants only."
 )
 
 
-def main(arguments: Sequence[str]) -> int:
+def check(arguments: Sequence[str]) -> int:
+    """Every kernel without a GPU."""
+    try:
+        project, options = for_pytest("gemm-regression check", _CHECK, arguments)
+        files = files_of_tests(project, KERNELS, STATIC, given=options)
+    except ValueError as error:
+        return fail(error, 2)
+    # Cases of a variant run in one process, so that its PTX is parsed once.
+    alone = not files or {"-n", "--list-cases"}.intersection(options)
+    spread = () if alone else ("-n", "auto", "--dist", "loadgroup")
+    unchanged = ("--from-cache",) if files else ()  # a test picked by its id is run
+    plain = (*SHOWN, "check", "--device", "emulated")
+    return int(pytest.main([*files, *plain, *unchanged, *spread, *options]))
+
+
+def gpu(arguments: Sequence[str]) -> int:
+    """Every kernel on this GPU, which must be there."""
+    try:
+        project, options = for_pytest("gemm-regression gpu", _GPU, arguments)
+        files = files_of_tests(project, KERNELS, PERFORMANCE, given=options)
+    except ValueError as error:
+        return fail(error, 2)
+    return int(pytest.main([*files, *SHOWN, "gpu", "--device", "cuda", "-m", "gpu", *options]))
+
+
+def static(arguments: Sequence[str]) -> int:
+    """Compiler metrics and memory counters; 1 also where nothing could be compared."""
     rest = [argument for argument in arguments if argument != "--refresh"]
     try:
-        project, options = for_pytest("gemm-regression static [--refresh]", ABOUT, rest)
+        project, options = for_pytest("gemm-regression static [--refresh]", _STATIC, rest)
         tests = [*files_of_tests(project, STATIC, given=options), "-m", "static", *options]
         tools.pinned_tools()
         if "--refresh" in arguments:
             return refresh(project, tests)
         require_stored(project.static)
     except (CompileError, DeviceError, StoreError, ToolchainError, ValueError) as error:
-        print(f"static: {error}", file=sys.stderr)
-        return 1
+        return fail(error)
     return int(pytest.main([*SHOWN, "static", "--every-architecture", *tests]))
 
 
@@ -159,7 +184,3 @@ def selected(tests: Sequence[str]) -> list[Entry | CounterEntry]:
         print(said.getvalue())
         raise SystemExit(int(code))
     return collected
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

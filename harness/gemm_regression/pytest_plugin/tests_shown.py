@@ -1,4 +1,5 @@
-"""The failed tests of kernels: equal ones once, in place of a section and a line for each; not with -v.
+"""What is shown of single tests. While they run, how far they are, in place of a dot a test. At the end the
+failed tests of kernels: equal ones once, in place of a section and a line for each; not with -v.
 
 The order is: failures of other tests, what failed of kernels, the tables, which tests failed.
 """
@@ -11,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from gemm_regression.cli.session import KEY, Session
+from gemm_regression.cli.progress import Steps, progress
 from gemm_regression.compiler.static.store import ACCEPT
 from gemm_regression.judge.paired import BINARY_NOT_KEPT
 from gemm_regression.judge.vocabulary import NOT_IN_BASELINE, VerdictKind
+from gemm_regression.pytest_plugin.session import KEY, Session
 from gemm_regression.report.check import killed
 from gemm_regression.report.failures import NOT_STORED, Failure, Reason, summary
 from gemm_regression.report.wording import refresh_several
@@ -86,3 +88,59 @@ def _next(failures: Sequence[Failure]) -> str:
         return "" if measured else again
     kernels = " ".join(f"--kernel {name}" for name in changed)
     return f"{again}; to accept metrics and counters: {ACCEPT} {kernels}"
+
+
+class Watched:
+    """The tests of a run, while they run."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps, self._failed = steps, 0
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
+        """Workers collect, each the same."""
+        self._steps.total = len(ids)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.now(nodeid)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self._failed += report.failed
+        if report.when in ("teardown", "???"):  # "???": its process was killed
+            self._steps(self._named(report.nodeid))
+
+    def now(self, what: str) -> None:
+        """What is being done."""
+        self._steps.now(self._named(what))
+
+    def _named(self, what: str) -> str:
+        """Of a test, its case; and how many failed."""
+        failed = f"{self._failed} failed, " if self._failed else ""
+        name = what.rpartition("::")[2]
+        return failed + (name.partition("[")[2].removesuffix("]") or name)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_report_teststatus(self) -> Generator[None, Any, Any]:
+        """No letter: what failed is told at the end."""
+        category, *_ = yield
+        return category, "", ""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
+    config = session.config
+    option = config.option
+    unwanted = option.verbose or option.collectonly or option.usepdb
+    if not option.progress or unwanted or hasattr(config, "workerinput"):
+        return (yield)
+    with progress(str(option.progress), len(session.items)) as steps:
+        watched, reporter = Watched(steps), config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            reporter.showfspath = False  # the names of two files, before their dots
+        config.stash[KEY].says = watched.now
+        config.pluginmanager.register(watched)
+        try:
+            return (yield)
+        finally:
+            config.pluginmanager.unregister(watched)
+            config.stash[KEY].says = lambda what: None
