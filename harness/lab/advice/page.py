@@ -24,11 +24,11 @@ def page(
     parts = [
         "# What the notes recommend, and how far it is behind",
         "Written by `nox -s lab -- advice --markdown docs/results/advice.md` from stored figures; "
-        "do not edit. Each recommendation of the course notes is a policy: a kernel and a config for a problem. Its share "
-        "is its speed over that of the fastest kernel of this repository measured on the same problem and "
-        "dtype (cuBLAS is not one); the mean is geometric, over the shapes where its choice was measured. "
-        "`nox -s lab -- advice --measure` verifies and times the suite `advice` on a GPU, in one run, "
-        "and stores the figures beside that GPU's baseline.",
+        "do not edit. Each recommendation of the course notes is a policy: a kernel and a config for a "
+        "problem. Its share is its speed over that of the fastest kernel of this repository measured on the "
+        "same problem and dtype (cuBLAS is not one); the mean is geometric, over the shapes where its "
+        "choice was measured. `nox -s lab -- advice --measure` verifies and times the suite `advice` "
+        "on a GPU, in one run, and stores the figures beside that GPU's baseline.",
     ]
     for one, target, more in zip(found, targets, rivals or [()] * len(found), strict=True):
         parts += _of_gpu(one, target, kernels, more)

@@ -2,7 +2,8 @@
 
 ``measure`` times pairs of binaries beside themselves on one GPU or several at once, and appends what it times
 to a file for each board; with ``--sizes``, slowdowns are planted. ``report`` judges all that is stored by
-today's rule and writes docs/results/detection.md and its plot; ``report --check`` says if they are up to date.
+today's rule and writes docs/results/detection.md and its plot; ``report --check`` says whether both are
+up to date.
 
 Exit status: 0 done; 1 the budget ended before all processes, or the documentation is out of date; 2 a wrong
 command line, no GPU, or an unusable file.
