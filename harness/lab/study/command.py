@@ -30,8 +30,8 @@ from gemm_regression.devices import DeviceError, Gpu, NoDevice, count_gpus, open
 from gemm_regression.project.loader import ProjectError
 from gemm_regression.report.figures import count_text
 from lab.study import trials
-from lab.study.cases import case_of, project, studied
 from lab.study.raw import StudyError, append, read, resume
+from lab.study.trials import case_of, project, studied
 
 PROCESSES = 6
 _LAST_SECONDS = 2.0  # for the pair at hand when the budget ends
