@@ -13,14 +13,14 @@ from gemm_regression.model import (
     TF32,
     BlockShape,
     Config,
+    Constraints,
     DType,
     Kernel,
     Problem,
-    Takes,
     TensorMap,
     Workspace,
+    variant_name,
 )
-from gemm_regression.model.kernel import variant_name
 from gemm_regression.project.suites import ADVICE, FULL, SMOKE, TIMED_BATCHED, TIMED_GIBIBYTE, Timed
 
 from . import spaces
@@ -673,7 +673,7 @@ LADDER: tuple[Kernel, ...] = (
         ),
         shape=_boxes,
         space=spaces.MMA_TMA,
-        takes=Takes(
+        constraints=Constraints(
             # 16 bytes of FP16; of FP32 every fourth element would do.
             multiples={"lda": 8, "ldb": 8},
             at_least={"m": 1, "n": 1, "k": 1},
@@ -698,7 +698,7 @@ LADDER: tuple[Kernel, ...] = (
         shape=_groups,
         space=spaces.WGMMA,
         grid=_blocks_at_most,
-        takes=Takes(multiples={"lda": 8, "ldb": 8}, at_least={"m": 1, "n": 1, "k": 1}),
+        constraints=Constraints(multiples={"lda": 8, "ldb": 8}, at_least={"m": 1, "n": 1, "k": 1}),
         maps=_swizzled_boxes,
         min_capability=(9, 0),
         max_capability=(9, 0),
@@ -719,7 +719,7 @@ LADDER: tuple[Kernel, ...] = (
         shape=_transposed,
         space=spaces.WGMMA_TF32,
         grid=_blocks_at_most,
-        takes=Takes(multiples={"lda": 4, "ldb": 4}, at_least={"m": 1, "n": 1, "k": 1}),
+        constraints=Constraints(multiples={"lda": 4, "ldb": 4}, at_least={"m": 1, "n": 1, "k": 1}),
         maps=_swizzled_boxes,
         min_capability=(9, 0),
         max_capability=(9, 0),
@@ -730,7 +730,7 @@ LADDER: tuple[Kernel, ...] = (
         idea="for each problem the stage and config that were measured fastest near it",
         source=None,
         entry="",
-        chooses=True,
+        is_dispatcher=True,
         operation=GEMM_BATCHED,
         dtypes=(F32, F16, BF16, TF32),
         shape=_library,

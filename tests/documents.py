@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemm_regression.compiler.errors import CompileError, ToolchainError
-from gemm_regression.compiler.tools import pinned_tools
+from gemm_regression.compiler.tools import CompileError, ToolchainError, pinned_tools
 from tests import outputs
 from tests.mutants import WRONG, gpu
 

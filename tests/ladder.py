@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gemm_regression.model import Case, Kernel
-from gemm_regression.project import names, selection
+from gemm_regression.project import selection
 from gemm_regression.project.loader import load
 from gemm_regression.project.selection import Choice, Selection
 
@@ -16,7 +16,7 @@ H200 = (9, 0)
 
 
 def find_kernel(name: str) -> Kernel:
-    return names.find_kernel(LADDER, name)
+    return selection.find_kernel(LADDER, name)
 
 
 def find_case(text: str, capability: tuple[int, int] = H200) -> Case:

@@ -13,11 +13,12 @@ from typing import NamedTuple
 import pytest
 
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.errors import CompileError, ToolchainError
 from gemm_regression.compiler.nvcc import compile_all, compile_cubin
 from gemm_regression.compiler.static import Entry, StaticFigures, unchanged
+from gemm_regression.compiler.tools import CompileError, ToolchainError
 from gemm_regression.model import Config, DType, Kernel, Resources, variant_name
-from gemm_regression.model.legality import GpuLimits, refusals
+from gemm_regression.model.gpus import GpuLimits
+from gemm_regression.model.legality import refusals
 from tests.ladder import LADDER, PROJECT
 
 pytestmark = pytest.mark.compile

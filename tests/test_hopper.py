@@ -40,7 +40,7 @@ def test_a_gpu_refuses_to_store_before_the_first(place: tuple[int, int]) -> None
 
 
 def _refused(which: int, place: tuple[int, int]) -> None:
-    """The GPU does, and so does the emulated device: tests/unit/emulated/test_hopper_forms.py."""
+    """The GPU does, and so does the emulated device: tests/ptxsan/test_hopper_forms.py."""
     launch = cases.box("2d")
     arguments = list(launch.arguments)
     arguments[which] = np.array([*place, 0, 0, 0], np.int32).tobytes()

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.errors import ToolchainError
 from gemm_regression.compiler.nvcc import compile_cubin
+from gemm_regression.compiler.tools import ToolchainError
 from gemm_regression.devices import DeviceError, NoDevice
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case, Problem
 from gemm_regression.oracle import verify
 from gemm_regression.project.suites import VERIFIED

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gemm_regression.devices import NoDevice, open_emulated
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case, DType, Kernel, Problem
 from gemm_regression.oracle import verify
 from gemm_regression.project.loader import load
@@ -37,7 +37,7 @@ def problems(kernel: Kernel) -> list[Problem]:
     """Those that the kernel takes, the others brought into what it takes."""
     asked = (*PROBLEMS, *(BATCHES if kernel.operation.batched else ()))
     config = kernel.configs[0]
-    return list(dict.fromkeys(kernel.takes.near(kernel.narrowed(problem), config) for problem in asked))
+    return list(dict.fromkeys(kernel.constraints.near(kernel.narrowed(problem), config) for problem in asked))
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_a_kernel_is_right_on_a_gpu_and_timed(kernel: Kernel, dtype: DType, devi
     for problem in problems(kernel):
         assert verify(device, Case(kernel, dtype, kernel.configs[0], problem)) == []
     asked = Problem(260, 132, 516, batch=7, gap=4) if kernel.operation.batched else Problem(260, 132, 516)
-    problem = kernel.takes.near(kernel.narrowed(asked), kernel.configs[0])
+    problem = kernel.constraints.near(kernel.narrowed(asked), kernel.configs[0])
     measured = device.time(Case(kernel, dtype, kernel.configs[0], problem), Plan(target_seconds=0.01))
     assert measured.median > 0
     beside = kernel.operation.library is not None and dtype.name not in ("f32_f16", "f32_bf16", "s16")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from gemm_regression.devices import NoDevice, open_emulated
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case
 from tests.outputs import ARCH, binary, compared, output, recorded
 

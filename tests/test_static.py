@@ -2,5 +2,5 @@
 
 from gemm_regression.pytest_plugin import judged
 
-test_figures = judged.test_figures
+test_compiler_metrics = judged.test_compiler_metrics
 test_counts = judged.test_counts

@@ -17,15 +17,15 @@ from pathlib import Path
 import numpy as np
 
 from gemm_regression import oracle
-from gemm_regression.compiler.errors import ToolchainError
-from gemm_regression.compiler.static.compiled import ARCHES
+from gemm_regression.compiler.static.metrics import ARCHES
+from gemm_regression.compiler.tools import ToolchainError
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case
 from gemm_regression.project.loader import find, load
 from gemm_regression.project.selection import find_case
 from ptxsan import Counters
-from ptxsan.native.build import describe
+from ptxsan.native import describe
 
 CASE = "register-f32-tile128x128x8-thread8x8-pad0-256x256x256"
 ARCH = "sm_90a"

@@ -13,15 +13,15 @@ The same on the command line: ``ptxsan --help``, or ``python -m ptxsan --help``.
 """
 
 from ptxsan.api import Empty, Result, Tiled, run
-from ptxsan.checks.accesses import GlobalAccess, SharedAccess
-from ptxsan.checks.hazards import Hazard, Report
+from ptxsan.checks import GlobalAccess, Hazard, Report, SharedAccess
+from ptxsan.frontend import Entry, Instruction, PtxError
 from ptxsan.frontend.parser import parse
-from ptxsan.frontend.syntax import Entry, Instruction, PtxError
+from ptxsan.isa.transfer import TensorMap
 from ptxsan.kernel import Machine
 from ptxsan.machine.counters import Counters, Tally, flop, mnemonic
-from ptxsan.machine.launch import STATIC_SHARED, LaunchError
-from ptxsan.machine.memory import Buffer, GlobalMemory
-from ptxsan.machine.tensor_map import TensorMap
+from ptxsan.machine.memory.buffer import Buffer
+from ptxsan.machine.memory.global_memory import GlobalMemory
+from ptxsan.machine.state import STATIC_SHARED, LaunchError
 
 __version__ = "0.1.0"
 

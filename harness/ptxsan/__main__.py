@@ -1,6 +1,252 @@
-"""``python -m ptxsan``, as the command ``ptxsan``."""
+"""``ptxsan kernel.cu --grid 4 --block 256 ARG...``: a kernel run and checked without a GPU."""
 
-from ptxsan.command import run
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ptxsan import api
+from ptxsan.api import Empty, Result
+from ptxsan.checks import GlobalAccess, Hazard, SharedAccess
+from ptxsan.frontend import PtxError
+from ptxsan.lanes import Array
+from ptxsan.machine.counters import Tally
+
+# Arguments of a kernel as words of a command line: int:1000, float:2.5, in.npy, normal:float32:64x64.
+
+
+_NUMBERS: dict[str, Any] = {
+    **{"int": np.int32, "uint": np.uint32, "long": np.int64, "ulong": np.uint64},
+    **{"short": np.int16, "ushort": np.uint16, "char": np.int8, "uchar": np.uint8, "bool": np.bool_},
+    **{"float": np.float32, "double": np.float64},
+}
+_FILLS: dict[str, Callable[[tuple[int, ...], np.random.Generator], Array]] = {
+    "zeros": lambda shape, random: np.zeros(shape),
+    "ones": lambda shape, random: np.ones(shape),
+    "nan": lambda shape, random: np.full(shape, np.nan),
+    "arange": lambda shape, random: np.arange(np.prod(shape)).reshape(shape),
+    "normal": lambda shape, random: random.standard_normal(shape),
+    "integers": lambda shape, random: random.integers(-8, 8, shape),
+}
+HELP = f"""\
+numbers   {", ".join(f"{name}:VALUE" for name in _NUMBERS)}
+arrays    FILE.npy, or FILL:DTYPE:SHAPE such as normal:float32:64x64, where FILL is
+          {", ".join(_FILLS)} or empty (nothing may be read before it is written)
+          and DTYPE one of NumPy's or bfloat16
+structs   bytes:HEX
+"""
+
+
+def read(word: str, position: int) -> Any:
+    """The value that a word of the command line means; random ones differ by the argument's position, and are
+    the same in each run. Raises PtxError, one line, for a word that means nothing."""
+    head, _, rest = word.partition(":")
+    try:
+        if head in _NUMBERS and rest:
+            return _number(head, rest)
+        if head == "bytes":
+            return bytes.fromhex(rest)
+        if head in _FILLS or head == "empty":
+            name, _, extents = rest.partition(":")
+            shape = tuple(int(extent) for extent in extents.split("x"))
+            dtype = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+            if min(shape) < 1:
+                raise ValueError("an extent must be at least 1")
+            if head == "empty":
+                return Empty(shape, dtype)
+            if head == "nan" and dtype.kind in "iub":
+                raise ValueError(f"{name} has no NaN")
+            return _FILLS[head](shape, np.random.default_rng(position)).astype(dtype)
+        if word.endswith(".npy"):
+            return np.load(Path(word), allow_pickle=False)
+    except (ValueError, TypeError, OSError, OverflowError) as error:
+        raise PtxError(f"argument {position}, {word}: {error}") from None
+    raise PtxError(
+        f"argument {position}, {word}: neither a number, a .npy file nor FILL:DTYPE:SHAPE (see --help)"
+    )
+
+
+def _number(kind: str, text: str) -> Any:
+    dtype = _NUMBERS[kind]
+    if np.dtype(dtype).kind == "f":
+        return dtype(float(text))
+    value = int(text, 0)
+    if dtype is not np.bool_ and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
+        raise ValueError(f"does not fit into {kind}")
+    return dtype(value)
+
+
+# A result in words.
+
+
+_HEAD = 6  # values shown
+
+
+def describe(result: Result, arguments: Sequence[Any]) -> str:
+    """What a launch did: its arguments afterwards, hazards, notes, counts."""
+    return "\n".join(_lines(result, arguments))
+
+
+def _lines(result: Result, arguments: Sequence[Any]) -> Iterator[str]:
+    shape = ", ".join(str(extent) for extent in (result.grid, result.block))
+    ending = ", stopped" if result.stopped else ""
+    yield f"{result.entry}<<<{shape}>>>: {result.lane_instructions:,} thread instructions{ending}"
+    width = max((len(name) for name in result.names), default=0)
+    for i, (name, argument) in enumerate(zip(result.names, arguments, strict=True)):
+        yield f"  {i} {name:{width}}  {_argument(argument, result.arrays.get(i))}"
+    yield f"hazards: {len(result.hazards) or 'none'}"
+    yield from _hazards(result.hazards)
+    if result.notes:
+        yield f"notes, which are no errors: {len(result.notes)}"
+        yield from _hazards(result.notes)
+    if result.printed:
+        yield "printed"
+        yield from (f"  {line}" for line in "".join(result.printed).splitlines())
+    yield "counts"
+    yield from _counts(result.counts)
+
+
+def _hazards(hazards: Sequence[Hazard]) -> Iterator[str]:
+    """The first of each check and line of the .cu file: a loop that is unrolled has several."""
+    groups: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for hazard in hazards:
+        what, _, where = hazard.message.rpartition(" at ")
+        groups.setdefault((hazard.check, where.partition(" (PTX")[0]), []).append((what, where))
+    for (check, _), ((what, where), *more) in groups.items():
+        yield from textwrap.wrap(f"{check}: {what}", 108, initial_indent="  ", subsequent_indent="    ")
+        yield f"    at {where}" + (f", and {len(more)} more of this line" if more else "")
+
+
+def _argument(given: Any, after: Array | None) -> str:
+    if after is None:
+        return f"{type(given).__name__} {given}"
+    shape = "x".join(str(extent) for extent in after.shape)
+    flat = after.ravel()
+    head = " ".join(_value(v) for v in flat[:_HEAD]) + (" ..." if flat.size > _HEAD else "")
+    before = None if isinstance(given, Empty) else np.ascontiguousarray(given)
+    same = before is not None and before.tobytes() == after.tobytes()
+    return f"{after.dtype}[{shape}]  {head}{'  (unchanged)' if same else ''}"
+
+
+def _value(v: Any) -> str:
+    return f"{float(v):.6g}" if np.issubdtype(type(v), np.floating) or v.dtype.kind == "V" else str(v)
+
+
+def _counts(t: Tally) -> Iterator[str]:
+    yield f"  warp instructions {t.instructions:,}, divergent branches {t.divergent:,}"
+    yield f"  barriers of warps {t.barriers:,}, floating-point operations {t.flop:,}"
+    for name, on_global in (("loads", t.loads), ("stores", t.stores), ("async copies", t.copies)):
+        if on_global.requests:
+            yield _global(f"global {name}", on_global)
+    accesses = (("loads", t.shared_loads), ("stores", t.shared_stores), ("async copies", t.shared_copies))
+    for name, on_shared in accesses:
+        if on_shared.requests:
+            yield _shared(f"shared {name}", on_shared)
+
+
+def _global(name: str, a: GlobalAccess) -> str:
+    excess = f", {a.excess:,} more than the bytes need" if a.excess else ""
+    counted = f"{a.requests:>9,} requests {a.sectors:>10,} sectors"
+    return f"  {name:19}{counted}     ({a.sectors_per_request:.1f} a request{excess})"
+
+
+def _shared(name: str, a: SharedAccess) -> str:
+    counted = f"{a.requests:>9,} requests {a.wavefronts:>10,} wavefronts"
+    return f"  {name:19}{counted}  ({a.conflicts:,} bank conflicts)"
+
+
+# The command.
+
+
+def _extents(text: str) -> tuple[int, ...]:
+    """4, 4x2 or 4,2,1."""
+    return tuple(int(extent) for extent in re.split(r"[x,]", text))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ptxsan",
+        description="Runs a CUDA kernel without a GPU and reports values, hazards with their lines, and\n"
+        "memory counters. Exit status: 0 clean, 1 hazards, 2 if it cannot be run.",
+        epilog=f"ARG, one for each parameter of the kernel:\n{HELP}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("source", metavar="FILE", help="a .cu file, compiled with nvcc, or a .ptx file")
+    parser.add_argument("arguments", nargs="*", metavar="ARG", help="see below")
+    parser.add_argument("--entry", metavar="NAME", help="the kernel, if there are several")
+    parser.add_argument("--grid", type=_extents, required=True, metavar="X[xYxZ]", help="blocks")
+    parser.add_argument("--block", type=_extents, required=True, metavar="X[xYxZ]", help="threads per block")
+    parser.add_argument("--shared", type=int, default=0, metavar="BYTES", help="dynamic shared memory")
+    parser.add_argument("--arch", default="sm_90a", help="for nvcc (default sm_90a)")
+    parser.add_argument(
+        "-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="for nvcc"
+    )
+    parser.add_argument("-I", dest="folders", action="append", default=[], metavar="DIR", help="for nvcc")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=api.STEPS,
+        metavar="N",
+        help="basic blocks to execute before it counts as a hang",
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="exit status 1 for notes, too: undefined in CUDA C++ but not in PTX, or not used",
+    )
+    parser.add_argument(
+        "--save", action="append", default=[], metavar="N=FILE.npy", help="write argument N after the launch"
+    )
+    return parser
+
+
+def main(args: Sequence[str]) -> int:
+    options = _parser().parse_intermixed_args(args)
+    try:
+        given = [read(word, i) for i, word in enumerate(options.arguments)]
+        saves = [_save(text, len(given)) for text in options.save]
+        result = api.run(
+            Path(options.source),
+            grid=options.grid,
+            block=options.block,
+            arguments=given,
+            entry=options.entry,
+            shared=options.shared,
+            arch=options.arch,
+            defines=options.defines,
+            flags=[f"-I{folder}" for folder in options.folders],
+            steps=options.steps,
+        )
+        for i, path in saves:
+            if i not in result.arrays:
+                raise PtxError(f"--save {i}={path}: argument {i} is not an array")
+            np.save(path, result.arrays[i])
+    except (PtxError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(describe(result, given))
+    return 0 if result.clean and not (options.strict and result.notes) else 1
+
+
+def _save(text: str, count: int) -> tuple[int, str]:
+    number, _, path = text.partition("=")
+    if not (number.isdigit() and int(number) < count and path):
+        raise PtxError(f"--save {text}: must be N=FILE.npy, where N is the index of an argument, from 0")
+    return int(number), path
+
+
+def run() -> None:
+    """The program of the installed package."""
+    sys.exit(main(sys.argv[1:]))
+
 
 if __name__ == "__main__":
     run()

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from ptxsan.checks.hazards import Hazard
-from ptxsan.frontend import nvcc
+from ptxsan.checks import Hazard
+from ptxsan.frontend import Entry, PtxError, nvcc, parameter_bytes, size_of
 from ptxsan.frontend.parser import parse
-from ptxsan.frontend.syntax import Entry, PtxError, parameter_bytes, size_of
+from ptxsan.isa.transfer import BYTES, TensorMap
 from ptxsan.kernel import Machine
 from ptxsan.lanes import Array
 from ptxsan.machine.counters import Counters, Tally
-from ptxsan.machine.memory import Buffer, GlobalMemory
-from ptxsan.machine.tensor_map import BYTES, TensorMap
+from ptxsan.machine.memory.buffer import Buffer
+from ptxsan.machine.memory.global_memory import GlobalMemory
 
 STEPS = 1_000_000  # blocks of code that a chunk of lanes may run before it counts as hanging
 

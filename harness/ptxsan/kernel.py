@@ -13,26 +13,24 @@ from typing import Any
 
 import numpy as np
 
-from ptxsan.checks.hazards import Hazard, Report, Site, Trap
-from ptxsan.checks.inflight import InFlight
-from ptxsan.checks.liveness import Step, unset
-from ptxsan.checks.undefined import Undefined
-from ptxsan.frontend.places import Place
-from ptxsan.frontend.syntax import Entry, Instruction, Name, PtxError, Register, size_of
-from ptxsan.isa import is_asynchronous, known, wait_of
-from ptxsan.isa.refused import reason
+from ptxsan.checks import Hazard, Report, Site, Trap
+from ptxsan.checks.proxy import InFlight
+from ptxsan.checks.undefined import Effect, Undefined, unset
+from ptxsan.frontend import Entry, Instruction, Name, Place, PtxError, Register, size_of
+from ptxsan.isa import is_asynchronous, known, reason, wait_of
 from ptxsan.lanes import WARP, Geometry, Mask
+from ptxsan.machine import Builder, Run
 from ptxsan.machine.barrier import Barrier, counts
-from ptxsan.machine.builder import Builder, Run
 from ptxsan.machine.counters import Counters
-from ptxsan.machine.deciding import Ending, ones
-from ptxsan.machine.flow import Block, Flow, ends
-from ptxsan.machine.launch import refuse
-from ptxsan.machine.memory import RESERVED, GlobalMemory
-from ptxsan.machine.state import State
-from ptxsan.machine.straight.stretches import Native
+from ptxsan.machine.flow import Block, Flow
+from ptxsan.machine.memory import RESERVED
+from ptxsan.machine.memory.global_memory import GlobalMemory
+from ptxsan.machine.sampling import Ending, ones
+from ptxsan.machine.state import State, refuse
+from ptxsan.machine.stretches import Native
 from ptxsan.machine.tracked import Later, Tracked
-from ptxsan.machine.warps import Gate, all_name_all, is_collective
+from ptxsan.machine.traits import traits
+from ptxsan.machine.warps import Gate, all_name_all
 
 # What the functions of the table raise where operands are not those they expect.
 _NOT_KNOWN = (PtxError, LookupError, ValueError, TypeError, ArithmeticError, AssertionError, StopIteration)
@@ -95,8 +93,8 @@ class Machine:
             if instruction.op.startswith("wmma") and instruction.op.endswith("f16"):
                 self._granule = min(self._granule, 2)
         starts = {0, *labels.values()}
-        starts |= {i + 1 for i, instruction in enumerate(code) if ends(instruction)}
-        starts |= {i for i, instruction in enumerate(code) if is_collective(instruction)}
+        starts |= {i + 1 for i, instruction in enumerate(code) if traits(instruction.op).ends}
+        starts |= {i for i, instruction in enumerate(code) if traits(instruction.op).collective}
         order = sorted(s for s in starts if s < len(code))
         number = {start: i for i, start in enumerate(order)}
         number[len(code)] = len(order)
@@ -104,22 +102,22 @@ class Machine:
         blocks: list[Block] = []
         for start, stop in zip(order, [*order[1:], len(code)], strict=True):
             body = code[start:stop]
-            end = body.pop() if body and ends(body[-1]) else None
+            end = body.pop() if body and traits(body[-1].op).ends else None
             tracked = [self._tracked(i, n) for n, i in enumerate(body)]
             runs = [each.plain if each.reads_memory else each.whole for each in tracked]
             block = Block(runs, len(blocks), end, code=code[start:stop], tracked=tracked)
-            if is_collective(code[start]):
+            if traits(code[start].op).collective:
                 block.gate = self._gate(code[start])
             if end is not None:
                 block.site = self._builder.site(end)
                 block.ending = self._known(Ending, end, block.site)
                 if (wait := wait_of(end.op)) is not None:
                     block.wait = self._known(wait, end, block.site)
-                elif end.op.startswith("bar"):
+                elif traits(end.op).barrier:
                     block.barrier = self._known(Barrier.of, end, block.site)
                 if end.guard:
                     block.guard, block.negated = self._guard(end, block.site), end.guard[1]
-                if end.op.startswith("bra"):
+                if traits(end.op).base == "bra":
                     assert isinstance(end.operands[-1], Name)
                     block.target = number[labels[end.operands[-1].text]]
             blocks.append(block)
@@ -332,6 +330,6 @@ def _may_be_shared(op: str) -> bool:
     return ".shared" in op or (base in ("ld", "st", "atom", "red") and not named)
 
 
-def _steps(block: Block) -> list[Step]:
+def _steps(block: Block) -> list[Effect]:
     """Of all instructions of a block."""
     return [*(each.step for each in block.tracked), *([block.ending.step] if block.ending else [])]

@@ -10,10 +10,11 @@ import pytest
 
 from gemm_regression.baselines import BaselineError, append
 from gemm_regression.model import Case, Problem, variant_name
-from gemm_regression.model.legality import GpuLimits, refusals, suggested_block
+from gemm_regression.model.gpus import GpuLimits
+from gemm_regression.model.legality import refusals, suggested_block
 from gemm_regression.project.suites import TIMED, TIMED_BATCHED
-from gemm_regression.timing.measurement import Measurement
-from gemm_regression.tune.survey import FILE, Surveyed, every, store, surveyed
+from gemm_regression.timing.plan import Measurement
+from gemm_regression.tune.figures import SURVEY, Surveyed, every_survey, store_survey, surveyed
 from lab.advice import command
 from lab.advice.command import page
 from lab.advice.policies import POLICIES, Policy, Target, best_single, mean_share, rank
@@ -126,14 +127,14 @@ TILED = case("tiled")
 
 def test_a_survey_is_a_run_without_samples_or_secrets(tmp_path: Path) -> None:
     (path,) = saved(tmp_path / "runs", [run(1, {TILED: measurement(0.02), case("naive"): measurement(0.04)})])
-    file = store(path, tmp_path / "baselines")
-    assert file == tmp_path / "baselines" / SLUG / FILE
+    file = store_survey(path, tmp_path / "baselines")
+    assert file == tmp_path / "baselines" / SLUG / SURVEY
     text = file.read_text()
     assert not any(secret in text for secret in SECRETS)
     assert '"data"' not in text
     found = surveyed(tmp_path / "baselines", SLUG)
     assert found is not None
-    assert found.files == (FILE,)
+    assert found.files == (SURVEY,)
     assert found.capability == (9, 0)
     assert found.gflops[CUBE.id][TILED.variant] == pytest.approx(CUBE.gflops(0.02), rel=1e-5)
     assert found.library[CUBE.id][TILED.variant] == pytest.approx(CUBE.gflops(0.01), rel=1e-3)
@@ -151,8 +152,8 @@ def test_a_run_of_the_suite_becomes_a_survey(tmp_path: Path) -> None:
     rig = Rig(tmp_path / "project")
     done = rig.run("--kernel", "tiled", "--baseline-run", "-m", "gpu", suite="advice", device=Even())
     assert done.status == 0, done.text
-    store(tmp_path / "project" / "out.json", tmp_path / "baselines")
-    (found,) = every(tmp_path / "baselines")
+    store_survey(tmp_path / "project" / "out.json", tmp_path / "baselines")
+    (found,) = every_survey(tmp_path / "baselines")
     variants = [variant for variant in ADVISED if variant.startswith("tiled-")]
     legal = {v for v in variants if not refusals(*ADVISED[v], TARGETS[3].limits)}
     assert {(problem, v) for problem, of in found.gflops.items() for v in of} == {
@@ -163,32 +164,32 @@ def test_a_run_of_the_suite_becomes_a_survey(tmp_path: Path) -> None:
 def test_a_survey_comes_before_the_baseline(tmp_path: Path) -> None:
     root = tmp_path / "baselines"
     append(root, merged(tmp_path, five_runs([TILED, case("naive")], 0.01)), {})
-    store(saved(tmp_path / "more", [run(9, {TILED: measurement(0.02)})])[0], root)
-    (found,) = every(root)
+    store_survey(saved(tmp_path / "more", [run(9, {TILED: measurement(0.02)})])[0], root)
+    (found,) = every_survey(root)
     assert found.gflops[CUBE.id][TILED.variant] == pytest.approx(CUBE.gflops(0.02), rel=1e-5)
     assert found.gflops[CUBE.id][case("naive").variant] == pytest.approx(CUBE.gflops(0.01), rel=1e-3)
 
 
 def test_a_damaged_survey_is_refused_and_named(tmp_path: Path) -> None:
-    file = store(saved(tmp_path / "runs", [run(1, {TILED: measurement()})])[0], tmp_path)
+    file = store_survey(saved(tmp_path / "runs", [run(1, {TILED: measurement()})])[0], tmp_path)
     document = json.loads(file.read_text())
     document["benchmarks"][0]["extra_info"]["gflops"] *= 2
     file.write_text(json.dumps(document))
-    with pytest.raises(BaselineError, match=rf"{FILE}.*{TILED.id}.*gflops is"):
-        every(tmp_path)
+    with pytest.raises(BaselineError, match=rf"{SURVEY}.*{TILED.id}.*gflops is"):
+        every_survey(tmp_path)
 
 
 def test_a_throttled_run_is_not_kept(tmp_path: Path) -> None:
     (path,) = saved(tmp_path / "runs", [run(1, {TILED: measurement(throttled=True)})])
     with pytest.raises(BaselineError, match="throttled"):
-        store(path, tmp_path)
-    assert every(tmp_path) == []
+        store_survey(path, tmp_path)
+    assert every_survey(tmp_path) == []
 
 
 def test_the_page_has_every_policy_every_measured_config_and_why_others_cannot_run() -> None:
     slow, fast = "register-f32-tile128x128x8-thread8x8-pad0", "warp_tiled-f32-x"
     found = Surveyed(
-        SLUG, "Test GPU", (9, 0), (FILE,), {CUBE.id: {slow: 20.0, fast: 80.0, "cublas-f32": 900.0}}
+        SLUG, "Test GPU", (9, 0), (SURVEY,), {CUBE.id: {slow: 20.0, fast: 80.0, "cublas-f32": 900.0}}
     )
     text = page([found], [TARGETS[3]], LADDER)
     rows = [line for line in text.splitlines() if line.startswith("| as for Hopper |")]

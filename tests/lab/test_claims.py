@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gemm_regression.counters.seen import Seen
-from gemm_regression.tune.survey import Surveyed
+from gemm_regression.counters.traffic import Seen
+from gemm_regression.tune.figures import Surveyed
 from lab.advice.policies import BLOCKS, REGISTERS, TILING, WALL
 from lab.claims import CLAIMS, Claim, Facts, Judged, Verdict, command
 from lab.claims.claim import UNEXPLAINED, together

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gemm_regression.compiler.errors import ToolchainError
 from gemm_regression.compiler.static import compare, figures, store
-from gemm_regression.compiler.tools import pinned_nvcc, pins
+from gemm_regression.compiler.tools import ToolchainError, pinned_nvcc, pins
 from gemm_regression.counters.check import CounterCheck, CounterEntry
-from gemm_regression.counters.stored import figures as counted
+from gemm_regression.counters.check import figures as counted
 from gemm_regression.devices import DeviceError, Inputs, Outputs, open_emulated
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case
 from gemm_regression.oracle import verify
 from tests.ladder import PROJECT

@@ -22,13 +22,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gemm_regression.compiler.errors import CompileError, ToolchainError
 from gemm_regression.compiler.nvcc import compile_cubin, compile_ptx
-from gemm_regression.compiler.tools import pinned_nvcc, pinned_tools, pins
+from gemm_regression.compiler.tools import CompileError, ToolchainError, pinned_nvcc, pinned_tools, pins
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case, Config, DType, Kernel, Problem
-from gemm_regression.model.legality import GpuLimits, legal_variants
+from gemm_regression.model.gpus import GpuLimits
+from gemm_regression.model.legality import legal_variants
 from gemm_regression.oracle import verify
 from gemm_regression.project.fitting import with_rows_as_taken
 from gemm_regression.project.suites import SPARSE, SPARSE_BATCHED

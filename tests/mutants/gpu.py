@@ -19,8 +19,7 @@ from pytest_benchmark.utils import get_commit_info
 
 from gemm_regression.baselines.provenance import nvcc_version
 from gemm_regression.cli import sanitize
-from gemm_regression.compiler.errors import ToolchainError
-from gemm_regression.compiler.tools import find_tool
+from gemm_regression.compiler.tools import ToolchainError, find_tool
 from gemm_regression.devices import Device, DeviceError, NoDevice, open_cuda
 from gemm_regression.devices.cuda.environment import GpuInfo
 from gemm_regression.oracle import make_inputs, verify

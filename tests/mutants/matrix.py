@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from gemm_regression.compiler.errors import ToolchainError
-from gemm_regression.compiler.tools import pinned_tools
+from gemm_regression.compiler.tools import ToolchainError, pinned_tools
 from tests.mutants import MUTANTS, SLOW, Mutant, generated, gpu, operators
 from tests.mutants.equivalent import EQUIVALENT, SURVIVORS
 from tests.mutants.examine import HAZARDS, Seen, examine, open_device

@@ -9,7 +9,7 @@ from pathlib import Path
 from gemm_regression.compiler.sources import closure
 from gemm_regression.model import DTYPES, SPARSE, Case, Kernel, Problem
 from gemm_regression.project.loader import load
-from gemm_regression.project.names import find_config
+from gemm_regression.project.selection import find_config
 from gemm_regression.project.suites import VERIFIED
 from tests.ladder import LADDER
 
@@ -79,5 +79,5 @@ def cases(mutant: Mutant, kernel: Kernel, problems: Iterable[Problem] = ()) -> l
     config = find_config(kernel, mutant.config) if mutant.config else kernel.configs[0]
     dtype = DTYPES[mutant.dtype] if mutant.dtype else kernel.dtypes[0]
     asked = problems or mutant.problems or BY_SIZE
-    taken = dict.fromkeys(kernel.takes.near(kernel.narrowed(problem), config) for problem in asked)
+    taken = dict.fromkeys(kernel.constraints.near(kernel.narrowed(problem), config) for problem in asked)
     return [Case(kernel, dtype, config, problem) for problem in taken]

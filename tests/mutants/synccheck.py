@@ -21,8 +21,7 @@ import numpy as np
 
 import ptxsan
 from gemm_regression.cli import sanitize
-from gemm_regression.compiler.errors import ToolchainError
-from gemm_regression.compiler.tools import find_tool
+from gemm_regression.compiler.tools import ToolchainError, find_tool
 from ptxsan.frontend import nvcc
 
 ARCH = "sm_90a"

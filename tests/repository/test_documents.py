@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gemm_regression.compiler.errors import ToolchainError
+from gemm_regression.compiler.tools import ToolchainError
 from tests import documents, outputs
 from tests.documents import COMPILER, DOCUMENTS, GPU, Document
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gemm_regression.compiler.core import core_of
+from gemm_regression.compiler.nvcc import core_of
 from gemm_regression.compiler.tools import arch
 from gemm_regression.devices import DeviceError, Gpu
 from gemm_regression.judge.vocabulary import DEFAULT_MARGIN
 from gemm_regression.model import Case
 from gemm_regression.run.pairing import Pair, Pairing
-from gemm_regression.timing.interval import Estimate
-from gemm_regression.timing.looks import Rule
+from gemm_regression.timing.looks import Estimate, Rule
 from gemm_regression.timing.plan import PairPlan
-from gemm_regression.timing.schedule import stretch
+from gemm_regression.timing.samples import stretch
 from tests.slowdowns.gate import Judged
 from tests.slowdowns.slowdown import Slowdown
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemm_regression.model import DTYPES, Case, Kernel, Problem
-from gemm_regression.project.names import find_config
+from gemm_regression.project.selection import find_config
 from tests.ladder import LADDER
 
 _KERNELS = {kernel.name: kernel for kernel in LADDER}

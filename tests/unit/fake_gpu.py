@@ -15,7 +15,7 @@ from gemm_regression.devices.work import Work
 from gemm_regression.model import Array
 from tests.unit.fake_pycuda import made_up
 
-MODULES = ("pools", "timed_data", "checks", "timing", "fresh", "library", "modules", "kernels", "bench")
+MODULES = ("timed_data", "timing", "checks", "library", "modules", "bench")
 BASE = 1 << 21  # where the first allocation lies
 _KINDS = ("float32", "float16", "bfloat16", "int8", "int32", "int16", "float64")
 _PERIOD = 10_007  # of random numbers: fewer are drawn sooner
@@ -174,5 +174,5 @@ def made_up_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeGpu, Any]
     functions |= {"Error": type("Error", (Exception,), {})}
     with made_up(monkeypatch, *MODULES, **functions) as modules:
         found = SimpleNamespace(**dict(zip(MODULES, modules, strict=True)))
-        found.pools.PERIOD = found.timed_data.PERIOD = _PERIOD
+        found.timed_data.PERIOD = _PERIOD
         yield gpu, found

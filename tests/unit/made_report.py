@@ -23,16 +23,12 @@ from gemm_regression.judge.paired import SAME_BINARY, Paired
 from gemm_regression.judge.vocabulary import DEFAULT_MARGIN, Policy
 from gemm_regression.model import F32, Case, Config, Resources
 from gemm_regression.project.commit import Commit, Tree
-from gemm_regression.run.compare import Row, compare
-from gemm_regression.run.document import document
+from gemm_regression.run.compare import Row, Side, compare
 from gemm_regression.run.pairing import Pair
-from gemm_regression.run.pairs import Side
-from gemm_regression.run.record import extra_info
-from gemm_regression.run.timed import Result, observation
-from gemm_regression.timing.interval import Estimate
-from gemm_regression.timing.looks import Finding, Rule
-from gemm_regression.timing.measurement import Measurement
-from gemm_regression.timing.plan import PairPlan
+from gemm_regression.run.replay import document
+from gemm_regression.run.timed import Result, extra_info, observation
+from gemm_regression.timing.looks import Estimate, Finding, Rule
+from gemm_regression.timing.plan import Measurement, PairPlan
 from gemm_regression.tune.stored import Evaluation, Failed, Tuned
 from gemm_regression.tune.stored import write as write_tuned
 from tests.ladder import LADDER, PROJECT

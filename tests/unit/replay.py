@@ -11,7 +11,7 @@ from typing import Any
 from gemm_regression.devices import DeviceError, Inputs, Outputs
 from gemm_regression.devices.stored import StoredBinary
 from gemm_regression.model import Case, Resources
-from gemm_regression.timing.measurement import Measurement
+from gemm_regression.timing.plan import Measurement
 from gemm_regression.timing.samples import PairedSamples
 from tests.unit.fakes import NumpyDevice
 from tests.unit.simulated import SimulatedDevice, recorded

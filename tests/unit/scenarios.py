@@ -13,10 +13,9 @@ from gemm_regression.judge.health import Health
 from gemm_regression.judge.machine import MachineVerdict, judge_machine
 from gemm_regression.judge.vocabulary import Policy
 from gemm_regression.model import Case, Problem
-from gemm_regression.run.boards import Board
-from gemm_regression.run.machine import shift_of
+from gemm_regression.run.boards import Board, shift_of
 from gemm_regression.run.pairing import Pairing
-from gemm_regression.run.timed import Gate, Result, changed, id_of, usable_shift
+from gemm_regression.run.timed import Gate, Result, changed, usable_shift
 from gemm_regression.timing.looks import Rule
 from gemm_regression.timing.plan import TIMING, Plan
 from tests.unit import synthetic
@@ -83,7 +82,7 @@ class World:
         margin = self.margins.get(case.kernel.name)
         stats = synthetic.stats(medians)
         commit = {"id": "1a2b3c4d5e6f", "dirty": False}
-        machine, launch = {"board": OWN, "timing": self.timing}, id_of(binary)
+        machine, launch = {"board": OWN, "timing": self.timing}, binary.launch_id
         return BaselineEntry(case.id, case.problem.id, stats, info, machine, commit, WHEN, launch, margin)
 
     @property

@@ -12,12 +12,10 @@ from typing import Any
 
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.cuda.environment import GpuInfo, Telemetry
-from gemm_regression.devices.cuda.pairing import time_pair
 from gemm_regression.devices.stored import StoredBinary
 from gemm_regression.devices.work import Work
 from gemm_regression.model import Case, Resources
-from gemm_regression.timing.measurement import Measurement
-from gemm_regression.timing.plan import PairPlan, Plan
+from gemm_regression.timing.plan import Measurement, PairPlan, Plan, time_pair
 from gemm_regression.timing.samples import PairedSamples
 
 MHZ = 1980.0
@@ -92,7 +90,7 @@ class SimulatedDevice:
     def ahead(self) -> None:
         pass
 
-    def draw(self, cases: Iterable[Case]) -> None:
+    def prepare_inputs(self, cases: Iterable[Case]) -> None:
         pass
 
     def close(self) -> None:

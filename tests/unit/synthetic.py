@@ -11,7 +11,7 @@ from pytest_benchmark.stats import Stats
 
 from gemm_regression.baselines import Baseline, BaselineEntry, load_run, merge_runs
 from gemm_regression.model import Case, Kernel, Problem, Resources
-from gemm_regression.timing.measurement import Measurement
+from gemm_regression.timing.plan import Measurement
 from tests.unit.samples import KERNELS as LADDER
 
 GPU = "Test GPU 1000"

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gemm_regression.compiler.static.files import StoreError
-from gemm_regression.counters import seen
-from gemm_regression.counters.hardware import TRAFFIC
-from gemm_regression.counters.seen import Seen
-from gemm_regression.counters.traffic import Known, of_ncu, requested
+from gemm_regression.compiler.static.store import StoreError
+from gemm_regression.counters import traffic
+from gemm_regression.counters.profiler import TRAFFIC
+from gemm_regression.counters.traffic import Known, Seen, of_ncu, requested
 from gemm_regression.model import F32, Case, Problem
 from gemm_regression.report.bounds import bound_text
 from gemm_regression.report.markdown import job_summary
@@ -125,12 +124,12 @@ def test_sectors_of_a_batch_grow_with_it() -> None:
 
 def test_what_is_not_stored_is_nothing(tmp_path: Path) -> None:
     assert Known.of(tmp_path / "nowhere") == Known()
-    seen.write(tmp_path / "nvidia-h200", {"x": Seen("a" * 64, {"m": 1.5}, {"gpu": "NVIDIA H200"})})
+    traffic.write_seen(tmp_path / "nvidia-h200", {"x": Seen("a" * 64, {"m": 1.5}, {"gpu": "NVIDIA H200"})})
     (tmp_path / "static").mkdir()
     (tmp_path / "static" / "counters.json").write_text("{}")  # as of another compiler
     known = Known.of(tmp_path)
     assert (list(known.seen), known.emulated) == (["nvidia-h200"], {})
-    (tmp_path / "nvidia-h200" / seen.FILE).write_text("{}")
+    (tmp_path / "nvidia-h200" / traffic.COUNTED).write_text("{}")
     with pytest.raises(StoreError, match="contains no stored metrics"):
         Known.of(tmp_path)
 

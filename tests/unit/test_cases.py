@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gemm_regression.model import CaseId
 from tests.unit.samples import find_case, select
 
 ALL = select()
@@ -36,3 +37,17 @@ def test_a_mistyped_case_is_told_the_nearest() -> None:
 def test_problem_of_a_known_variant_must_be_one() -> None:
     with pytest.raises(ValueError, match="write it as MxNxK"):
         find_case(f"{ALL.timed[0].variant}-12x34", (9, 0))
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("tiled-f32-tile32-pad0-64x64x64-nt-beta-1", ("tiled", "f32", "tile32-pad0", "64x64x64-nt-beta-1")),
+        ("cublas-f16_f16-4x4x4", ("cublas", "f16_f16", "", "4x4x4")),
+        ("tf32x3-f32-tile64x64x32-warp32x32", ("tf32x3", "f32", "tile64x64x32-warp32x32", "")),
+        ("naive", ("naive", "", "", "")),
+    ],
+)
+def test_an_id_is_read_as_it_is_written(text: str, parts: tuple[str, str, str, str]) -> None:
+    assert CaseId.parse(text) == CaseId(*parts)
+    assert str(CaseId(*parts)) == text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case, Config, Problem
 from gemm_regression.oracle import make_inputs
 from tests.cheats import CHEATS, case, kernel

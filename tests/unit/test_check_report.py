@@ -12,9 +12,9 @@ import pytest
 
 from gemm_regression.cli import init
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.errors import ToolchainError
+from gemm_regression.compiler.tools import ToolchainError
 from gemm_regression.devices import DeviceError, Inputs, Outputs, Violation
-from gemm_regression.model import Case, Problem, Takes
+from gemm_regression.model import Case, Constraints, Problem
 from gemm_regression.pytest_plugin import plugin
 from gemm_regression.report.check import check_rows, check_table, counts_text, notes_lines
 from gemm_regression.report.markdown import job_summary
@@ -57,7 +57,7 @@ def test_a_row_gathers_what_the_tests_of_a_variant_recorded() -> None:
 
 def test_a_variant_of_which_the_run_ended_before_some_has_not_passed() -> None:
     left = [f"tests/test_kernels.py::test_kernel[{NAIVE}-{n}x1x1]" for n in range(2, 5)]
-    left += [f"tests/test_static.py::test_figures[{name}-sm_90a]" for name in (NAIVE, TILED)]
+    left += [f"tests/test_static.py::test_compiler_metrics[{name}-sm_90a]" for name in (NAIVE, TILED)]
     naive, tiled = rows = check_rows(REPORTS, "sm_90a", LADDER, left)
     assert (naive.cells()[-1], naive.verdict) == ("1 of 4, interrupted", "interrupted")
     assert (tiled.cells()[-1], tiled.verdict) == ("2 of 2, interrupted, WRONG", "WRONG")
@@ -216,7 +216,7 @@ def test_notes_are_gathered_by_kernel_check_and_line() -> None:
 
 def test_a_problem_that_is_not_taken_is_refused_and_a_wrong_result_is_wrong() -> None:
     case = synthetic.case("naive", problem=Problem(3, 5, 7))
-    taken = replace(case, kernel=replace(case.kernel, takes=Takes(multiples={"m": 8})))
+    taken = replace(case, kernel=replace(case.kernel, constraints=Constraints(multiples={"m": 8})))
     refused = check(NumpyDevice(), taken)
     assert str(refused.outcome) == "REFUSED NOT_TAKEN"
     assert checked_text(refused) == f"REFUSED: {case.id}: NOT_TAKEN: m 3 is not a multiple of 8"

@@ -12,12 +12,11 @@ import pytest
 
 from gemm_regression.cli import counters as __main__
 from gemm_regression.counters import count, expected_bytes
-from gemm_regression.counters.chosen import chosen as chosen_cases
 from gemm_regression.counters.counts import Bytes
+from gemm_regression.counters.counts import chosen as chosen_cases
 from gemm_regression.devices import DeviceError
 from gemm_regression.model import F32, TF32, Case, Problem
-from gemm_regression.project.names import find_config
-from gemm_regression.project.selection import Choice, fitting
+from gemm_regression.project.selection import Choice, find_config, fitting
 from ptxsan import Buffer, Counters, GlobalMemory, Machine, Tally, flop, mnemonic, parse
 from tests.ladder import H200, PROJECT, find_kernel
 from tests.mutants import Mutant, build

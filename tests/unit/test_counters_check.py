@@ -13,13 +13,12 @@ import pytest
 
 from gemm_regression.cli import static as __main__
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.errors import ToolchainError
 from gemm_regression.compiler.nvcc import compile_ptx
-from gemm_regression.compiler.static import files
-from gemm_regression.compiler.static.files import StoreError
-from gemm_regression.counters import stored as store
-from gemm_regression.counters.check import CounterCheck, CounterEntry, entries
-from gemm_regression.counters.stored import compare
+from gemm_regression.compiler.static import store
+from gemm_regression.compiler.static.store import StoreError
+from gemm_regression.compiler.tools import ToolchainError
+from gemm_regression.counters import check as counters
+from gemm_regression.counters.check import CounterCheck, CounterEntry, compare, entries
 from gemm_regression.model import Problem
 from gemm_regression.project.table import Table
 from tests.ladder import LADDER, PROJECT
@@ -93,20 +92,20 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_every_variant_of_the_checkout_has_its_counts() -> None:
-    stored = store.load(NVCC, PROJECT.static)
+    stored = counters.load_counters(NVCC, PROJECT.static)
     declared = {entry.name: entry.variant for entry in entries(LADDER, PROJECT.static) if entry.variant}
     assert set(declared) == set(stored)
     for name, variant in stored.items():
         kernel, config, _ = declared[name]
-        odd = kernel.takes.near(Problem(67, 45, 33), config).id
+        odd = kernel.constraints.near(Problem(67, 45, 33), config).id
         batch = "-batch3" * kernel.operation.batched
         assert set(variant) == {f"{odd}{batch}", f"96x160x64{batch}"}
 
 
 def test_the_file_of_the_checkout_is_written_as_it_stands() -> None:
     assert (
-        files.text_of(store.head(NVCC), store.load(NVCC, PROJECT.static))
-        == store.path_of(PROJECT.static).read_text()
+        store.text_of(counters.counters_head(NVCC), counters.load_counters(NVCC, PROJECT.static))
+        == counters.counters_path(PROJECT.static).read_text()
     )
 
 
@@ -119,10 +118,10 @@ def test_the_file_of_the_checkout_is_written_as_it_stands() -> None:
     ],
 )
 def test_a_file_that_cannot_be_trusted_is_refused(old: str, new: str, why: str, root: Path) -> None:
-    path = store.path_of(root)
+    path = counters.counters_path(root)
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(StoreError, match="nox -s static -- --refresh") as caught:
-        store.load(NVCC, root)
+        counters.load_counters(NVCC, root)
     assert why in str(caught.value)
 
 
@@ -250,7 +249,7 @@ def test_a_vector_that_nvcc_leaves_in_two_is_no_finding(
     """But another access or barrier is."""
     real = compile_ptx
     monkeypatch.setattr(
-        "gemm_regression.devices.emulated.device.compile_ptx", lambda *a, **how: change(real(*a, **how))
+        "gemm_regression.devices.emulated.compile_ptx", lambda *a, **how: change(real(*a, **how))
     )
     check.device.lines = lambda case: {}  # type: ignore[method-assign]
     finding = check.finding(entry(name))
@@ -268,9 +267,9 @@ def test_what_cannot_be_compiled_or_is_stopped_is_red(check: CounterCheck, tmp_p
 
 @pytest.mark.compile
 def test_a_new_variant_and_one_that_is_gone_are_red(check: CounterCheck, root: Path) -> None:
-    stored = store.load(NVCC, root)
+    stored = counters.load_counters(NVCC, root)
     stored["gone-f32"] = stored.pop("naive-f32-block16x16")
-    store.write(stored, NVCC, root)
+    counters.write_counters(stored, NVCC, root)
     assert "no counters are stored; store" in check.finding(entry("naive-f32-block16x16"))
     (gone,) = [e for e in entries(LADDER, root) if e.variant is None]
     assert check.finding(gone).startswith(
@@ -285,18 +284,18 @@ class TestRefresh:
         """Skips without the pinned compiler."""
 
     def test_without_a_change_writes_nothing(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        before = store.path_of(root).stat().st_mtime_ns
+        before = counters.counters_path(root).stat().st_mtime_ns
         assert refresh(root, "-k", "naive and counters") == 0
         assert capsys.readouterr().out == "counters: nothing changed\n"
-        assert store.path_of(root).stat().st_mtime_ns == before
+        assert counters.counters_path(root).stat().st_mtime_ns == before
 
     def test_of_some_leaves_the_others(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        right = store.load(NVCC, root)
+        right = counters.load_counters(NVCC, root)
         wrong = {name: {problem: {**f, "flop": 1} for problem, f in v.items()} for name, v in right.items()}
         wrong["naive-f32-gone"] = wrong["naive-f32-block32x32"]
-        store.write(wrong, NVCC, root)
+        counters.write_counters(wrong, NVCC, root)
         assert refresh(root, "-k", "naive-f32-block32x32-counters") == 0
-        now = store.load(NVCC, root)
+        now = counters.load_counters(NVCC, root)
         assert now == {**wrong, "naive-f32-block32x32": right["naive-f32-block32x32"]}
         said = capsys.readouterr().out.splitlines()
         assert said[0].startswith(
@@ -305,14 +304,14 @@ class TestRefresh:
         assert said[1].startswith("wrote ")
 
     def test_a_damaged_file_is_kept_where_something_of_it_is_to_stay(self, root: Path) -> None:
-        store.path_of(root).write_text("{")
+        counters.counters_path(root).write_text("{")
         with pytest.raises(StoreError, match="without -k"):
             refresh(root, "-k", "naive and counters")
-        assert store.path_of(root).read_text() == "{"
+        assert counters.counters_path(root).read_text() == "{"
 
 
 def test_without_stored_counts_the_command_says_so(root: Path) -> None:
     __main__.require_stored(root)
-    store.path_of(root).unlink()
+    counters.counters_path(root).unlink()
     with pytest.raises(StoreError, match=r"no counters are stored in .*counters\.json"):
         __main__.require_stored(root)

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from gemm_regression.compiler import dependencies, nvcc, tools
-from gemm_regression.compiler.errors import CompileError
+from gemm_regression.compiler import nvcc, sources, tools
 from gemm_regression.compiler.nvcc import compile_cubin, compile_ptx
+from gemm_regression.compiler.tools import CompileError
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.cuda.protocol import Build
 from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem
@@ -151,7 +151,7 @@ def test_a_name_in_a_line_directive_is_not_a_file_that_was_read(tmp_path: Path) 
 
 def test_names_are_read_as_make_has_them() -> None:
     listed = "kernel.o: kernel.cu \\\n    /a\\ b/c\\#d$$.h \\\n    /e.h\n"
-    assert [*dependencies._files(listed)] == ["kernel.cu", "/a b/c#d$.h", "/e.h"]
+    assert [*sources._files(listed)] == ["kernel.cu", "/a b/c#d$.h", "/e.h"]
 
 
 def test_what_was_kept_without_a_list_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_what_was_kept_without_a_list_is_made_again(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(subprocess, "run", seen)
     compile_cubin(kernel, Config(), F32, "sm_90a")
     (command,) = [command for command in commands if "-cubin" in command]
-    assert {*dependencies.listed_in("read.d")} <= {*command}
+    assert {*sources.listed_in("read.d")} <= {*command}
     count = len(commands)
     compile_cubin(kernel, Config(), F32, "sm_90a")
     assert len(commands) == count
@@ -182,7 +182,7 @@ class TestSourceModule:
 
     @pytest.fixture
     def modules(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-        with made_up(monkeypatch, "arguments", "modules") as (_, modules):
+        with made_up(monkeypatch, "library", "modules") as (_, modules):
             vars(sys.modules["pycuda.compiler"]).update(compile=self.compile)
             vars(sys.modules["pycuda.driver"]).update(CompileError=RuntimeError, Error=RuntimeError)
             yield modules
@@ -240,7 +240,7 @@ class TestSourceModule:
     ) -> None:
         monkeypatch.setenv("CPATH", str(outside))
         assert "CPATH" not in tools.environment()
-        with made_up(monkeypatch, "arguments", "modules"):
+        with made_up(monkeypatch, "library", "modules"):
             assert "CPATH" not in os.environ
 
 

@@ -11,7 +11,7 @@ import pytest
 from gemm_regression.baselines import append
 from gemm_regression.cli import doctor
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.errors import ToolchainError
+from gemm_regression.compiler.tools import ToolchainError
 from tests.unit import synthetic
 
 ROOT = Path(__file__).parents[2]

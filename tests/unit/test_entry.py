@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gemm_regression.compiler import elf
-from gemm_regression.compiler.entry import instantiation, names_it, ptx_symbols, symbol_of
-from gemm_regression.compiler.errors import CompileError
+from gemm_regression.compiler import objects
 from gemm_regression.compiler.nvcc import compile_cubin, compile_ptx, entry_symbol
+from gemm_regression.compiler.objects import instantiation, names_it, ptx_symbols, symbol_of
+from gemm_regression.compiler.tools import CompileError
 from gemm_regression.model import F32, BlockShape, Config, Kernel
 
 # As nvcc and c++filt spell them.
@@ -120,11 +120,11 @@ def test_an_entry_is_compiled_and_is_the_same_in_ptx_and_cubin(
     made = compile_cubin(kernel, config, F32, "sm_90a")
     assert (made.symbol, "warning" in made.log) == (symbol, False)
     assert made.resources.registers > 0
-    assert symbol in elf.symbols(made.cubin)
-    assert elf.code(made.cubin, made.symbol)
+    assert symbol in objects.symbols(made.cubin)
+    assert objects.code(made.cubin, made.symbol)
     ptx = compile_ptx(kernel, config, F32, "sm_90a")
     assert entry_symbol(kernel, config, F32, ptx) == symbol
-    assert set(ptx_symbols(ptx)) == set(elf.symbols(made.cubin))
+    assert set(ptx_symbols(ptx)) == set(objects.symbols(made.cubin))
 
 
 @pytest.mark.compile
@@ -133,7 +133,7 @@ def test_making_an_instance_changes_no_code(tmp_path: Path) -> None:
     ours = compile_cubin(planted(tmp_path, "two<1, 2>"), Config(), F32, "sm_90a")
     own = SOURCE + "template __global__ void two<1, 2>(float*);\n"
     theirs = compile_cubin(planted(tmp_path, "two", own), Config(), F32, "sm_90a")
-    assert elf.code(ours.cubin, ours.symbol) == elf.code(theirs.cubin, theirs.symbol)
+    assert objects.code(ours.cubin, ours.symbol) == objects.code(theirs.cubin, theirs.symbol)
     assert instantiation("two") == ""
 
 
@@ -173,7 +173,7 @@ def test_each_of_several_entries_has_its_own_figures(tmp_path: Path) -> None:
     more = SOURCE + "__constant__ float table[16];\n__global__ void three(float4* c) { c[1] = c[0]; }\n"
     small = compile_cubin(kernel, Config(), F32, "sm_90a")
     both = compile_cubin(planted(tmp_path, "two<1, 2>", more), Config(), F32, "sm_90a")
-    assert elf.code(small.cubin, small.symbol) == elf.code(both.cubin, both.symbol)
-    assert elf.constant_bytes(small.cubin, small.symbol) == 0x210 + 8
+    assert objects.code(small.cubin, small.symbol) == objects.code(both.cubin, both.symbol)
+    assert objects.constant_bytes(small.cubin, small.symbol) == 0x210 + 8
     other = compile_cubin(replace(kernel, entry="three"), Config(), F32, "sm_90a")
-    assert elf.code(other.cubin, other.symbol) != elf.code(both.cubin, both.symbol)
+    assert objects.code(other.cubin, other.symbol) != objects.code(both.cubin, both.symbol)

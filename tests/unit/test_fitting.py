@@ -15,9 +15,9 @@ from gemm_regression.model import (
     BlockShape,
     Case,
     Config,
+    Constraints,
     Kernel,
     Problem,
-    Takes,
     gemm,
 )
 from gemm_regression.project.fitting import MOST_FLOP
@@ -31,7 +31,9 @@ PLAIN = Kernel("plain", Path("plain.cu"), "plain", BlockShape((16, 16), (16, 16)
 TILED = replace(
     PLAIN,
     name="tiled",
-    takes=Takes(multiples={"m": "TILE", "n": "TILE", "k": "TILE", "lda": 4, "ldb": 4, "ldc": 4, "B": 4}),
+    constraints=Constraints(
+        multiples={"m": "TILE", "n": "TILE", "k": "TILE", "lda": 4, "ldb": 4, "ldc": 4, "B": 4}
+    ),
 )
 NARROW = replace(PLAIN, name="narrow", parameters=TIGHT)
 
@@ -79,7 +81,7 @@ def test_multiples_of_a_tile_are_verified_near_what_they_refuse(emulated: bool) 
 
 def test_rows_far_apart_are_so_where_a_kernel_takes_them() -> None:
     """Indices of more than 32 bits are looked for in every kernel whose rows can be that far apart."""
-    aligned = replace(PLAIN, name="aligned", takes=Takes(multiples={"lda": 8, "ldb": 8}))
+    aligned = replace(PLAIN, name="aligned", constraints=Constraints(multiples={"lda": 8, "ldb": 8}))
 
     def far(kernel: Kernel) -> list[str]:
         return [p.id for c in chosen(kernel, emulated=True).verify if (p := c.problem).lda > 2**24]
@@ -191,7 +193,7 @@ def test_an_expression_that_leaves_nothing_is_refused() -> None:
 
 def test_a_kernel_that_takes_nothing_of_the_suite_is_an_error() -> None:
     """Else it would be among the kernels of a green run."""
-    never = replace(PLAIN, name="never", takes=Takes(unless=lambda problem, config: "not today"))
+    never = replace(PLAIN, name="never", constraints=Constraints(unless=lambda problem, config: "not today"))
     with pytest.raises(
         ValueError, match="never accepts no problem of suite 'full', so it would not be verified"
     ):

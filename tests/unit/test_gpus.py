@@ -20,7 +20,7 @@ from gemm_regression.devices import DeviceError
 from gemm_regression.model import Case
 from gemm_regression.pytest_plugin import plugin_gpus
 from gemm_regression.run.checkers import Checker, Setup
-from gemm_regression.timing.measurement import Measurement
+from gemm_regression.timing.plan import Measurement
 from tests.unit.replay import ReplayDevice, VerifiedDevice, slowed
 from tests.unit.rig import KERNELS_FILE, LIBRARY, RECORDED, SLOW, SUITE_FILE, Outcome, Rig, named
 from tests.unit.samples import select
@@ -397,11 +397,11 @@ def test_numbers_are_drawn_while_others_check() -> None:
     drawn: dict[int, list[str]] = {}
 
     def board(number: int, timed: dict[str, Case]) -> Any:
-        def draw(given: list[Case]) -> None:
+        def prepare_inputs(given: list[Case]) -> None:
             drawn[number] = [case.id for case in given]
             raise DeviceError("WORKER_DIED", "found again when something is timed")
 
-        return SimpleNamespace(timed=timed, gpu=SimpleNamespace(draw=draw))
+        return SimpleNamespace(timed=timed, gpu=SimpleNamespace(prepare_inputs=prepare_inputs))
 
     boards = [board(0, cases), board(1, {name: cases[name] for name in rest})]
     items: list[Any] = [

@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from gemm_regression.cli import init, origin
-from gemm_regression.compiler.errors import ToolchainError
-from gemm_regression.compiler.tools import pinned_tools
+from gemm_regression.compiler.tools import ToolchainError, pinned_tools
 from gemm_regression.project.loader import load
 from tests.ladder import PROJECT
 

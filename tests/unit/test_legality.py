@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gemm_regression.model import BF16, F16, F32, TF32, BlockShape, Config, Kernel, Problem
-from gemm_regression.model.legality import GpuLimits, legal_variants, occupancy, refusals
+from gemm_regression.model.gpus import GpuLimits
+from gemm_regression.model.legality import legal_variants, occupancy, refusals
 from tests.ladder import LADDER
 
 H200 = GpuLimits.of((9, 0))
@@ -250,3 +251,15 @@ def test_a_launch_has_a_block_also_of_a_problem_without_elements() -> None:
     """CUDA refuses a grid of none."""
     kernel = kernel_of(GOOD, grid=lambda shape, problem: (problem.m, problem.n, problem.batch))
     assert kernel.launch(Config(), F32, Problem(0, 0, 5)).grid == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("capability", "like"), [((8, 8), (8, 7)), ((9, 1), (9, 0)), ((10, 1), (10, 0)), ((12, 7), (12, 1))]
+)
+def test_a_gpu_of_a_known_architecture_is_known(capability: tuple[int, int], like: tuple[int, int]) -> None:
+    assert GpuLimits.of(capability) == replace(GpuLimits.of(like), capability=capability)
+
+
+def test_every_capability_that_nvcc_compiles_for_is_in_the_table() -> None:
+    for capability in ((8, 7), (10, 3), (12, 1)):
+        assert GpuLimits.of(capability).threads_per_sm in (1536, 2048)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pytest_benchmark.utils import get_commit_info
 
-from gemm_regression.compiler.errors import ToolchainError
+from gemm_regression.compiler.tools import ToolchainError
 from gemm_regression.devices import DeviceError, Outputs
 from tests.mutants import MUTANTS, SLOW, WRONG, gpu, matrix
 from tests.mutants.examine import Seen

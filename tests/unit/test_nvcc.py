@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from gemm_regression.compiler import elf, nvcc, tools
-from gemm_regression.compiler.cache import cache_dir
-from gemm_regression.compiler.entry import symbol_of
-from gemm_regression.compiler.errors import CompileError, ToolchainError
+from gemm_regression.compiler import nvcc, objects, tools
 from gemm_regression.compiler.nvcc import Binary, compile_all, compile_cubin, compile_options, compile_ptx
+from gemm_regression.compiler.objects import symbol_of
+from gemm_regression.compiler.tools import CompileError, ToolchainError, cache_dir
 from gemm_regression.devices.cuda.protocol import Build
 from gemm_regression.model import BF16, F32, BlockShape, Case, Config, Kernel, Problem
 
@@ -303,9 +302,9 @@ def test_what_source_module_compiles_is_the_same_code(entry: str, tmp_path: Path
     include = [f"-I{path}" for path in (*build.include, tmp_path)]
     subprocess.run([*command, *include, "kernel.cu"], cwd=folder, check=True)
     theirs, ours = (folder / "kernel.cubin").read_bytes(), compile_cubin(kernel, case.config, F32, "sm_90a")
-    assert symbol_of(build.entry, elf.symbols(theirs), "x") == ours.symbol
+    assert symbol_of(build.entry, objects.symbols(theirs), "x") == ours.symbol
     differing = {
-        a.name for a, b in zip(elf.sections(theirs), elf.sections(ours.cubin), strict=True) if a != b
+        a.name for a, b in zip(objects.sections(theirs), objects.sections(ours.cubin), strict=True) if a != b
     }
     assert differing <= {".note.nv.tkinfo"}
 

@@ -23,10 +23,10 @@ from gemm_regression.model import (
     BlockShape,
     Case,
     Config,
+    Constraints,
     DType,
     Kernel,
     Problem,
-    Takes,
 )
 from gemm_regression.project.suites import VERIFIED
 from tests.unit.fakes import NumpyDevice, product
@@ -117,14 +117,14 @@ def test_a_kernel_that_does_not_round_to_tf32_is_found(dtype: str) -> None:
     def one_cut(a: Array, b: Array, p: Problem) -> Array:
         return product(TF32.rounded(a), _cut_to_tf32(b), p)
 
-    def faults(multiply: Callable[..., Array], takes: Takes) -> list[str]:
-        kernel = replace(KERNEL, source=Path("fake.cu"), takes=takes)
+    def faults(multiply: Callable[..., Array], takes: Constraints) -> list[str]:
+        kernel = replace(KERNEL, source=Path("fake.cu"), constraints=takes)
         case = Case(kernel, DTYPES[dtype], Config(), Problem(9, 11, 21, beta=1))
         return [finding.check for finding in oracle.verify(NumpyDevice(multiply), case)]
 
-    assert faults(_tf32, Takes()) == []
-    assert faults(cut, Takes()) == faults(one_cut, Takes()) == ["exact"]
-    assert faults(cut, Takes(on_grid=True)) == []
+    assert faults(_tf32, Constraints()) == []
+    assert faults(cut, Constraints()) == faults(one_cut, Constraints()) == ["exact"]
+    assert faults(cut, Constraints(on_grid=True)) == []
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16, DTYPES["f16_f16"], DTYPES["bf16_f16"]], ids=str)
@@ -263,17 +263,17 @@ def test_padding_columns_of_the_inputs_must_not_be_read() -> None:
 @pytest.mark.parametrize("problem", [ODD, Problem(37, 53, 141, beta=1)], ids=lambda p: p.id)
 def test_a_kernel_that_says_it_reads_c_where_beta_is_0_finds_numbers_there(problem: Problem) -> None:
     device = NumpyDevice(combine=lambda product, c, p: p.alpha * product + p.beta * c)
-    reads_c = replace(KERNEL, takes=Takes(finite_c=True))
+    reads_c = replace(KERNEL, constraints=Constraints(finite_c=True))
     assert oracle.verify(device, Case(reads_c, F32, Config(), problem)) == []
     (finding,) = oracle.verify(device, Case(KERNEL, F32, Config(), problem))
-    assert "takes=Takes(finite_c=True)" in finding.message
+    assert "constraints=Constraints(finite_c=True)" in finding.message
 
 
 def test_what_such_a_kernel_does_not_write_is_found_all_the_same() -> None:
     def forget(c: Array, inputs: Inputs, p: Problem) -> None:
         c[3, 5] = inputs["C"][3, 5]
 
-    reads_c = replace(KERNEL, takes=Takes(finite_c=True))
+    reads_c = replace(KERNEL, constraints=Constraints(finite_c=True))
     (finding,) = oracle.verify(NumpyDevice(finish=forget), Case(reads_c, F32, Config(), ODD))
     assert finding.check == "exact"
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import (
     F16,
     F32,
@@ -22,12 +22,12 @@ from gemm_regression.model import (
     BlockShape,
     Case,
     Config,
+    Constraints,
     DType,
     Kernel,
     Operand,
     Operation,
     Problem,
-    Takes,
     TensorMap,
     Workspace,
     gemm,
@@ -39,9 +39,9 @@ from tests.ladder import find_kernel
 PROBLEM = Problem(20, 30, 40, alpha=2, beta=3, lda=44, ldb=33, ldc=35)
 
 
-def kernel(parameters: str = "", operation: Operation = GEMM, takes: Takes | None = None) -> Kernel:
+def kernel(parameters: str = "", operation: Operation = GEMM, takes: Constraints | None = None) -> Kernel:
     made = Kernel("k", None, "f", BlockShape((16, 16), (16, 16)), operation=operation, parameters=parameters)
-    return replace(made, takes=takes) if takes else made
+    return replace(made, constraints=takes) if takes else made
 
 
 def handed(
@@ -155,7 +155,7 @@ def test_a_problem_is_narrowed_to_what_can_be_said(
     assert bool(one.refusals(Config(), PROBLEM)) is (narrowed != PROBLEM)
 
 
-def refused(takes: Takes, problem: Problem, parameters: str = "", **config: int) -> str:
+def refused(takes: Constraints, problem: Problem, parameters: str = "", **config: int) -> str:
     one = replace(kernel(parameters, takes=takes), source=__file__)  # type: ignore[arg-type]
     return "; ".join(one.refusals(Config(**config), problem))
 
@@ -163,33 +163,41 @@ def refused(takes: Takes, problem: Problem, parameters: str = "", **config: int)
 @pytest.mark.parametrize(
     ("takes", "problem", "reason"),
     [
-        (Takes(multiples={"m": "TILE_M"}), Problem(127, 1, 1), "m 127 is not a multiple of TILE_M = 64"),
-        (Takes(multiples={"k": 8}), Problem(1, 1, 12), "k 12 is not a multiple of 8"),
-        (Takes(multiples={"m": 8}), Problem(0, 1, 1), "m 0 is below 8, and a launch has at least one block"),
-        (Takes(multiples={"k": 8}), Problem(1, 1, 0), ""),
-        (Takes(multiples={"lda": 4}), Problem(1, 1, 6), "lda 6 is not a multiple of 4"),
         (
-            Takes(multiples={"B": 4}),
+            Constraints(multiples={"m": "TILE_M"}),
+            Problem(127, 1, 1),
+            "m 127 is not a multiple of TILE_M = 64",
+        ),
+        (Constraints(multiples={"k": 8}), Problem(1, 1, 12), "k 12 is not a multiple of 8"),
+        (
+            Constraints(multiples={"m": 8}),
+            Problem(0, 1, 1),
+            "m 0 is below 8, and a launch has at least one block",
+        ),
+        (Constraints(multiples={"k": 8}), Problem(1, 1, 0), ""),
+        (Constraints(multiples={"lda": 4}), Problem(1, 1, 6), "lda 6 is not a multiple of 4"),
+        (
+            Constraints(multiples={"B": 4}),
             Problem(5, 5, 5, starts=(1, 2, 1)),
             "B starts at element 2, not at a multiple of 4",
         ),
-        (Takes(multiples={"A": 4, "C": 2}), Problem(5, 5, 5, starts=(4, 1, 6)), ""),
-        (Takes(at_most={"n": 64}), Problem(1, 65, 1), "n 65 is above 64"),
-        (Takes(at_least={"k": 1}), Problem(1, 1, 0), "k 0 is below 1"),
-        (Takes(square=True), Problem(2, 2, 3), "2x2x3 is not square"),
-        (Takes(unless=lambda problem, config: "not on Sundays"), Problem(1, 1, 1), "not on Sundays"),
-        (Takes(), Problem(1, 1, 1, batch=3), "gemm is not batched"),
-        (Takes(), Problem(1, 1, 1, layout="TN"), "gemm has layout NN, not TN"),
+        (Constraints(multiples={"A": 4, "C": 2}), Problem(5, 5, 5, starts=(4, 1, 6)), ""),
+        (Constraints(at_most={"n": 64}), Problem(1, 65, 1), "n 65 is above 64"),
+        (Constraints(at_least={"k": 1}), Problem(1, 1, 0), "k 0 is below 1"),
+        (Constraints(square=True), Problem(2, 2, 3), "2x2x3 is not square"),
+        (Constraints(unless=lambda problem, config: "not on Sundays"), Problem(1, 1, 1), "not on Sundays"),
+        (Constraints(), Problem(1, 1, 1, batch=3), "gemm is not batched"),
+        (Constraints(), Problem(1, 1, 1, layout="TN"), "gemm has layout NN, not TN"),
     ],
 )
 def test_a_problem_that_is_not_taken_is_refused_with_the_reason(
-    takes: Takes, problem: Problem, reason: str
+    takes: Constraints, problem: Problem, reason: str
 ) -> None:
     assert refused(takes, problem, TILE_M=64) == reason
 
 
 def test_what_parameters_cannot_say_is_refused_with_the_reason() -> None:
-    said = refused(Takes(), PROBLEM, "M, N, K, A, B, C")
+    said = refused(Constraints(), PROBLEM, "M, N, K, A, B, C")
     assert said == (
         "it has no parameter alpha, so alpha is 1; it has no parameter beta, so beta is 0; "
         "it has no parameter for a leading dimension, so matrices are densely packed"
@@ -199,21 +207,21 @@ def test_what_parameters_cannot_say_is_refused_with_the_reason() -> None:
 @pytest.mark.parametrize(
     ("takes", "near"),
     [
-        (Takes(multiples={"m": 64, "n": 64, "k": 8}), Problem(128, 192, 144)),
-        (Takes(at_most={"m": 64, "n": 64, "k": 64}), Problem(64, 64, 64)),
-        (Takes(multiples={"m": 256, "k": 256}), Problem(256, 131, 256)),
-        (Takes(square=True, multiples={"m": 32, "n": 32, "k": 32}), Problem(160, 160, 160)),
-        (Takes(at_most={"k": 100}, multiples={"k": 64}), Problem(127, 131, 64)),
-        (Takes(at_least={"k": 160}, multiples={"k": 64}), Problem(127, 131, 192)),
+        (Constraints(multiples={"m": 64, "n": 64, "k": 8}), Problem(128, 192, 144)),
+        (Constraints(at_most={"m": 64, "n": 64, "k": 64}), Problem(64, 64, 64)),
+        (Constraints(multiples={"m": 256, "k": 256}), Problem(256, 131, 256)),
+        (Constraints(square=True, multiples={"m": 32, "n": 32, "k": 32}), Problem(160, 160, 160)),
+        (Constraints(at_most={"k": 100}, multiples={"k": 64}), Problem(127, 131, 64)),
+        (Constraints(at_least={"k": 160}, multiples={"k": 64}), Problem(127, 131, 192)),
     ],
 )
-def test_a_problem_near_what_is_taken_is_taken(takes: Takes, near: Problem) -> None:
+def test_a_problem_near_what_is_taken_is_taken(takes: Constraints, near: Problem) -> None:
     assert takes.near(Problem(127, 131, 137), Config()) == near
     assert not list(takes.refusals(near, Config()))
 
 
 def test_near_keeps_what_leading_dimensions_have_beyond_their_rows() -> None:
-    near = Takes(multiples={"k": 8, "lda": 4}).near(Problem(3, 5, 9, lda=12, ldb=6), Config())
+    near = Constraints(multiples={"k": 8, "lda": 4}).near(Problem(3, 5, 9, lda=12, ldb=6), Config())
     assert near == Problem(3, 5, 16, lda=20, ldb=6)
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from gemm_regression.baselines.export import write_export
+from gemm_regression.baselines.merge import write_export
 from gemm_regression.model import Case
-from gemm_regression.timing.measurement import Measurement
+from gemm_regression.timing.plan import Measurement
 from tests.unit.replay import ReplayDevice
 from tests.unit.rig import OURS, Rig
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from gemm_regression import baselines
-from gemm_regression.baselines.export import write_export
+from gemm_regression.baselines.merge import write_export
 from gemm_regression.model import Case
-from gemm_regression.timing.measurement import Measurement
+from gemm_regression.timing.plan import Measurement
 from tests.unit.replay import ReplayDevice, VerifiedDevice, slowed
 from tests.unit.rig import CASES, KERNELS_FILE, OTHER, OURS, RECORDED, SLOW, Rig, named
 from tests.unit.samples import select
@@ -271,7 +271,7 @@ def test_illegal_config_is_refused_with_the_reason(rig: Rig) -> None:
 
 
 def _an_illegal_one() -> tuple[str, str]:
-    from gemm_regression.model.legality import GpuLimits
+    from gemm_regression.model.gpus import GpuLimits
     from gemm_regression.project.selection import illegal
     from tests.unit.samples import KERNELS as LADDER
 

@@ -16,7 +16,7 @@ from gemm_regression import baselines
 from gemm_regression.cli import evidence as evidence_command
 from gemm_regression.devices import DeviceError
 from gemm_regression.model import Case
-from gemm_regression.timing.measurement import Measurement
+from gemm_regression.timing.plan import Measurement
 from gemm_regression.timing.samples import PairedSamples
 from tests.unit.replay import ReplayDevice, slowed
 from tests.unit.rig import CASES, KERNELS_FILE, LIBRARY, OTHER, OURS, RECORDED, REPOSITORY, SLOW, Rig, named

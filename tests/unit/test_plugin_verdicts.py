@@ -12,7 +12,7 @@ from gemm_regression import baselines
 from gemm_regression.cli import evidence as evidence_command
 from gemm_regression.model import Case
 from gemm_regression.report.wording import refresh_several
-from gemm_regression.timing.measurement import Measurement
+from gemm_regression.timing.plan import Measurement
 from tests.unit.replay import ReplayDevice, slowed
 from tests.unit.rig import CASES, LIBRARY, OTHER, OURS, RECORDED, SLOW, Outcome, Rig, named
 from tests.unit.samples import select

@@ -12,13 +12,12 @@ import pytest
 
 from gemm_regression.cli import profile
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.errors import ToolchainError
-from gemm_regression.compiler.static.files import StoreError
+from gemm_regression.compiler.static.store import StoreError
+from gemm_regression.compiler.tools import ToolchainError
 from gemm_regression.counters import ncu as compared
-from gemm_regression.counters import profiler, seen
-from gemm_regression.counters.chosen import chosen
-from gemm_regression.counters.hardware import GROUPS, METRICS
-from gemm_regression.counters.profiler import ProfileError
+from gemm_regression.counters import profiler, traffic
+from gemm_regression.counters.counts import chosen
+from gemm_regression.counters.profiler import GROUPS, METRICS, ProfileError
 from gemm_regression.counters.traffic import of_ncu
 from gemm_regression.model import F32
 from gemm_regression.project.selection import Choice
@@ -319,7 +318,7 @@ def test_what_ncu_counted_is_stored_by_case(
     monkeypatch.setattr(type(PROJECT), "baselines", property(lambda self: tmp_path))
     printing(ncu, "gemm_naive", said=f"echo 'launched {SOME} {'a' * 64}'")
     assert profile.main([SOME, "--store"]) == 0
-    stored = seen.load(tmp_path / "nvidia-h200")
+    stored = traffic.load_seen(tmp_path / "nvidia-h200")
     assert list(stored) == [SOME]
     assert stored[SOME].cubin == "a" * 64
     assert stored[SOME].made == here
@@ -328,15 +327,17 @@ def test_what_ncu_counted_is_stored_by_case(
     assert "which binary was launched is not known" in capsys.readouterr().err
     printing(ncu, "gemm_naive", said=f"echo 'launched {OTHER} {'b' * 64}'")
     assert profile.main([OTHER, "--store"]) == 0
-    assert set(seen.load(tmp_path / "nvidia-h200")) == {SOME, OTHER}
+    assert set(traffic.load_seen(tmp_path / "nvidia-h200")) == {SOME, OTHER}
 
 
 def test_edited_counts_are_refused(tmp_path: Path) -> None:
-    seen.write(tmp_path, {SOME: seen.Seen("a" * 64, {"dram__bytes_read.sum": 12.0}, {"gpu": "NVIDIA H200"})})
-    file = tmp_path / seen.FILE
+    traffic.write_seen(
+        tmp_path, {SOME: traffic.Seen("a" * 64, {"dram__bytes_read.sum": 12.0}, {"gpu": "NVIDIA H200"})}
+    )
+    file = tmp_path / traffic.COUNTED
     file.write_text(file.read_text().replace("12", "13"))
     with pytest.raises(StoreError, match=r"naive.*edited by hand or damaged; .*nox -s profile -- --store"):
-        seen.load(tmp_path)
+        traffic.load_seen(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from gemm_regression.cli import progress as module
 from gemm_regression.cli.progress import Steps, progress, quiet
 from gemm_regression.devices import DeviceError
-from gemm_regression.timing.measurement import Measurement
+from gemm_regression.timing.plan import Measurement
 from tests.unit.replay import ReplayDevice
 from tests.unit.rig import CASES, OURS, Rig
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gemm_regression.cli import init
-from gemm_regression.compiler.errors import ToolchainError
-from gemm_regression.compiler.tools import pinned_tools
+from gemm_regression.compiler.tools import ToolchainError, pinned_tools
 from tests.public.__main__ import REPORT, main
 from tests.public.page import render
 from tests.public.results import Judged, Ran, Result, judge, read_results
@@ -177,10 +176,10 @@ __global__ void wrong(int M, int N, int K, const float* A, const float* B, float
 }
 """
 DECLARED = """
-from gemm_regression.model import BlockShape, Kernel, Takes
+from gemm_regression.model import BlockShape, Kernel, Constraints
 
 KERNELS = tuple(
-    Kernel(name, "sgemm.cu", name, BlockShape((32, 1), (1, 32)), takes=Takes({"n": 32}),
+    Kernel(name, "sgemm.cu", name, BlockShape((32, 1), (1, 32)), constraints=Constraints({"n": 32}),
            parameters="int M, int N, int K, const float* A, const float* B, float* C")
     for name in ("right", "wrong")
 )

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from gemm_regression.baselines import BaselineError
-from gemm_regression.baselines.export import write_export
+from gemm_regression.baselines.merge import write_export
 from gemm_regression.cli.report import main
-from gemm_regression.counters.hardware import TRAFFIC
-from gemm_regression.counters.seen import Seen
-from gemm_regression.counters.traffic import Known
+from gemm_regression.counters.profiler import TRAFFIC
+from gemm_regression.counters.traffic import Known, Seen
 from gemm_regression.judge.health import Health
 from gemm_regression.judge.machine import judge_machine
 from gemm_regression.report.page import (

@@ -21,16 +21,16 @@ from gemm_regression.model import (
     GEMM_BATCHED,
     BlockShape,
     Config,
+    Constraints,
     DType,
     Kernel,
     Problem,
-    Takes,
     TensorMap,
     find_problem,
 )
-from gemm_regression.model.legality import GpuLimits
+from gemm_regression.model.gpus import GpuLimits
 from gemm_regression.project.loader import load
-from gemm_regression.tune import stored, survey
+from gemm_regression.tune import figures, stored
 from gemm_regression.tune.figures import Known, SelectError, known
 from gemm_regression.tune.header import header
 from gemm_regression.tune.rules import FIELDS, Variant, refusals, rules
@@ -44,23 +44,23 @@ TILED = find_kernel("tiled")
 H100 = GpuLimits.of((9, 0))
 
 
-def kernel(name: str, *tiles: int, takes: Takes | None = None, **more: object) -> Kernel:
+def kernel(name: str, *tiles: int, takes: Constraints | None = None, **more: object) -> Kernel:
     """A kernel of square tiles with 256 threads."""
 
     def shape(config: Config, dtype: DType) -> BlockShape:
         return BlockShape((16, 16), (config["TILE"], config["TILE"]), shared_bytes=0)
 
     configs = tuple(Config(TILE=tile) for tile in tiles or (16,))
-    made = Kernel(name, Path(f"{name}.cu"), name, shape, configs=configs, takes=takes or Takes())
+    made = Kernel(name, Path(f"{name}.cu"), name, shape, configs=configs, constraints=takes or Constraints())
     return replace(made, **more)  # type: ignore[arg-type]
 
 
 SMALL, LARGE = kernel("small", 16), kernel("large", 32, 128)
-EVEN = kernel("even", 64, takes=Takes({"m": 8, "lda": 4, "A": 2}, {"k": 16}, {"n": 5000}))
+EVEN = kernel("even", 64, constraints=Constraints({"m": 8, "lda": 4, "A": 2}, {"k": 16}, {"n": 5000}))
 MAPPED = kernel(
     "mapped",
     32,
-    takes=Takes({"lda": 4}),
+    constraints=Constraints({"lda": 4}),
     parameters="int M, int N, int K, float alpha, const CUtensorMap A=mapA, const float* B, int ldb, "
     "float beta, float* C, int ldc",
     maps=lambda config, dtype: {"A": TensorMap((32, 32))},
@@ -216,7 +216,7 @@ def test_without_figures_the_first_declared_is_taken() -> None:
 
 
 def test_without_figures_a_kernel_that_refuses_is_passed_over() -> None:
-    of = selector((), kernel("whole", 16, takes=Takes({"m": 16})), kernel("other", 128, 32, 4))
+    of = selector((), kernel("whole", 16, constraints=Constraints({"m": 16})), kernel("other", 128, 32, 4))
     assert of.select(Problem(96, 96, 96)).variant.stage == "whole tile16"
     assert of.select(Problem(100, 100, 100)).variant.stage == "other tile128"
 
@@ -230,7 +230,7 @@ def test_figures_of_another_dtype_do_not_decide() -> None:
 
 @given(st.randoms(use_true_random=False))
 def test_rules_are_what_a_declaration_refuses(rng: random.Random) -> None:
-    square = kernel("square", takes=Takes(square=True))
+    square = kernel("square", constraints=Constraints(square=True))
     for of in (SMALL, EVEN, BATCH, MAPPED, square):
         variant = Variant(of, of.configs[0], F32)
         m, n, k = (rng.choice([0, 1, 5, 8, 16, 40, 6000, 2**21]) for _ in range(3))
@@ -249,7 +249,7 @@ def test_rules_are_what_a_declaration_refuses(rng: random.Random) -> None:
 
 
 def test_a_declaration_with_a_function_of_its_own_is_no_rules() -> None:
-    own = kernel("own", takes=Takes(unless=lambda problem, config: None))
+    own = kernel("own", constraints=Constraints(unless=lambda problem, config: None))
     assert rules(Variant(own, own.configs[0], F32)) is None
     bare = kernel("bare", parameters="int M, int N, int K, const float* A, const float* B, float* C")
     assert rules(Variant(bare, bare.configs[0], F32)) is None
@@ -309,7 +309,7 @@ def test_a_surveyed_config_is_known_and_a_baseline_counts_first(tmp_path: Path) 
     cases = [case("tiled"), replace(case("tiled"), config=advised)]
     run = five_runs(cases, median=0.002)[0]
     (tmp_path / "run.json").write_text(json.dumps(run))
-    survey.store(tmp_path / "run.json", root / "baselines")
+    figures.store_survey(tmp_path / "run.json", root / "baselines")
     found = select("4096x4096x4096", SLUG, project=root)
     assert found.config == advised
     assert [f.source for f in found.figures] == ["advice.json", "figures.jsonl"]

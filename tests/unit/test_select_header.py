@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gemm_regression.model import F32, Problem, Takes
+from gemm_regression.model import F32, Constraints, Problem
 from gemm_regression.tune.figures import SelectError
 from gemm_regression.tune.header import exported, header
 from gemm_regression.tune.select import Selector
@@ -110,7 +110,7 @@ def test_the_ladder_of_an_h200(tmp_path: Path) -> None:
 
 
 def test_kernels_that_refuse_problems(tmp_path: Path) -> None:
-    square = kernel("square", 64, takes=Takes(square=True))
+    square = kernel("square", 64, constraints=Constraints(square=True))
     figures = [
         *FIGURES,
         *(figure(EVEN, Problem(n, n, n), 2.0 * n) for n in CUBES),
@@ -125,7 +125,7 @@ def test_kernels_that_refuse_problems(tmp_path: Path) -> None:
 
 
 def test_a_kernel_that_is_no_rules_is_left_out_and_named() -> None:
-    own = kernel("own", takes=Takes(unless=lambda problem, config: None))
+    own = kernel("own", constraints=Constraints(unless=lambda problem, config: None))
     problem = Problem(512, 512, 512)
     of = selector([*FIGURES, figure(own, problem, 1e9)], SMALL, LARGE, own)
     assert of.select(problem).kernel is own

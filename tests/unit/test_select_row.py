@@ -12,24 +12,22 @@ import pytest
 
 from gemm_regression.baselines import append, load_run, merge_runs
 from gemm_regression.cli.select import main as command
-from gemm_regression.counters.chosen import chosen as counted
+from gemm_regression.counters.counts import chosen as counted
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.cuda.protocol import Build
 from gemm_regression.devices.stored import StoredBinary
 from gemm_regression.judge.vocabulary import Policy, Verdict, VerdictKind
 from gemm_regression.model import F32, Case, Config, Problem, find_dtype
-from gemm_regression.model.legality import GpuLimits
+from gemm_regression.model.gpus import GpuLimits
 from gemm_regression.project.loader import ProjectError, load
 from gemm_regression.project.selection import Choice, select
 from gemm_regression.report import row
 from gemm_regression.run.pairing import Pairing
 from gemm_regression.run.timed import Gate, Result, observation
 from gemm_regression.timing.looks import Rule
-from gemm_regression.timing.measurement import Measurement
-from gemm_regression.timing.plan import Plan
-from gemm_regression.tune.accuracy import Summary, outcomes
+from gemm_regression.timing.plan import Measurement, Plan
 from gemm_regression.tune.figures import Known, gpus
-from gemm_regression.tune.select import Selector
+from gemm_regression.tune.select import Selector, Summary, outcomes
 from gemm_regression.tune.table import Figure
 from tests.ladder import H200, LADDER, PROJECT
 from tests.unit.replay import ReplayDevice, VerifiedDevice
@@ -39,7 +37,7 @@ from tests.unit.simulated import SimulatedDevice
 from tests.unit.synthetic import CUBE, SLUG, case, five_runs, measurement, merged
 from tests.unit.test_select import EVEN, FIGURES, LARGE, SMALL, figure, selector
 
-CHOICE = next(kernel for kernel in LADDER if kernel.chooses)
+CHOICE = next(kernel for kernel in LADDER if kernel.is_dispatcher)
 ROWS = select(PROJECT, Choice(kernels=(CHOICE.name,)), H200)
 ROW = Case(CHOICE, F32, Config(), CUBE)
 F32_SQUARES = ("--kernel", "select", "-k", "select-f32 and not batch")
@@ -156,7 +154,7 @@ def test_a_declaration_that_chooses_has_no_source(tmp_path: Path) -> None:
     (tmp_path / "a.cu").write_text("")
     (tmp_path / "k.py").write_text(
         "from gemm_regression.model import BlockShape, Kernel\n"
-        "KERNELS = (Kernel('a', 'a.cu', 'a', BlockShape((1, 1), (1, 1)), chooses=True),)\n"
+        "KERNELS = (Kernel('a', 'a.cu', 'a', BlockShape((1, 1), (1, 1)), is_dispatcher=True),)\n"
     )
     with pytest.raises(ProjectError, match="it chooses among the other kernels, so it has no source"):
         load(tmp_path)

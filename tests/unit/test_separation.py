@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case, Problem
 from gemm_regression.oracle import verify
 from tests.mutants import Mutant, build

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from gemm_regression.compiler.nvcc import compile_ptx, entry_symbol
-from gemm_regression.compiler.signature import mismatch, parameters
+from gemm_regression.compiler.objects import mismatch, parameters
 from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem
 from tests.ladder import LADDER
 

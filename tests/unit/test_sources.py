@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gemm_regression.compiler import nvcc
-from gemm_regression.compiler.errors import CompileError
 from gemm_regression.compiler.nvcc import Binary, compile_cubin, compile_ptx, unit_of
 from gemm_regression.compiler.sources import closure, digest
+from gemm_regression.compiler.tools import CompileError
 from gemm_regression.model import F32, BlockShape, Config, Kernel
 
 MAIN = """#include "common.cuh"

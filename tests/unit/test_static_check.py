@@ -14,11 +14,10 @@ import pytest
 from gemm_regression.cli import static as __main__
 from gemm_regression.cli.common import PLUGIN
 from gemm_regression.compiler import static, tools
-from gemm_regression.compiler.errors import CompileError, ToolchainError
 from gemm_regression.compiler.nvcc import Variant
-from gemm_regression.compiler.static import StaticFigures, check, compiled, store
+from gemm_regression.compiler.static import StaticFigures, check, metrics, store
 from gemm_regression.compiler.static.check import Check, Entry, entries
-from gemm_regression.compiler.tools import Disassembler, Nvcc
+from gemm_regression.compiler.tools import CompileError, Disassembler, Nvcc, ToolchainError
 from gemm_regression.model import F32, Config, Kernel
 from gemm_regression.project.table import Table
 from tests.ladder import KERNELS_DIR, LADDER, PROJECT, find_kernel
@@ -56,7 +55,7 @@ def made(pinned: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, StaticFigur
 @pytest.fixture
 def root(made: dict[str, StaticFigures], tmp_path: Path) -> Path:
     """Stored figures of naive's two configs, as the compiler makes them."""
-    for arch in compiled.ARCHES:
+    for arch in metrics.ARCHES:
         stored = {e.name: replace(BEFORE, shared_bytes=0) for e in NAIVE}
         store.write(stored, arch, *VERSIONS, tmp_path / "static")
     shutil.copy(PROJECT.static / "counters.json", tmp_path / "static")
@@ -149,7 +148,7 @@ class TestChangedOnly:
         """What is compiled; metrics are stored with the digests of now."""
         nvcc = tools.pinned_tools()[0]
         for arch in ("sm_75", "sm_90a"):
-            digests = {e.name: compiled.made_of(e.variant, arch, nvcc) for e in self.OLDER if e.variant}
+            digests = {e.name: metrics.made_of(e.variant, arch, nvcc) for e in self.OLDER if e.variant}
             stored = {
                 name: replace(BEFORE, shared_bytes=0, made_of=of if arch == "sm_75" else "")
                 for name, of in digests.items()
@@ -210,14 +209,14 @@ class TestChangedOnly:
         kernel, config, dtype = variant
         tiled = replace(kernel, source=find_kernel("tiled").source)
         nvcc = Nvcc(Path("nvcc"), "13.0")
-        same = compiled.made_of(variant, "sm_75", nvcc)
-        assert same == compiled.made_of(variant, "sm_75", nvcc)
+        same = metrics.made_of(variant, "sm_75", nvcc)
+        assert same == metrics.made_of(variant, "sm_75", nvcc)
         others = {
-            compiled.made_of(variant, "sm_86", nvcc),
-            compiled.made_of(variant, "sm_75", Nvcc(Path("nvcc"), "13.1")),
-            compiled.made_of((replace(kernel, flags=("-G",)), config, dtype), "sm_75", nvcc),
-            compiled.made_of((kernel, kernel.configs[1], dtype), "sm_75", nvcc),
-            compiled.made_of((tiled, config, dtype), "sm_75", nvcc),
+            metrics.made_of(variant, "sm_86", nvcc),
+            metrics.made_of(variant, "sm_75", Nvcc(Path("nvcc"), "13.1")),
+            metrics.made_of((replace(kernel, flags=("-G",)), config, dtype), "sm_75", nvcc),
+            metrics.made_of((kernel, kernel.configs[1], dtype), "sm_75", nvcc),
+            metrics.made_of((tiled, config, dtype), "sm_75", nvcc),
         }
         assert len(others | {same}) == 6
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gemm_regression.compiler import elf, tools
-from gemm_regression.compiler.errors import ToolchainError
+from gemm_regression.compiler import objects, tools
 from gemm_regression.compiler.nvcc import compile_cubin
-from gemm_regression.compiler.static import sass
-from gemm_regression.compiler.tools import Disassembler
+from gemm_regression.compiler.static import metrics
+from gemm_regression.compiler.tools import Disassembler, ToolchainError
 from gemm_regression.model import F32, BlockShape, Config, Kernel
 
 # A copy of a float4 each through shared memory, then c = v.x * v.y + v.z * v.w; and c = 1.
@@ -21,7 +20,7 @@ SIZES = [640, 384]
 
 
 def test_the_recorded_kernels_are_told_apart() -> None:
-    first, second = map(sass.instruction_mix, sass.count_opcodes(LISTING, SIZES))
+    first, second = map(metrics.instruction_mix, metrics.count_opcodes(LISTING, SIZES))
     assert first == {
         **{"BAR": 1, "BRA": 1, "FFMA": 1, "FMUL": 1, "LDG.128": 1, "LDS.128": 1, "STG.32": 1, "STS.128": 1},
         "total": 26,
@@ -30,7 +29,7 @@ def test_the_recorded_kernels_are_told_apart() -> None:
 
 
 def test_a_predicate_is_no_opcode() -> None:
-    first, _ = sass.count_opcodes(LISTING, SIZES)
+    first, _ = metrics.count_opcodes(LISTING, SIZES)
     assert first["EXIT"] == 2  # one of them @P0
     assert sum(first.values()) == 640 / 16
 
@@ -49,7 +48,7 @@ def test_a_listing_that_lacks_instructions_is_refused(damage: object) -> None:
     """Counted as fewer, they would be a change of the kernel that nobody made."""
     assert callable(damage)
     with pytest.raises(ToolchainError, match=r"listed \d+ instructions, but the code has 64"):
-        sass.count_opcodes(damage(LISTING), SIZES)
+        metrics.count_opcodes(damage(LISTING), SIZES)
 
 
 @pytest.mark.parametrize(
@@ -74,17 +73,17 @@ def test_a_listing_that_lacks_instructions_is_refused(damage: object) -> None:
     ],
 )
 def test_an_opcode_is_counted_as(opcode: str, counted: str) -> None:
-    assert sass.instruction_mix({opcode: 3}) == {counted: 3, "total": 3}
+    assert metrics.instruction_mix({opcode: 3}) == {counted: 3, "total": 3}
 
 
 @pytest.mark.parametrize("opcode", ["HFMA2.MMA", "LDC.64", "IMAD", "BSSY", "LEA.HI"])
 def test_the_rest_counts_in_the_total_only(opcode: str) -> None:
     """HFMA2.MMA has nothing of tensor cores: it is how a constant reaches a register."""
-    assert sass.instruction_mix({opcode: 2}) == {"total": 2}
+    assert metrics.instruction_mix({opcode: 2}) == {"total": 2}
 
 
 def test_padding_is_no_instruction() -> None:
-    assert sass.instruction_mix({"FFMA": 1, "NOP": 14}) == {"FFMA": 1, "total": 1}
+    assert metrics.instruction_mix({"FFMA": 1, "NOP": 14}) == {"FFMA": 1, "total": 1}
 
 
 def planted(folder: Path, body: str, name: str = "planted") -> Kernel:
@@ -102,7 +101,7 @@ def test_constant_banks_are_those_of_the_cubin(tmp_path: Path) -> None:
         "{ c[n] = table[n & 15]; }\n"
     )
     made = compile_cubin(planted(tmp_path, body), Config(), F32, "sm_90a")
-    assert elf.constant_bytes(made.cubin, made.symbol) == 0x210 + 8 + 4 + 64
+    assert objects.constant_bytes(made.cubin, made.symbol) == 0x210 + 8 + 4 + 64
 
 
 @pytest.fixture
@@ -125,23 +124,23 @@ class TestTheDisassembler:
     def cubins(self, folder: Path, arch: str) -> list[bytes]:
         kernels = [planted(folder, body, f"k{i}") for i, body in enumerate((self.ONE, self.TWO))]
         made = [compile_cubin(kernel, Config(), F32, arch) for kernel in kernels]
-        return [elf.code(binary.cubin, binary.symbol) for binary in made]
+        return [objects.code(binary.cubin, binary.symbol) for binary in made]
 
     @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
     def test_reads_every_architecture(self, arch: str, tmp_path: Path, nvdisasm: Disassembler) -> None:
-        one, two = map(sass.instruction_mix, sass.opcodes(self.cubins(tmp_path, arch), arch, nvdisasm))
+        one, two = map(metrics.instruction_mix, metrics.opcodes(self.cubins(tmp_path, arch), arch, nvdisasm))
         assert (one["STG.32"], two["LDG.128"], two["STG.128"]) == (1, 1, 1)
         assert "LDG.128" not in one
 
     def test_what_the_cache_holds_is_not_read_again(self, tmp_path: Path, nvdisasm: Disassembler) -> None:
         one, two = self.cubins(tmp_path, "sm_80")
-        first = sass.opcodes([two], "sm_80", nvdisasm)
+        first = metrics.opcodes([two], "sm_80", nvdisasm)
         gone = replace(nvdisasm, path=Path("/nowhere"))
-        assert sass.opcodes([two, two], "sm_80", gone) == first * 2
+        assert metrics.opcodes([two, two], "sm_80", gone) == first * 2
         with pytest.raises(ToolchainError, match="/nowhere cannot be run"):
-            sass.opcodes([one, two], "sm_80", gone)
+            metrics.opcodes([one, two], "sm_80", gone)
 
     def test_a_failure_of_it_is_one_line(self, tmp_path: Path, nvdisasm: Disassembler) -> None:
         with pytest.raises(ToolchainError, match="nvdisasm failed") as caught:
-            sass.opcodes(self.cubins(tmp_path, "sm_80"), "sm_999", nvdisasm)
+            metrics.opcodes(self.cubins(tmp_path, "sm_80"), "sm_999", nvdisasm)
         assert "\n" not in str(caught.value)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gemm_regression.compiler.static import files, store
+from gemm_regression.compiler.static import store
 from gemm_regression.compiler.static.store import StoreError
 from tests.ladder import PROJECT
 from tests.unit.test_static_diff import BEFORE
@@ -132,4 +132,4 @@ def test_the_stored_figures_of_this_checkout_are_written_as_they_stand() -> None
         head = (file.stem, document["nvcc"], document["nvdisasm"])
         stored = store.load(*head, PROJECT.static)
         records = {name: store.groups(figures) for name, figures in stored.items()}
-        assert files.text_of(store.head(*head), records) == file.read_text()
+        assert store.text_of(store.head(*head), records) == file.read_text()

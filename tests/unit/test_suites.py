@@ -7,11 +7,10 @@ from itertools import groupby
 
 import pytest
 
-from gemm_regression.model import Config, Problem, find_problem
-from gemm_regression.model.kernel import variant_name
-from gemm_regression.model.legality import GpuLimits, legal_variants, refusals
-from gemm_regression.project.names import find_config, find_suite
-from gemm_regression.project.selection import Choice, illegal
+from gemm_regression.model import Config, Problem, find_problem, variant_name
+from gemm_regression.model.gpus import GpuLimits
+from gemm_regression.model.legality import legal_variants, refusals
+from gemm_regression.project.selection import Choice, find_config, find_suite, illegal
 from gemm_regression.project.selection import select as select_cases
 from gemm_regression.project.suites import (
     DEEP,
@@ -79,12 +78,12 @@ def test_every_config_meets_whole_tiles_and_four_of_them_along_k(kernel: object)
 
 
 def test_full_verifies_every_legal_variant_on_every_problem() -> None:
-    cases = [case for case in select().verify if not case.kernel.chooses]
+    cases = [case for case in select().verify if not case.kernel.is_dispatcher]
     expected = sum(
         len(legal_variants(kernel, H200))
         * len((*VERIFIED, *OWN.get(kernel.name, ()), *VERIFIED_BATCHED * kernel.operation.batched))
         for kernel in LADDER
-        if not kernel.chooses
+        if not kernel.is_dispatcher
     )
     assert len(set(cases)) == len(cases) == expected
 
@@ -92,7 +91,7 @@ def test_full_verifies_every_legal_variant_on_every_problem() -> None:
 def test_full_times_defaults_everywhere_and_the_others_on_two_problems() -> None:
     """But for stages that later ones outdo, of which less is timed."""
     cases = select().timed
-    for kernel in (kernel for kernel in LADDER if not kernel.chooses):
+    for kernel in (kernel for kernel in LADDER if not kernel.is_dispatcher):
         batches = (*TIMED_BATCHED, *TIMED_GIBIBYTE)
         problems = batches if kernel.operation.batched else TIMED
         squares = (Problem(1024, 1024, 1024), Problem(4096, 4096, 4096))
@@ -166,7 +165,7 @@ def test_an_interpreter_gets_some_problems_of_variants_that_differ_within_a_tile
         assert found[name, "bf16"] == some | {Problem(64, 128, WHOLE.k // 2)} | own
     for kernel in (kernel for kernel in LADDER if kernel.compiled and not kernel.operation.batched):
         for config, dtype in legal_variants(kernel, H200):
-            takes = {kernel.narrowed(kernel.takes.near(problem, config)) for problem in some}
+            takes = {kernel.narrowed(kernel.constraints.near(problem, config)) for problem in some}
             assert found[f"{kernel.name}-{config.label}", dtype.name] > takes
 
 

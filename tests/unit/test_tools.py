@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.errors import ToolchainError
+from gemm_regression.compiler.tools import ToolchainError
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from gemm_regression.cli import tune
 from gemm_regression.devices import NoDevice
 from gemm_regression.model import Config
 from gemm_regression.project.loader import load
-from gemm_regression.tune import local, stored
+from gemm_regression.tune import evaluating, stored
 from tests.unit.tunable import DECLARATIONS, SOURCE, FakeGpu, project
 
 pytestmark = pytest.mark.compile
@@ -31,7 +31,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeGpu], FakeGpu]:
     def on(gpu: FakeGpu) -> FakeGpu:
-        monkeypatch.setattr(local, "open_cuda", lambda time_limit: gpu)
+        monkeypatch.setattr(evaluating, "open_cuda", lambda time_limit: gpu)
         return gpu
 
     return on
@@ -307,7 +307,7 @@ def test_without_a_gpu_it_says_what_there_is_instead(
     def none(time_limit: float) -> None:
         raise NoDevice("no NVIDIA driver responds")
 
-    monkeypatch.setattr(local, "open_cuda", none)
+    monkeypatch.setattr(evaluating, "open_cuda", none)
     assert run() == 2
     err = capsys.readouterr().err
     assert "no NVIDIA driver responds; without one, --device emulated counts instructions" in err

@@ -16,8 +16,7 @@ from gemm_regression.cli import tune
 from gemm_regression.model import Config, Problem
 from gemm_regression.tune import cluster
 from gemm_regression.tune.cluster import Cluster, ClusterError, Setup
-from gemm_regression.tune.evaluating import Measured
-from gemm_regression.tune.local import OneDevice
+from gemm_regression.tune.evaluating import Measured, OneDevice
 from tests.unit.tunable import project
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,8 +18,7 @@ from gemm_regression.tune import stored
 from gemm_regression.tune.accept import AcceptError, accept, edited
 from gemm_regression.tune.cachefile import CacheFile, head
 from gemm_regression.tune.evaluating import Job, Measured
-from gemm_regression.tune.search import Budget, SearchError, search
-from gemm_regression.tune.simulate import COMPARED, replay
+from gemm_regression.tune.search import COMPARED, Budget, SearchError, replay, search
 from gemm_regression.tune.stored import Evaluation, Failed, Tuned
 from tests.unit.tunable import DECLARATIONS, project
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from gemm_regression.cli import init
-from gemm_regression.devices.emulated.device import EmulatedDevice
-from gemm_regression.judge.waived import unused
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem, Waiver
 from gemm_regression.oracle import Examined, examine
+from gemm_regression.run.checked import unused
 from tests.unit.test_init import harness
 
 RACE = Waiver("race", "seen[0] =   N;", "all threads write the same value")

@@ -21,8 +21,7 @@ from gemm_regression.judge.paired import (
 from gemm_regression.judge.vocabulary import CompareFail, Observation, Policy, Reference
 from gemm_regression.report.changed import changed_text
 from gemm_regression.report.wording import baseline_text, message, paired_text, told
-from gemm_regression.timing.interval import Estimate
-from gemm_regression.timing.looks import Finding
+from gemm_regression.timing.looks import Estimate, Finding
 from tests.unit.samples import find_case
 
 CASE = find_case("tiled-f32-tile32-pad0-1024x1024x1024").id

@@ -10,8 +10,7 @@ from typing import Any
 from gemm_regression.devices import DeviceError, Inputs, Outputs
 from gemm_regression.devices.cuda.environment import GpuInfo
 from gemm_regression.model import Case, Resources
-from gemm_regression.timing.measurement import Measurement
-from gemm_regression.timing.plan import Plan
+from gemm_regression.timing.plan import Measurement, Plan
 from tests.unit.fakes import NumpyDevice
 from tests.unit.replay import recorded
 

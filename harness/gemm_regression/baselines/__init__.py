@@ -5,11 +5,21 @@ derived from them. They name the GPU and the software, never a host or a user, a
 is refused with the reason. ``python -m gemm_regression baseline --help`` shows the commands.
 """
 
-from gemm_regression.baselines.binaries import binary, keep_binary, load_binary
 from gemm_regression.baselines.entries import Baseline, BaselineEntry, gpu_slug
 from gemm_regression.baselines.fields import BaselineError
 from gemm_regression.baselines.merge import Run, load_run, merge_runs
-from gemm_regression.baselines.store import append, current, derived, history, prune, prune_binaries, stored
+from gemm_regression.baselines.store import (
+    append,
+    binary,
+    current,
+    derived,
+    history,
+    keep_binary,
+    load_binary,
+    prune,
+    prune_binaries,
+    stored,
+)
 
 __all__ = [
     "Baseline",

@@ -11,6 +11,7 @@ from typing import Any
 
 from gemm_regression.baselines.fields import BaselineError
 from gemm_regression.judge.vocabulary import Reference
+from gemm_regression.model import CaseId
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class BaselineEntry:
 
     @property
     def variant(self) -> str:
-        return self.case_id.removesuffix(f"-{self.group}")
+        return CaseId.parse(self.case_id).variant
 
     @property
     def median_s(self) -> float:
@@ -132,10 +133,6 @@ class BaselineEntry:
     def board(self) -> str | None:
         """The board it was measured on; None if unknown."""
         return self.machine.get("board")
-
-    def is_of_another(self, board: str | None) -> bool:
-        """Whether another board than this one measured it; an unknown one is not said to be another."""
-        return None not in (self.board, board) and self.board != board
 
     @property
     def l2(self) -> str:

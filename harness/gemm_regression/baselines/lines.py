@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, field_v
 from gemm_regression.baselines.entries import BaselineEntry, noise_floor
 from gemm_regression.baselines.fields import BaselineError, Commit, Machine, NotNegative, Positive, checked
 from gemm_regression.files import no_key_twice
+from gemm_regression.model import CaseId
 
 MIN_RUNS = 5  # Fresh processes: their medians give the noise floor.
 STATS = ("min", "max", "mean", "stddev", "q1", "q3", "ld15iqr", "hd15iqr", "rounds", "iterations", "outliers")
@@ -280,7 +281,7 @@ def _entry(says: Mapping[str, Any], run: Mapping[str, Any], timed: Mapping[str, 
     clock, power, temperature, reasons = says["seen"]
     info: dict[str, Any] = {
         "case": case,
-        "variant": case.removesuffix(f"-{timed['problem']}"),
+        "variant": CaseId.parse(case).variant,
         "flops": timed["flops"],
         "l2": timed.get("l2", "cold"),
         "duty": timed.get("duty", 1.0),
@@ -298,7 +299,7 @@ def _entry(says: Mapping[str, Any], run: Mapping[str, Any], timed: Mapping[str, 
         "temperature_c": temperature,
         "commit": commit["id"],
         "dirty": commit["dirty"],
-        **{name: machine[name] for name in _OF_A_CASE if name in machine},
+        **{name: machine[name] for name in OF_A_CASE if name in machine},
     }
     best = says.get("best")
     return BaselineEntry(
@@ -316,7 +317,8 @@ def _entry(says: Mapping[str, Any], run: Mapping[str, Any], timed: Mapping[str, 
     )
 
 
-_OF_A_CASE = ("board", "driver", "nvcc", "power_limit_w", "ecc", "mig")
+# Of the machine, what is said with each case.
+OF_A_CASE = ("board", "driver", "nvcc", "power_limit_w", "ecc", "mig")
 
 
 def _named(says: Mapping[str, Any], **names: str) -> dict[str, Any]:

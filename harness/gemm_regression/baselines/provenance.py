@@ -7,8 +7,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from gemm_regression.compiler.errors import ToolchainError
-from gemm_regression.compiler.tools import find_nvcc
+from gemm_regression.compiler.tools import ToolchainError, find_nvcc
 from gemm_regression.devices import DeviceError, Gpu
 from gemm_regression.timing.plan import TIMING
 

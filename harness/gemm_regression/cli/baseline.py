@@ -23,12 +23,12 @@ from gemm_regression.baselines import (
     prune_binaries,
     stored,
 )
-from gemm_regression.baselines.export import write_export
+from gemm_regression.baselines.merge import write_export
 from gemm_regression.baselines.moves import lost, moves
 from gemm_regression.cli.common import about, project_of
 from gemm_regression.cli.measuring import accept_slower, measure
 from gemm_regression.cli.storing import store
-from gemm_regression.compiler.static.files import shown
+from gemm_regression.compiler.static.store import shown
 from gemm_regression.model import Case
 from gemm_regression.project import selection as cases
 from gemm_regression.project.loader import Project

@@ -21,21 +21,28 @@ from pathlib import Path
 from gemm_regression.baselines import BaselineEntry, BaselineError, binary, current, gpu_slug
 from gemm_regression.cli.common import about, busy_text, end_on_sigterm, margin_of, project_of
 from gemm_regression.cli.progress import progress
-from gemm_regression.compiler.core import core_of
-from gemm_regression.compiler.errors import ToolchainError
-from gemm_regression.compiler.tools import arch
+from gemm_regression.compiler.nvcc import core_of
+from gemm_regression.compiler.tools import ToolchainError, arch
 from gemm_regression.devices import DeviceError, Gpu, NoDevice, open_cuda
 from gemm_regression.devices.stored import StoredBinary
 from gemm_regression.judge.paired import Paired
 from gemm_regression.judge.vocabulary import DEFAULT_MARGIN
 from gemm_regression.model import Case
-from gemm_regression.project.commit import CommitError
-from gemm_regression.project.git import between, described, find, subject
+from gemm_regression.project.commit import CommitError, between, described, find, subject
 from gemm_regression.project.loader import Project, ProjectError
 from gemm_regression.report.figures import percent_text
-from gemm_regression.run.bisect import Revision, State, Test, Tested, beside, first_bad, grouped, steps
-from gemm_regression.run.pairs import key_of, seconds_of
-from gemm_regression.run.revisions import History
+from gemm_regression.run.bisect import (
+    History,
+    Revision,
+    State,
+    Test,
+    Tested,
+    beside,
+    first_bad,
+    grouped,
+    steps,
+)
+from gemm_regression.run.compare import seconds_of
 
 FOUND, NOT_SLOWER, WRONG, UNJUDGED = range(4)
 SKIP, ABORT = 125, 128  # of `git bisect run`
@@ -158,7 +165,7 @@ def _judged(given: argparse.Namespace, history: History, good: _Good, device: Gp
         print(f"skip: {here.why}")
         return State.SKIP
     state, paired = State.GOOD, None
-    if key_of(here.binary) != key_of(good.binary):
+    if here.binary.key != good.binary.key:
         state, paired = _test(given, good, device, pairs=1)(here.binary)
     print(f"{state.value}: {_change(paired) if paired else 'the same binary as GOOD'}")
     return state
@@ -174,12 +181,12 @@ def _bisected(given: argparse.Namespace, history: History, good: _Good, bad: str
     with progress("compile", len(shas), given.quiet) as step:
         made = history.at_all(shas, paths, step)
     groups = grouped([*made, last.revision])
-    binaries = {key_of(revision.binary) for revision in made if revision.binary}
+    binaries = {revision.binary.key for revision in made if revision.binary}
     print(
         f"{len(shas)} commits from {good.sha[:12]} to {name} touch what {given.case} is compiled from: "
         f"{len(binaries)} binaries, {sum(r.binary is None for r in made)} commits without one"
     )
-    if key_of(last.revision.binary) == key_of(good.binary):
+    if last.revision.binary.key == good.binary.key:
         return _not_slower(f"{name} is not slower than {good.sha[:12]}: it is the same binary", good)
     test = _test(given, good, device, steps(len(groups)))
     state, paired = test(last.revision.binary)

@@ -19,9 +19,8 @@ from pathlib import Path
 from gemm_regression.baselines import provenance
 from gemm_regression.cli.common import about, busy_text, end_on_sigterm, margin_of, project_of, share
 from gemm_regression.cli.progress import progress
-from gemm_regression.compiler.errors import ToolchainError
 from gemm_regression.compiler.nvcc import Variant, compile_all
-from gemm_regression.compiler.tools import Nvcc, find_nvcc, nvcc_at
+from gemm_regression.compiler.tools import Nvcc, ToolchainError, find_nvcc, nvcc_at
 from gemm_regression.devices import DeviceError, Gpu, NoDevice, open_cuda
 from gemm_regression.files import write_whole
 from gemm_regression.judge.vocabulary import DEFAULT_MARGIN
@@ -30,10 +29,9 @@ from gemm_regression.project.commit import CommitError, Tree, checked_out, folde
 from gemm_regression.project.loader import Project
 from gemm_regression.report import paired as report
 from gemm_regression.report.terminal import room
-from gemm_regression.run import document
-from gemm_regression.run.compare import Comparison, Row, compare
+from gemm_regression.run.compare import Built, Comparison, Row, Side, compare, pairs_of, removed
 from gemm_regression.run.pairing import Pair
-from gemm_regression.run.pairs import Built, Side, pairs_of, removed
+from gemm_regression.run.replay import document
 from gemm_regression.timing.looks import Rule
 from gemm_regression.timing.plan import PairPlan
 
@@ -112,7 +110,7 @@ def _run(
         write_whole(given.markdown, report.markdown(result, side, tree))
     if given.json:
         when = datetime.now(UTC).isoformat(timespec="seconds")
-        record = document.document(result, side, tree, machine, when)
+        record = document(result, side, tree, machine, when)
         write_whole(given.json, json.dumps(record, indent=1, allow_nan=False) + "\n")
     return result.exit_status
 

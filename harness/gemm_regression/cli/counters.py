@@ -15,12 +15,12 @@ from pathlib import Path
 
 from gemm_regression.cli.common import project_of
 from gemm_regression.cli.progress import progress
-from gemm_regression.compiler.errors import ToolchainError
-from gemm_regression.compiler.static.compiled import ARCHES
+from gemm_regression.compiler.static.metrics import ARCHES
+from gemm_regression.compiler.tools import ToolchainError
 from gemm_regression.counters import counts, tables
-from gemm_regression.counters.chosen import chosen
+from gemm_regression.counters.counts import chosen
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.files import write_whole
 from gemm_regression.project.selection import Choice, add_selection
 from gemm_regression.report.terminal import fitted, room

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.errors import ToolchainError
+from gemm_regression.compiler.tools import ToolchainError
 
 # Name, path of GitHub's API, a jq query that gives true, and what to do: CONTRIBUTING.md lists the same.
 SETTINGS = (
@@ -85,7 +85,7 @@ def examine(folder: Path) -> Iterator[Line]:
     yield compiler()
     yield host_compiler()
     if needed.state == "ok":
-        from gemm_regression.compiler.cache import cache_dir
+        from gemm_regression.compiler.tools import cache_dir
 
         yield cache(cache_dir())
         yield interpreter()
@@ -148,7 +148,7 @@ def cache(folder: Path) -> Line:
 
 def interpreter() -> Line:
     """What the emulated device runs straight-line code on."""
-    from ptxsan.native.build import describe, library
+    from ptxsan.native import describe, library
 
     found = describe()
     if library() is None:
@@ -253,12 +253,13 @@ def gpu() -> Iterator[Line]:
     if find_spec("pynvml") is None:
         yield Line("note", "gpu", "nvidia-ml-py is not installed", "kernels are checked without a GPU")
         return
-    from gemm_regression.devices.cuda.environment import Gpu, NoGpu, driver_refusal
+    from gemm_regression.devices import NoDevice
+    from gemm_regression.devices.cuda.environment import Gpu, driver_refusal
 
     try:
         there = Gpu()
         info = there.info()
-    except NoGpu as error:
+    except NoDevice as error:
         yield Line("note", "gpu", str(error), "kernels are checked without a GPU, and nothing is timed")
         return
     yield Line("ok", "gpu", f"{info.name}, board {info.board}, {info.memory_mib} MiB")

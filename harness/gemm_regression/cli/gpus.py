@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from gemm_regression.baselines import Baseline, BaselineError, current, export, history
+from gemm_regression.baselines import Baseline, BaselineError, current, history, merge
 from gemm_regression.cli.common import KERNELS
 from gemm_regression.cli.session import Session
 from gemm_regression.devices import Gpu, NoDevice, count_gpus, open_cuda
-from gemm_regression.devices.cuda.guards import EXACT
+from gemm_regression.devices.work import EXACT
 from gemm_regression.model import Case
 from gemm_regression.project import selection as cases
 from gemm_regression.run.boards import Board
@@ -106,7 +106,7 @@ def _selected(session: Session, choice: cases.Choice, board: Board) -> cases.Sel
     """What one GPU can run, with a choice in the place of each case of a kernel that chooses."""
     capability = board.gpu.info.capability
     found = cases.select(session.project, choice, capability)
-    if not any(case.kernel.chooses for case in (*found.verify, *found.timed)):
+    if not any(case.kernel.is_dispatcher for case in (*found.verify, *found.timed)):
         return found
     selector = Selector.of(session.project, board.slug, capability)
     verify, timed = (tuple(map(selector.resolved, part)) for part in (found.verify, found.timed))
@@ -209,7 +209,7 @@ def choose_baselines(config: pytest.Config, session: Session) -> None:
         info = board.gpu.info
         try:
             if isinstance(wanted, str):
-                board.baseline = export.named(root, board.slug, info.board, wanted)
+                board.baseline = merge.named(root, board.slug, info.board, wanted)
             else:
                 board.baseline = current(root, board.slug, info.board)
             if board.baseline:
@@ -234,4 +234,4 @@ def _for_the_table(config: pytest.Config, baseline: Baseline | None, wanted: Any
     assert baseline is not None
     folder = tempfile.TemporaryDirectory(prefix="gemm-baseline-")
     config.add_cleanup(folder.cleanup)
-    return export.write_export(baseline, Path(folder.name) / f"{baseline.label}.json")
+    return merge.write_export(baseline, Path(folder.name) / f"{baseline.label}.json")

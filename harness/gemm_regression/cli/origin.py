@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import gemm_regression
-from gemm_regression.project.git import CommitError, git
+from gemm_regression.project.commit import CommitError, git
 
 # The distributions, each with its folder in the repository; {extras} is for whoever installs them.
 FOLDERS = {"ptxsan": "harness/ptxsan", "gemm-regression[{extras}]": ""}

@@ -25,19 +25,17 @@ from gemm_regression.baselines import gpu_slug
 from gemm_regression.baselines.provenance import nvcc_version
 from gemm_regression.cli.common import project_of
 from gemm_regression.cli.progress import progress
-from gemm_regression.compiler.entry import names_it
-from gemm_regression.compiler.errors import ToolchainError
+from gemm_regression.compiler.objects import names_it
 from gemm_regression.compiler.static import ARCHES
-from gemm_regression.compiler.static.files import StoreError
-from gemm_regression.compiler.tools import find_tool
+from gemm_regression.compiler.static.store import StoreError
+from gemm_regression.compiler.tools import ToolchainError, find_tool
 from gemm_regression.counters import ncu as compared
-from gemm_regression.counters import profiler, seen
-from gemm_regression.counters.chosen import chosen
-from gemm_regression.counters.hardware import GROUPS, METRICS, STORED, TIME, value
+from gemm_regression.counters import profiler, traffic
+from gemm_regression.counters.counts import chosen
 from gemm_regression.counters.ncu import Comparison
-from gemm_regression.counters.profiler import Launch, ProfileError
+from gemm_regression.counters.profiler import GROUPS, METRICS, STORED, TIME, Launch, ProfileError, value
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.files import write_whole
 from gemm_regression.model import F32, Case
 from gemm_regression.project.commit import Commit, CommitError, checked_out
@@ -109,12 +107,13 @@ def made_by(ncu: str) -> dict[str, str]:
     if commit["id"] != "unversioned":
         tools["commit"] = commit["id"][:12] + (" with changes" if commit["dirty"] else "")
     try:
-        from gemm_regression.devices.cuda.environment import Gpu, NoGpu
+        from gemm_regression.devices import NoDevice
+        from gemm_regression.devices.cuda.environment import Gpu
     except ImportError:
         return tools
     try:
         info = Gpu().info()
-    except NoGpu:
+    except NoDevice:
         return tools
     return {"gpu": info.name, "board": info.board or "", "driver": info.driver, **tools}
 
@@ -210,10 +209,10 @@ def _store(ncu: str, project: Project, cases: Sequence[Case]) -> int:
     for case, launch in zip(cases, _measured(ncu, project.root, cases, STORED), strict=True):
         if not launch.cubin:
             raise ProfileError(f"{case.id}: which binary was launched is not known")
-        found[case.id] = seen.Seen(launch.cubin, launch.values, made)
+        found[case.id] = traffic.Seen(launch.cubin, launch.values, made)
     folder = project.baselines / gpu_slug(made["gpu"])
     folder.mkdir(parents=True, exist_ok=True)
-    print(f"wrote {len(found)} cases to {seen.write(folder, found)}; {versions(made)}")
+    print(f"wrote {len(found)} cases to {traffic.write_seen(folder, found)}; {versions(made)}")
     return 0
 
 

@@ -19,9 +19,8 @@ from rich.table import Table
 
 from gemm_regression.cli.common import KERNELS, files_of_tests, for_pytest
 from gemm_regression.cli.progress import progress, quiet
-from gemm_regression.compiler.errors import ToolchainError
-from gemm_regression.compiler.tools import find_tool
-from gemm_regression.devices.cuda.guards import EXACT
+from gemm_regression.compiler.tools import ToolchainError, find_tool
+from gemm_regression.devices.work import EXACT
 from gemm_regression.model import Kernel
 from gemm_regression.project.loader import Project
 from gemm_regression.report.figures import count_text

@@ -20,11 +20,10 @@ from gemm_regression.model import Waiver
 from gemm_regression.project import selection as cases
 from gemm_regression.project.loader import Project
 from gemm_regression.report.failures import Failure
-from gemm_regression.run.boards import Board
+from gemm_regression.run.boards import Board, Spread
 from gemm_regression.run.checked import Checked
 from gemm_regression.run.checkers import Checker, Checks
 from gemm_regression.run.passed import Records
-from gemm_regression.run.spread import Spread
 from gemm_regression.run.timed import Result
 from gemm_regression.timing.plan import Plan
 

@@ -19,12 +19,12 @@ import pytest
 from gemm_regression.cli.common import SHOWN, STATIC, files_of_tests, for_pytest
 from gemm_regression.cli.progress import progress, quiet
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.errors import CompileError, ToolchainError
 from gemm_regression.compiler.static import store
 from gemm_regression.compiler.static.check import Check, Entry, entries
-from gemm_regression.compiler.static.compiled import ARCHES
+from gemm_regression.compiler.static.metrics import ARCHES
 from gemm_regression.compiler.static.store import ACCEPT, StoreError
-from gemm_regression.counters import stored as counts
+from gemm_regression.compiler.tools import CompileError, ToolchainError
+from gemm_regression.counters import check as counts
 from gemm_regression.counters.check import CounterCheck, CounterEntry
 from gemm_regression.counters.check import entries as counter_entries
 from gemm_regression.devices import DeviceError
@@ -62,9 +62,9 @@ def require_stored(root: Path) -> None:
             f"no metrics are stored for nvcc {nvcc} and {', '.join(missing)} (stored: {there}); "
             f"store them with `{ACCEPT}`"
         )
-    if not counts.load(nvcc, root):
+    if not counts.load_counters(nvcc, root):
         raise StoreError(
-            f"no counters are stored in {store.shown(counts.path_of(root))}; store them with `{ACCEPT}`"
+            f"no counters are stored in {store.shown(counts.counters_path(root))}; store them with `{ACCEPT}`"
         )
 
 
@@ -110,7 +110,7 @@ def refresh_counts(project: Project, chosen: Sequence[CounterEntry], check: Coun
         print("counters: nothing changed")
         return
     print("\n".join(lines), flush=True)
-    print(f"wrote {store.shown(counts.write(before, check.version, root))}", flush=True)
+    print(f"wrote {store.shown(counts.write_counters(before, check.version, root))}", flush=True)
 
 
 def refresh_figures(project: Project, chosen: Sequence[Entry], silent: bool = False) -> None:

@@ -19,24 +19,23 @@ from rich.console import Console
 from gemm_regression.baselines import BaselineError
 from gemm_regression.cli.common import about, busy_text, end_on_sigterm, project_of
 from gemm_regression.cli.progress import progress
-from gemm_regression.compiler.errors import ToolchainError
-from gemm_regression.compiler.static.compiled import ARCHES
-from gemm_regression.compiler.static.files import shown
+from gemm_regression.compiler.static.metrics import ARCHES
+from gemm_regression.compiler.static.store import shown
+from gemm_regression.compiler.tools import ToolchainError
 from gemm_regression.devices import DeviceError, NoDevice
 from gemm_regression.files import write_whole
 from gemm_regression.model import DType, Kernel, Problem, find_problem
 from gemm_regression.project.commit import CommitError, working_tree
 from gemm_regression.project.loader import Project
-from gemm_regression.project.names import find_kernel
+from gemm_regression.project.selection import find_kernel
 from gemm_regression.report import tuning as said
 from gemm_regression.report.page.charts import NoDrawingError
 from gemm_regression.tune import stored
 from gemm_regression.tune.accept import accept
 from gemm_regression.tune.cluster import Cluster, Setup
-from gemm_regression.tune.local import OneEmulated, OneGpu
+from gemm_regression.tune.evaluating import OneEmulated, OneGpu
 from gemm_regression.tune.screening import ignored_text
-from gemm_regression.tune.search import Budget, check_strategy, strategies
-from gemm_regression.tune.simulate import BUDGET, COMPARED, replay
+from gemm_regression.tune.search import BUDGET, COMPARED, Budget, check_strategy, replay, strategies
 from gemm_regression.tune.tune import Outcome, Tuning, Wanted
 
 EMULATED_OBJECTIVE = "instructions"

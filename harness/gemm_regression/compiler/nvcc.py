@@ -11,16 +11,22 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from gemm_regression.compiler import elf, tools
-from gemm_regression.compiler.cache import alone, cache_entry, load_entry, store_entry
-from gemm_regression.compiler.dependencies import LISTED, listed_in, refuse_others
-from gemm_regression.compiler.entry import instantiation, ptx_symbols, symbol_of
-from gemm_regression.compiler.errors import CompileError, ToolchainError
-from gemm_regression.compiler.sources import Sources, readable, sources
-from gemm_regression.compiler.tools import Nvcc
+from gemm_regression.compiler import objects, tools
+from gemm_regression.compiler.objects import instantiation, ptx_symbols, symbol_of
+from gemm_regression.compiler.sources import LISTED, Sources, listed_in, readable, refuse_others, sources
+from gemm_regression.compiler.tools import (
+    CompileError,
+    Nvcc,
+    ToolchainError,
+    alone,
+    cache_entry,
+    load_entry,
+    store_entry,
+)
 from gemm_regression.model import Config, DType, Kernel, Resources
 
 COMPILE_SECONDS = (
@@ -122,7 +128,7 @@ def compile_cubin(
     """
     unit = unit_of(kernel, config, dtype)
     cubin, log = _compile_both(unit, arch, nvcc)
-    symbol = symbol_of(unit.entry, elf.symbols(cubin), unit.what)
+    symbol = symbol_of(unit.entry, objects.symbols(cubin), unit.what)
     found = read_ptxas(symbol, log)
     resources = Resources(
         found.registers, found.shared_bytes, found.stack_bytes, hashlib.sha256(cubin).hexdigest()
@@ -323,3 +329,20 @@ def read_ptxas(symbol: str, log: str) -> PtxasFigures:
         spill_store_bytes=int(stack[2]),
         spill_load_bytes=int(stack[3]),
     )
+
+
+CUDA_CORES, TENSOR_CORES = "cuda", "tensor"
+_PRODUCT = re.compile(r"^\s*(?:@!?%\w+\s+)?(?:mma|wmma\.mma|wgmma\.mma_async|tcgen05\.mma)\b", re.MULTILINE)
+
+
+@lru_cache(maxsize=1024)
+def core_of(kernel: Kernel, config: Config, dtype: DType, arch: str) -> str:
+    """The kind of core, "cuda" or "tensor". Of a library, FP32 is asked for without TF32. One that does not
+    compile has none: "cuda"."""
+    if kernel.library:
+        return CUDA_CORES if dtype.name == "f32" else TENSOR_CORES
+    try:
+        ptx = compile_ptx(kernel, config, dtype, arch)
+    except CompileError:
+        return CUDA_CORES
+    return TENSOR_CORES if _PRODUCT.search(ptx) else CUDA_CORES

@@ -1,19 +1,137 @@
-"""The programs of the CUDA toolkit: where nvcc and nvdisasm are, their versions, and the versions pinned."""
+"""The programs of the CUDA toolkit: where they are, their versions, what they make, kept on disk, and errors.
+
+The cache lies in $GEMM_CACHE_DIR, else $XDG_CACHE_HOME/gemm-regression, else ~/.cache/gemm-regression;
+removing it costs time only.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import functools
+import hashlib
+import io
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from gemm_regression.compiler.errors import ToolchainError
+from gemm_regression.files import write_whole
+
+# Where a message of nvcc, ptxas or the host's compiler begins.
+_BEGINS = re.compile(r"^(?=\S+\(\d+\): |\S+:\d+(?::\d+)?: |(?:ptxas|nvlink|nvcc) \S+\s*: )", re.MULTILINE)
+_ERROR = re.compile(r"\b(?:error|fatal)\b")
+SHOWN, LINES = 2, 6  # errors shown, and lines of each
+
+
+class ToolchainError(Exception):
+    """There is no usable compiler. One line: where it was searched, and what to do."""
+
+
+class CompileError(Exception):
+    """A kernel does not compile. The message is one line; ``log`` contains the compiler's messages, of which
+    the text of the exception has the first errors."""
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message, log)
+        self.message, self.log = message, log
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{excerpt(self.log)}".rstrip()
+
+
+def excerpt(log: str) -> str:
+    """The first errors of a compiler's log, without warnings and without the instantiations that led to them;
+    where that leaves something out, the whole log is kept in a file, which the last line names."""
+    errors = [message for message in _BEGINS.split(log) if _ERROR.search(message.partition("\n")[0])]
+    if not errors:
+        errors = ["\n".join(log.strip().splitlines()[-2 * LINES :])]
+    shown = [_beginning(message) for message in errors[:SHOWN]]
+    text = "\n".join(shown)
+    if len(errors) == len(shown) and text.count("\n") + 2 * LINES >= log.strip().count("\n"):
+        return text
+    more = f"{len(errors) - SHOWN} more errors; " if len(errors) > SHOWN else ""
+    return f"{text}\n({more}all {log.count(chr(10)) + 1} lines of the compiler{_kept(log)})"
+
+
+def _beginning(message: str) -> str:
+    lines = [line for line in message.splitlines() if line.strip()]
+    if any(line.lstrip().startswith("detected during") for line in lines):
+        lines = lines[: next(i for i, line in enumerate(lines) if "detected during" in line) + 2]
+    lines = [line for line in lines if not re.match(r"\d+ errors? detected in ", line)]
+    return "\n".join(line[:300] for line in lines[:LINES])
+
+
+def _kept(log: str) -> str:
+    """Where the log was written: a file of the same name for the same log; empty where nothing can be."""
+    path = Path(tempfile.gettempdir()) / f"gemm-compiler-{hashlib.sha256(log.encode()).hexdigest()[:12]}.log"
+    try:
+        path.write_text(log, encoding="utf-8")
+    except OSError:
+        return ""
+    return f": {path}"
+
+
+def cache_dir() -> Path:
+    """Where compiled kernels are kept."""
+    if folder := os.environ.get("GEMM_CACHE_DIR"):
+        return Path(folder)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gemm-regression"
+
+
+@contextlib.contextmanager
+def alone(entry: Path) -> Iterator[None]:
+    """One at a time, of all processes: who waited finds the entry made. Where nothing can be locked, all
+    make it."""
+    lock = entry.with_suffix(".lock")
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            entry.parent.mkdir(parents=True, exist_ok=True)
+            fcntl.flock(held.enter_context(lock.open("w")), fcntl.LOCK_EX)
+            held.callback(lock.unlink, missing_ok=True)
+        yield
+
+
+def cache_entry(key: object) -> Path:
+    """The file of the cache that belongs to a key, which json can write."""
+    return cache_dir() / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()}.zip"
+
+
+def load_entry(entry: Path) -> tuple[bytes, str] | None:
+    """What was stored, or None. A zip checks its own sums; a damaged entry, whatever the damage, is none."""
+    try:
+        with zipfile.ZipFile(entry) as stored:
+            return stored.read("out"), stored.read("log").decode()
+    except Exception:
+        return None
+
+
+def store_entry(entry: Path, out: bytes, log: str) -> None:
+    """Keep an output; whole or not at all, also under a kill, a full disk or another process."""
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w") as stored:
+            stored.writestr("out", out)
+            stored.writestr("log", log)
+        write_whole(entry, packed.getvalue())
+    except OSError as error:
+        warnings.warn(
+            f"compiled kernels cannot be kept in {entry.parent} ({error.strerror}): every run compiles all;"
+            " set GEMM_CACHE_DIR",
+            stacklevel=2,
+        )
+
 
 # Those of the dependency group `compiler`, with which the stored metrics were made.
 PINS = ("13.0.88", "13.5.37")  # nvcc, nvdisasm

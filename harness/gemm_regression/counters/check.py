@@ -2,20 +2,133 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from gemm_regression.compiler import tools
 from gemm_regression.compiler.nvcc import Variant
-from gemm_regression.compiler.static.compiled import variants_of
-from gemm_regression.compiler.static.files import ACCEPT, StoreError
-from gemm_regression.counters import stored as store
+from gemm_regression.compiler.static import store
+from gemm_regression.compiler.static.metrics import variants_of
+from gemm_regression.compiler.static.store import ACCEPT, Groups, StoreError
 from gemm_regression.counters.counts import Counts, count, counted
-from gemm_regression.counters.stored import ARCH
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case, Kernel
+from ptxsan import GlobalAccess
+
+SCHEMA = 1
+ARCH = "sm_90a"
+GLOBAL = {"loads": "global loads", "copies": "cp.async", "stores": "global stores"}
+SHARED = {
+    "shared_loads": "shared loads",
+    "shared_stores": "shared stores",
+    "shared_copies": "cp.async to shared memory",
+}
+_REST = {
+    "barriers": "barriers of all warps {} -> {}",
+    "divergent": "divergent branches {} -> {}",
+    "flop": "FLOP {} -> {}",
+    "shared_bytes": "shared memory {} -> {} bytes per block",
+    "a_read": "bytes read of A {} -> {}",
+    "b_read": "bytes read of B {} -> {}",
+    "c_read": "bytes read of C {} -> {}",
+    "c_written": "bytes written to C {} -> {}",
+}
+
+Figures = Mapping[str, int]
+ByProblem = Mapping[str, Figures]  # by problem
+
+
+def figures(counts: Counts) -> dict[str, int]:
+    """The counters stored for a case."""
+    total, buffers = counts.total, counts.buffers
+    made: dict[str, int] = {}
+    for name in GLOBAL:
+        access = getattr(total, name)
+        made |= {f"{name}_requests": access.requests, f"{name}_sectors": access.sectors}
+    for name in SHARED:
+        access = getattr(total, name)
+        made |= {f"{name}_wavefronts": access.wavefronts, f"{name}_conflicts": access.conflicts}
+    rest = (total.barriers, total.divergent, total.flop, counts.shared_bytes)
+    read = (buffers["A"].read, buffers["B"].read, buffers["C"].read, buffers["C"].written)
+    return made | dict(zip(_REST, (*rest, *read), strict=True))
+
+
+def counters_path(root: Path) -> Path:
+    return root / "counters.json"
+
+
+def load_counters(nvcc: str, root: Path) -> dict[str, ByProblem]:
+    """The stored counters, by variant and problem; empty if there is no file. Raises StoreError."""
+    return store.read_records(counters_path(root), counters_head(nvcc), _variant)
+
+
+def write_counters(stored: Mapping[str, ByProblem], nvcc: str, root: Path) -> Path:
+    """Writes the counters of all variants atomically. Raises StoreError."""
+    return store.write_records(counters_path(root), counters_head(nvcc), stored)
+
+
+def counters_head(nvcc: str) -> dict[str, object]:
+    return {"schema": SCHEMA, "arch": ARCH, "nvcc": nvcc}
+
+
+def _variant(groups: Groups) -> ByProblem:
+    return {
+        problem: {name: int(value) for name, value in record.items()} for problem, record in groups.items()
+    }
+
+
+def compare(stored: Figures, made: Figures, worst_line: Callable[[str], str]) -> list[str]:
+    """The changes, one phrase each; empty if there are none. ``worst_line``: that of the current Counts."""
+    return [*_accesses(stored, made, worst_line), *_rest(stored, made)]
+
+
+def _accesses(stored: Figures, made: Figures, worst_line: Callable[[str], str]) -> Iterator[str]:
+    for name, title in GLOBAL.items():
+        before, after = (
+            GlobalAccess(f.get(f"{name}_requests", 0), f.get(f"{name}_sectors", 0)) for f in (stored, made)
+        )
+        if before == after:
+            continue
+        if not (before.requests and after.requests):
+            yield f"{title}: {before.requests} -> {after.requests} requests"
+            continue
+        was, now = before.sectors_per_request, after.sectors_per_request
+        said = (
+            [] if before.requests == after.requests else [f"{before.requests} -> {after.requests} requests"]
+        )
+        if was != now:
+            said.append(f"{was:.2f} -> {now:.2f} sectors per request")
+        meaning = []
+        if after.requests > before.requests and _bytes(name, stored) == _bytes(name, made):
+            meaning.append("narrower accesses")
+        if after.sectors > before.sectors:
+            place = worst_line(name)
+            meaning.append("coalescing lost" + (f" at {place}" if place else ""))
+        yield f"{title}: {', '.join(said)}" + (f": {', '.join(meaning)}" if meaning else "")
+    for name, title in SHARED.items():
+        for what in ("wavefronts", "conflicts"):
+            was, now = (f.get(f"{name}_{what}", 0) for f in (stored, made))
+            if was == now:
+                continue
+            place = worst_line(name) if what == "conflicts" and now > was else ""
+            yield f"{title}: {was} -> {now} {what}" + (f" at {place}" if place else "")
+
+
+def _bytes(name: str, figures: Figures) -> int:
+    read = figures.get("a_read", 0) + figures.get("b_read", 0) + figures.get("c_read", 0)
+    return figures.get("c_written", 0) if name == "stores" else read
+
+
+def _rest(stored: Figures, made: Figures) -> Iterator[str]:
+    for name, text in _REST.items():
+        was, now = stored.get(name), made.get(name)
+        if was != now:
+            yield text.format(was, now)
+    for name in sorted({*stored} ^ {*made}):
+        if name not in _REST and not name.startswith((*GLOBAL, *SHARED)):
+            yield f"{name}: {stored.get(name)} -> {made.get(name)}"
 
 
 class CounterEntry(NamedTuple):
@@ -37,7 +150,7 @@ def entries(kernels: Sequence[Kernel], root: Path) -> list[CounterEntry]:
     read adds none."""
     live = variants_of(ARCH, kernels)
     try:
-        stored = store.load(tools.pins()[0], root)
+        stored = load_counters(tools.pins()[0], root)
     except StoreError:
         stored = {}
     gone = [CounterEntry(name, None) for name in stored if name not in live]
@@ -55,7 +168,7 @@ class CounterCheck:
         nvcc = tools.pinned_nvcc()
         self.version, self._root = nvcc.version, root
         self.device = EmulatedDevice(ARCH, nvcc)
-        self._stored: dict[str, store.Variant] | None = None
+        self._stored: dict[str, ByProblem] | None = None
         self._made: dict[str, dict[str, Counts]] = {}
 
     def made(self, entry: CounterEntry) -> dict[str, Counts]:
@@ -66,13 +179,13 @@ class CounterCheck:
             }
         return self._made[entry.name]
 
-    def _figures(self, entry: CounterEntry) -> store.Variant:
-        return {problem: store.figures(counts) for problem, counts in self.made(entry).items()}
+    def _figures(self, entry: CounterEntry) -> ByProblem:
+        return {problem: figures(counts) for problem, counts in self.made(entry).items()}
 
     @property
-    def stored(self) -> dict[str, store.Variant]:
+    def stored(self) -> dict[str, ByProblem]:
         if self._stored is None:
-            self._stored = store.load(self.version, self._root)
+            self._stored = load_counters(self.version, self._root)
         return self._stored
 
     def finding(self, entry: CounterEntry) -> str:
@@ -91,7 +204,7 @@ class CounterCheck:
             return f"{entry.name}: no counters are stored; store them with `{entry.accept}`"
         return f"{entry.name}: {'; '.join(changes)}\nto accept it: {entry.accept}" if changes else ""
 
-    def _changes(self, entry: CounterEntry, stored: store.Variant) -> list[str]:
+    def _changes(self, entry: CounterEntry, stored: ByProblem) -> list[str]:
         made = self._figures(entry)
         changes = []
         for case in _cases(entry):
@@ -104,13 +217,11 @@ class CounterCheck:
                 continue
             # Source lines cost another compilation, so they are determined only here.
             by_line = count(case, device=self.device)
-            changes.append(
-                f"on {problem} {', '.join(store.compare(stored[problem], now, by_line.worst_line))}"
-            )
+            changes.append(f"on {problem} {', '.join(compare(stored[problem], now, by_line.worst_line))}")
         gone = [problem for problem in stored if problem not in made]
         return changes + [f"{problem} is stored, but no longer counted" for problem in gone]
 
-    def refresh(self, chosen: Iterable[CounterEntry], before: dict[str, store.Variant]) -> Iterator[str]:
+    def refresh(self, chosen: Iterable[CounterEntry], before: dict[str, ByProblem]) -> Iterator[str]:
         """Updates the counters of the chosen entries in ``before``, and yields what changed, a line per
         variant.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -12,11 +12,13 @@ from typing import NamedTuple
 from gemm_regression import oracle
 from gemm_regression.compiler.nvcc import Variant
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.emulated.device import EmulatedDevice
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case, Problem
 from gemm_regression.project.fitting import fitted
+from gemm_regression.project.loader import Project
+from gemm_regression.project.selection import Choice, find_case, fitting, nothing_fits, select, variants
 from ptxsan import Counters, GlobalAccess, Tally, mnemonic
-from ptxsan.frontend.places import Place
+from ptxsan.frontend import Place
 
 # One problem of whole vectors and, for most stages, whole tiles; and one where every edge is odd.
 PROBLEMS = (Problem(96, 160, 64), Problem(67, 45, 33))
@@ -160,3 +162,33 @@ def counted(variant: Variant) -> list[Case]:
     batch = 3 if kernel.operation.batched else 1
     problems = [replace(problem, batch=batch) for problem in PROBLEMS]
     return [each.case for each in fitted(kernel, config, dtype, problems, near=True) if each.runs]
+
+
+def chosen(
+    project: Project, choice: Choice, capability: tuple[int, int], ids: Sequence[str] = ()
+) -> list[Case]:
+    """The cases with these ids; without ids those of the selected variants that match the expression, for the
+    selected problems or the ones that are counted by default. Without an expression or configs, only the
+    default config of each kernel. Raises ValueError for an unknown id, and if nothing is selected."""
+    if ids:
+        found = [find_case(project, text, capability) for text in ids]
+    else:
+        every = variants(project, choice, capability)
+        if not (choice.expression or choice.configs):
+            every = [
+                (kernel, config, dtype) for kernel, config, dtype in every if config == kernel.configs[0]
+            ]
+        if choice.shapes:
+            names = {(kernel.name, dtype, config) for kernel, config, dtype in every}
+            selected = select(project, replace(choice, expression=""), capability, emulated=True).verify
+            found = [c for c in selected if (c.kernel.name, c.dtype, c.config) in names]
+        else:
+            found = [case for v in every if v[0].compiled or choice.kernels for case in counted(v)]
+        fits = fitting(choice.expression)
+        found = [case for case in found if fits(case.id)]
+    if bare := next((case for case in found if not case.kernel.compiled), None):
+        what = "a library" if bare.kernel.library else "a choice among kernels"
+        raise ValueError(f"{bare.id}: {what} has no PTX to count")
+    if not found:
+        raise ValueError(nothing_fits(choice.expression, project.kernels))
+    return found

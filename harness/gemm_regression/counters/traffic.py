@@ -9,14 +9,54 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.static.files import StoreError
-from gemm_regression.counters import seen, stored
+from gemm_regression.compiler.static import store
+from gemm_regression.compiler.static.store import Groups, StoreError
+from gemm_regression.counters import check
 from gemm_regression.counters.counts import expected_bytes
-from gemm_regression.counters.hardware import DATA, DRAM, ISSUED, L2, SECTOR
-from gemm_regression.counters.seen import Seen
+from gemm_regression.counters.profiler import DATA, DRAM, ISSUED, L2, SECTOR
 from gemm_regression.model import Case, Problem, find_problem
-from gemm_regression.timing.bounds import Work
-from gemm_regression.timing.roofs import SHARED_BYTES
+from gemm_regression.timing.bounds import SHARED_BYTES, Work
+
+COUNTED = "counters.json"
+STORE = "nox -s profile -- --store"
+_SEEN_HEAD = {"schema": 1, "counters": "ncu"}
+_SEEN_REMEDY = f"restore it from git, or count again with `{STORE}`"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The metrics of one launch, ``values`` by ncu's names; the SHA-256 of the ``cubin`` that was launched;
+    and ``made``: GPU, board, driver, nvcc, ncu, commit."""
+
+    cubin: str
+    values: Mapping[str, float]
+    made: Mapping[str, str]
+
+
+def load_seen(folder: Path) -> dict[str, Seen]:
+    """What is stored of a GPU model in its folder, by case id; empty if nothing is. Raises StoreError."""
+    return store.read_records(folder / COUNTED, _SEEN_HEAD, _seen, _SEEN_REMEDY)
+
+
+def write_seen(folder: Path, found: Mapping[str, Seen]) -> Path:
+    """Adds launches to those that are stored; a case that is there already is replaced. Raises StoreError."""
+    every = {**load_seen(folder), **found}
+    records = {
+        case: {"cubin": one.cubin, "made": dict(one.made), "values": _short(one.values)}
+        for case, one in every.items()
+    }
+    return store.write_records(folder / COUNTED, _SEEN_HEAD, records)
+
+
+def _seen(groups: Groups) -> Seen:
+    values = {str(name): float(value) for name, value in groups["values"].items()}
+    return Seen(str(groups["cubin"]), values, dict(groups["made"]))
+
+
+def _short(values: Mapping[str, float]) -> dict[str, float]:
+    """Counts as integers, the rest with six digits."""
+    return {name: int(v) if v == int(v) else float(f"{v:.6g}") for name, v in values.items()}
+
 
 _LINE = 4  # sectors that a wavefront of global memory takes at most
 
@@ -27,7 +67,7 @@ class Known:
     problem."""
 
     seen: Mapping[str, Mapping[str, Seen]] = field(default_factory=dict)
-    emulated: Mapping[str, stored.Variant] = field(default_factory=dict)
+    emulated: Mapping[str, check.ByProblem] = field(default_factory=dict)
 
     @classmethod
     def of(cls, root: Path) -> Known:
@@ -36,10 +76,10 @@ class Known:
         there = sorted(root.iterdir()) if root.is_dir() else []
         folders = [path for path in there if path.is_dir() and path.name != "static"]
         nvcc, _ = tools.pins()
-        counted = {path.name: found for path in folders if (found := seen.load(path))}
-        emulated: Mapping[str, stored.Variant] = {}
+        counted = {path.name: found for path in folders if (found := load_seen(path))}
+        emulated: Mapping[str, check.ByProblem] = {}
         with contextlib.suppress(StoreError):  # `check` judges these
-            emulated = stored.load(nvcc, root / "static")
+            emulated = check.load_counters(nvcc, root / "static")
         return cls(counted, emulated)
 
     def counted(self, gpu: str, case: str, cubin: str | None) -> Seen | None:
@@ -50,7 +90,7 @@ class Known:
     def work(self, gpu: str, case: Case, cubin: str | None = None) -> Work:
         """What a launch does of the case, or of what was chosen for it; ``cubin``: SHA-256 of the binary."""
         compulsory = case.kernel.operation.compulsory_bytes(case.problem, case.dtype)
-        if one := self.counted(gpu, f"{case.variant}-{case.problem.id}", cubin):
+        if one := self.counted(gpu, str(case.parts), cubin):
             return of_ncu(one.values, case.flop)
         if counts := self.emulated.get(case.variant):
             return scaled(case, counts, compulsory)
@@ -69,7 +109,7 @@ def of_ncu(values: Mapping[str, float], flop: float) -> Work:
     )
 
 
-def scaled(case: Case, counts: stored.Variant, compulsory: float) -> Work:
+def scaled(case: Case, counts: check.ByProblem, compulsory: float) -> Work:
     """From the largest problem that was counted. What passes shared memory grows with the number of tiles and
     K; sectors with the bytes that blocks request (`expected_bytes`). What L1 serves is not known of kernels
     without shared memory, nor how ptxas turns PTX into instructions: no L2 and no issue there. Since ptxas
@@ -81,7 +121,7 @@ def scaled(case: Case, counts: stored.Variant, compulsory: float) -> Work:
     small = max(counts, key=lambda name: counts[name]["flop"])
     one, other = counts[small], Case(case.kernel, case.dtype, case.config, find_problem(small))
     grown = _steps(case, case.problem) / _steps(case, other.problem)
-    waves: float = sum(one[f"{name}_wavefronts"] for name in stored.SHARED)
+    waves: float = sum(one[f"{name}_wavefronts"] for name in check.SHARED)
     read = one["a_read"] + one["b_read"] + one["c_read"]
     requests = one["loads_requests"] + one["copies_requests"]
     waves += _wavefronts(one, "loads", read * one["loads_requests"] / max(1, requests))
@@ -96,14 +136,14 @@ def scaled(case: Case, counts: stored.Variant, compulsory: float) -> Work:
     )
 
 
-def _wavefronts(one: stored.Figures, name: str, size: float) -> float:
+def _wavefronts(one: check.Figures, name: str, size: float) -> float:
     """Of global memory, for so many bytes: a line of four sectors each, and one for each sector that a dense
     access would not touch."""
     dense, sectors = size / SECTOR, one[f"{name}_sectors"]
     return max(one[f"{name}_requests"], min(dense, sectors) / _LINE + max(0, sectors - dense))
 
 
-def requested(case: Case, counts: stored.Variant) -> float:
+def requested(case: Case, counts: check.ByProblem) -> float:
     """Bytes of the sectors that a launch of a plain product asks for: those counted of the largest problem,
     scaled by what blocks request of A and B, and of C."""
     small = max(counts, key=lambda name: counts[name]["flop"])

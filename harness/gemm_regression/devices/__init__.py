@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from gemm_regression.model import Array, Case, Resources
-from gemm_regression.timing.measurement import Measurement
-from gemm_regression.timing.plan import PairPlan, Plan
+from gemm_regression.timing.plan import Measurement, PairPlan, Plan
 from gemm_regression.timing.samples import PairedSamples
 
 if TYPE_CHECKING:
     from gemm_regression.devices.cuda.client import CudaDevice
     from gemm_regression.devices.cuda.environment import GpuInfo
-    from gemm_regression.devices.emulated.device import EmulatedDevice
+    from gemm_regression.devices.cuda.protocol import Build
+    from gemm_regression.devices.emulated import EmulatedDevice
     from gemm_regression.devices.stored import StoredBinary
 
 # Buffers as the kernel sees them, by operand: each of ``Storage.shape``, including padding.
@@ -133,7 +136,7 @@ class Gpu(TimingDevice, PairingDevice, Protocol):
     def prepare(self, cases: Iterable[Case], step: Step = ...) -> dict[str, str]:
         """Compiles; the errors by variant. ``step`` is called with the name of each variant, twice."""
 
-    def draw(self, cases: Iterable[Case]) -> None:
+    def prepare_inputs(self, cases: Iterable[Case]) -> None:
         """Makes ahead what cases are timed on, and the code that `roofs` needs, as far as the GPU does not
         notice."""
 
@@ -159,40 +162,31 @@ class Gpu(TimingDevice, PairingDevice, Protocol):
     def close(self) -> None: ...
 
 
-_NO_NVML = "nvidia-ml-py is not installed; install it with `pip install --group gpu`"
-
-
 class NoDevice(Exception):
     """There is no device; the message says in one line what is missing."""
 
 
+def _environment() -> Any:
+    """The module that asks NVML. Raises NoDevice without its package."""
+    if importlib.util.find_spec("pynvml") is None:
+        raise NoDevice("nvidia-ml-py is not installed; install it with `pip install --group gpu`")
+    from gemm_regression.devices.cuda import environment
+
+    return environment
+
+
 def has_gpu() -> bool:
     """Whether the driver shows a GPU; opens nothing."""
-    from importlib.util import find_spec
-
-    if find_spec("pynvml") is None:
-        return False
-    from gemm_regression.devices.cuda.environment import Gpu, NoGpu
-
     try:
-        Gpu()
-    except NoGpu:
+        _environment().Gpu()
+    except NoDevice:
         return False
     return True
 
 
 def count_gpus() -> int:
     """How many GPUs this process sees. Raises NoDevice."""
-    from importlib.util import find_spec
-
-    if find_spec("pynvml") is None:
-        raise NoDevice(_NO_NVML)
-    from gemm_regression.devices.cuda.environment import NoGpu, count
-
-    try:
-        return count()
-    except NoGpu as error:
-        raise NoDevice(str(error)) from None
+    return int(_environment().count())
 
 
 def open_to_check(time_limit: float, index: int | None = None) -> CudaDevice:
@@ -204,26 +198,19 @@ def open_cuda(time_limit: float, index: int | None = None, times: bool = True) -
     """The cuda device: the first visible GPU, or number ``index`` of them, which its worker then sees alone.
     ``times``: whether anything is to be timed. Raises NoDevice without a GPU, PyCUDA, a compiler or a
     suitable driver."""
-    from importlib.util import find_spec
+    environment = _environment()
+    from gemm_regression.compiler.tools import ToolchainError, find_nvcc
+    from gemm_regression.devices.cuda.client import CudaDevice
 
-    if find_spec("pynvml") is None:
-        raise NoDevice(_NO_NVML)
-    from gemm_regression.compiler.errors import ToolchainError
-    from gemm_regression.compiler.tools import find_nvcc
-    from gemm_regression.devices.cuda.environment import NoGpu, driver_refusal
-
+    device = CudaDevice(time_limit, index, times)
+    for module, package in (("pycuda", "PyCUDA"), ("nvmath", "nvmath-python")):
+        if importlib.util.find_spec(module) is None:
+            raise NoDevice(
+                f"there is a GPU, but {package} is not installed; install it with `pip install --group gpu`"
+            )
     try:
-        from gemm_regression.devices.cuda.client import CudaDevice
-
-        device = CudaDevice(time_limit, index, times)
-        for module, package in (("pycuda", "PyCUDA"), ("nvmath", "nvmath-python")):
-            if find_spec(module) is None:
-                raise NoDevice(
-                    f"there is a GPU, but {package} is not installed; install it with `pip install --group "
-                    "gpu`"
-                )
-        refusal = driver_refusal(device.info.cuda_driver, find_nvcc().version)
-    except (NoGpu, ToolchainError) as error:
+        refusal = environment.driver_refusal(device.info.cuda_driver, find_nvcc().version)
+    except ToolchainError as error:
         raise NoDevice(str(error)) from None
     if refusal:
         raise NoDevice(refusal)
@@ -233,13 +220,32 @@ def open_cuda(time_limit: float, index: int | None = None, times: bool = True) -
 def compile_ahead(cases: Sequence[Case], capability: tuple[int, int]) -> None:
     """Compiles into this machine's caches what the cuda device will load, over all cores and without a GPU,
     in a process of its own, which alone imports PyCUDA. What does not compile says so when it is run."""
-    from importlib.util import find_spec
-
-    if find_spec("pycuda") is None or not cases:
+    if importlib.util.find_spec("pycuda") is None or not cases:
         return
-    from gemm_regression.devices.cuda.ahead import compile_ahead
+    from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+    from multiprocessing import get_context
 
-    compile_ahead(cases, capability)
+    from gemm_regression.compiler.nvcc import compile_ptx
+    from gemm_regression.compiler.tools import arch
+    from gemm_regression.devices.cuda.protocol import Build
+
+    variants = {case.variant: case for case in cases}.values()
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        for case in variants:
+            threads.submit(compile_ptx, case.kernel, case.config, case.dtype, arch(capability))
+    builds = [Build.of(case, capability) for case in variants]
+    with (
+        ProcessPoolExecutor(1, get_context("spawn")) as process,
+        contextlib.suppress(ImportError, BrokenProcessPool),  # no driver here: the workers compile
+    ):
+        process.submit(_compile_all, builds).result()
+
+
+def _compile_all(builds: Sequence[Build]) -> None:
+    from gemm_regression.devices.cuda.modules import compile_all
+
+    compile_all(builds)
 
 
 def open_emulated(
@@ -248,9 +254,8 @@ def open_emulated(
     """The emulated device, compiling for an architecture such as "sm_90a"; if ``strict``, its notes are
     violations; a case takes ``time_limit`` seconds, or hangs; without ``by_source`` findings name lines of
     the PTX alone. Raises NoDevice without nvcc."""
-    from gemm_regression.compiler.errors import ToolchainError
-    from gemm_regression.compiler.tools import find_nvcc
-    from gemm_regression.devices.emulated.device import EmulatedDevice
+    from gemm_regression.compiler.tools import ToolchainError, find_nvcc
+    from gemm_regression.devices.emulated import EmulatedDevice
 
     try:
         find_nvcc()

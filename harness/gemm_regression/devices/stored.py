@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import ml_dtypes
@@ -31,10 +32,20 @@ class StoredBinary:
     symbol: str
     work: Work
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         """Of the cubin."""
         return hashlib.sha256(self.cubin).hexdigest()
+
+    @cached_property
+    def launch_id(self) -> str:
+        """Of everything that it is launched with."""
+        return launch_id(launch_document(self.symbol, self.work))
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The cubin, and how it is launched."""
+        return self.sha256, self.launch_id
 
 
 def launch_id(document: Mapping[str, Any]) -> str:

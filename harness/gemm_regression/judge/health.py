@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 # How far below the least known a board may be: of its own measurements, of which one board's differ by 1 %;
@@ -74,15 +74,6 @@ class Health:
             {name: machine[name] for name in _SETTINGS if machine.get(name) is not None},
             tuple(others),
         )
-
-    def recorded(self) -> dict[str, Any]:
-        """As JSON; `again` reads it."""
-        return {**asdict(self), "others": list(self.others)}
-
-    @classmethod
-    def again(cls, document: Mapping[str, Any]) -> Health:
-        """What `recorded` wrote."""
-        return cls(document["board"], document["probes"], document["settings"], tuple(document["others"]))
 
 
 def ailments(now: Health, known: Sequence[Health]) -> tuple[MachineFinding, ...]:

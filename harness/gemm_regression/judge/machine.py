@@ -23,6 +23,9 @@ from math import erfc, exp, hypot, inf, isfinite, pi, sqrt
 from statistics import median
 from typing import Any, NamedTuple
 
+from pydantic import BaseModel, ValidationError
+
+from gemm_regression.files import fault
 from gemm_regression.judge.health import NOT_MEASURED, OTHER_PROCESSES, Health, MachineFinding, ailments
 from gemm_regression.judge.vocabulary import VerdictKind
 
@@ -133,26 +136,24 @@ class MachineVerdict:
 
     def recorded(self) -> dict[str, Any]:
         """As JSON, with all that it was judged by; `again` reads it."""
-        return {
-            "kind": str(self.kind),
-            "reason": self.reason,
-            "findings": [asdict(finding) for finding in self.findings],
-            "notes": [shift.case for shift in self.notes],
-            "checked": list(self.checked),
-            "health": self.health.recorded(),
-            "known": [one.recorded() for one in self.known],
-            "shifts": [asdict(shift) for shift in self.shifts],
-        }
+        return asdict(self) | {"kind": str(self.kind), "notes": [shift.case for shift in self.notes]}
+
+
+class _Recorded(BaseModel):
+    """What a verdict follows from."""
+
+    health: Health
+    known: tuple[Health, ...]
+    shifts: tuple[Shift, ...]
 
 
 def again(document: Mapping[str, Any]) -> MachineVerdict:
-    """Judges a stored run once more, by what `MachineVerdict.recorded` wrote. Raises KeyError and TypeError
+    """Judges a stored run once more, by what `MachineVerdict.recorded` wrote. Raises ValueError
     for anything else."""
-    return judge_machine(
-        Health.again(document["health"]),
-        [Health.again(one) for one in document["known"]],
-        [Shift(**{**one, "changed": tuple(one["changed"])}) for one in document["shifts"]],
-    )
+    try:
+        return judge_machine(**dict(_Recorded.model_validate(document)))
+    except ValidationError as error:
+        raise ValueError(fault(error)) from None
 
 
 def judge_machine(health: Health, known: Iterable[Health], shifts: Iterable[Shift]) -> MachineVerdict:

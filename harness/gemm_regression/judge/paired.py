@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gemm_regression.judge.vocabulary import Outcome, VerdictKind
-from gemm_regression.timing.interval import MIN_BLOCKS, Estimate, PairedKind
-from gemm_regression.timing.looks import Finding
+from gemm_regression.timing.looks import MIN_BLOCKS, Estimate, Finding, PairedKind
 
 # Without timing.
 SAME_BINARY = Outcome(VerdictKind.PASS, "SAME_BINARY")

@@ -3,9 +3,9 @@
 Nothing here touches CUDA, a file or a clock; every other module speaks in these types.
 """
 
-from gemm_regression.model.activation import GELU, GELU_ERF, RELU, Activation
-from gemm_regression.model.case import Case
-from gemm_regression.model.config import Config
+from gemm_regression.model.case import Case, CaseId, stage_name, variant_name
+from gemm_regression.model.config import Config, Rule, Space, Values
+from gemm_regression.model.constraints import Constraints
 from gemm_regression.model.dtype import (
     BF16,
     DTYPES,
@@ -24,16 +24,19 @@ from gemm_regression.model.kernel import (
     Kernel,
     Launch,
     Resources,
+    Waiver,
     Workspace,
-    stage_name,
-    variant_name,
 )
 from gemm_regression.model.operation import (
+    GELU,
+    GELU_ERF,
     GEMM,
     GEMM_BATCHED,
     GEMM_BIAS_GELU,
     GEMM_BIAS_RELU,
+    RELU,
     SPARSE,
+    Activation,
     Operand,
     Operation,
     Storage,
@@ -42,9 +45,6 @@ from gemm_regression.model.operation import (
 )
 from gemm_regression.model.parameters import Argument, Parameter, TensorMap
 from gemm_regression.model.problem import INT_MAX, Problem, find_problem
-from gemm_regression.model.space import Rule, Space, Values
-from gemm_regression.model.takes import Takes
-from gemm_regression.model.waiver import Waiver
 
 __all__ = [
     "BF16",
@@ -68,7 +68,9 @@ __all__ = [
     "Array",
     "BlockShape",
     "Case",
+    "CaseId",
     "Config",
+    "Constraints",
     "DType",
     "Kernel",
     "Launch",
@@ -80,7 +82,6 @@ __all__ = [
     "Rule",
     "Space",
     "Storage",
-    "Takes",
     "TensorMap",
     "Values",
     "Waiver",

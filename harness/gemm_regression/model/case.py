@@ -1,15 +1,56 @@
-"""kernel × dtype × config × problem."""
+"""kernel × dtype × config × problem, and the id of that: written and read here alone."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from gemm_regression.model.config import Config
 from gemm_regression.model.dtype import DType
-from gemm_regression.model.kernel import Kernel, Launch, stage_name, variant_name
+from gemm_regression.model.kernel import Kernel, Launch
 from gemm_regression.model.operation import Storage
 from gemm_regression.model.parameters import Argument, arguments
 from gemm_regression.model.problem import Problem
+
+
+@dataclass(frozen=True)
+class CaseId:
+    """The parts of a case's id, ``tiled-f32-tile32-pad0-64x64x64``: the names of kernel and dtype, the label
+    of the config, the id of the problem. Those of a variant have no problem; those of a library no config."""
+
+    kernel: str
+    dtype: str = ""
+    config: str = ""
+    problem: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> CaseId:
+        """The inverse of ``str``. Of a text that is no id, parts that are not there are empty."""
+        variant, *problem = re.split(r"-(?=\d+x\d+x\d+)", text, maxsplit=1)
+        return cls(*variant.split("-", 2), **dict(zip(["problem"], problem, strict=False)))
+
+    @property
+    def variant(self) -> str:
+        """What is compiled, such as ``tiled-f32-tile32-pad0``."""
+        return "-".join(filter(None, (self.kernel, self.dtype, self.config)))
+
+    @property
+    def stage(self) -> str:
+        """Kernel and config without the dtype, such as ``tiled-tile32-pad0``."""
+        return "-".join(filter(None, (self.kernel, self.config)))
+
+    def __str__(self) -> str:
+        return "-".join(filter(None, (self.variant, self.problem)))
+
+
+def variant_name(kernel: Kernel, config: Config, dtype: DType) -> str:
+    """The name of a variant, such as ``tiled-f32-tile32-pad0``."""
+    return CaseId(kernel.name, dtype.name, config.label).variant
+
+
+def stage_name(kernel: Kernel, config: Config) -> str:
+    """Kernel and config without the dtype, such as ``tiled-tile32-pad0``."""
+    return CaseId(kernel.name, config=config.label).stage
 
 
 @dataclass(frozen=True)
@@ -38,11 +79,16 @@ class Case:
     @property
     def variant(self) -> str:
         """What is compiled: kernel, dtype and config, without the problem."""
-        return variant_name(self.kernel, self.config, self.dtype)
+        return self.parts.variant
+
+    @property
+    def parts(self) -> CaseId:
+        """What runs; of a choice, not what it was chosen for."""
+        return CaseId(self.kernel.name, self.dtype.name, self.config.label, self.problem.id)
 
     @property
     def id(self) -> str:
-        return f"{self.listed.variant}-{self.problem.id}"
+        return str(self.listed.parts)
 
     @property
     def launch(self) -> Launch:

@@ -8,14 +8,41 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from gemm_regression.model.config import Config
+from gemm_regression.model.config import Config, Space
+from gemm_regression.model.constraints import ANY, Constraints, narrow, signature_refusals
 from gemm_regression.model.dtype import F32, DType
 from gemm_regression.model.operation import GEMM, Operation
 from gemm_regression.model.parameters import Parameter, TensorMap, parse_parameters, usual_parameters
 from gemm_regression.model.problem import Problem
-from gemm_regression.model.space import Space
-from gemm_regression.model.takes import ANY, Takes, narrow, signature_refusals
-from gemm_regression.model.waiver import Waiver
+
+# After any other hazard the launch cannot go on, and nothing would be known of its values.
+WAIVABLE = ("barrier", "race", "uninit")
+
+
+@dataclass(frozen=True)
+class Waiver:
+    """A finding that is no error for this kernel: its ``check``, the ``line`` of the ``.cu`` file that it
+    names, given by its text (spaces do not matter), and the ``reason``. Values are checked all the same.
+
+    Raises ValueError for a check that cannot be waived, and without a line or a reason.
+    """
+
+    check: str
+    line: str
+    reason: str
+
+    def __post_init__(self) -> None:
+        if self.check not in WAIVABLE:
+            raise ValueError(f"a waiver of {self.check!r}: only {', '.join(WAIVABLE)} can be waived")
+        if not self.line.strip() or not self.reason.strip():
+            raise ValueError(f"a waiver of {self.check} needs the text of a line, and a reason")
+
+    def matches(self, check: str, line: str) -> bool:
+        """Whether it is for a finding of this check at a line with this text."""
+        return check == self.check and line.split() == self.line.split()
+
+    def __str__(self) -> str:
+        return f"{self.check} at `{' '.join(self.line.split())}`: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -92,7 +119,7 @@ class Workspace:
 @dataclass(frozen=True)
 class Kernel:
     """A kernel under test. ``source`` None means a library call (cuBLAS), which has no config; or, with
-    ``chooses``, a row that is for each problem the declared kernel and config that
+    ``is_dispatcher``, a row that is for each problem the declared kernel and config that
     `gemm_regression.tune.select` chooses.
 
     ``source`` is the ``.cu`` file, relative to the declaration; ``include``: additional include folders.
@@ -100,8 +127,8 @@ class Kernel:
     of a template, in which ``{TILE_M}`` stands for a parameter of the config, and which is followed by its
     parameters if it is overloaded. ``idea``: one line for the ladder table. ``operation`` is what it
     computes; ``parameters`` its parameters as declared in C++ (``parse_parameters``), empty for the default
-    ones; ``takes`` the problems it accepts; ``workspace`` the global memory it needs. ``shape`` is what a
-    block computes, constant or by config and dtype; ``configs`` are all configs to test, of which the first
+    ones; ``constraints`` what it accepts; ``workspace`` the global memory it needs. ``shape`` is what
+    a block computes, constant or by config and dtype; ``configs`` are all configs to test, of which the first
     is timed at every shape; ``advised`` configs that others recommend or warn of, in ``configs`` or not,
     which suites of advice run; ``grid`` the blocks of a launch if they are not one per tile with x along the
     columns of C. ``min_capability`` and ``max_capability`` bound the GPUs it is made for. ``flags`` are
@@ -123,7 +150,7 @@ class Kernel:
     advised: tuple[Config, ...] = ()
     operation: Operation = GEMM
     parameters: str = ""
-    takes: Takes = ANY
+    constraints: Constraints = ANY
     workspace: Workspace | None = None
     min_capability: tuple[int, int] = (7, 5)
     max_capability: tuple[int, int] = (99, 9)
@@ -136,7 +163,7 @@ class Kernel:
     duty: float = 1.0
     grid: Callable[[BlockShape, Problem], tuple[int, int, int]] | None = None
     waived: tuple[Waiver, ...] = ()
-    chooses: bool = False
+    is_dispatcher: bool = False
     space: Space | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -158,7 +185,7 @@ class Kernel:
     @property
     def library(self) -> bool:
         """Whether it is a library call."""
-        return self.source is None and not self.chooses
+        return self.source is None and not self.is_dispatcher
 
     @property
     def compiled(self) -> bool:
@@ -209,21 +236,11 @@ class Kernel:
     def refusals(self, config: Config, problem: Problem) -> tuple[str, ...]:
         """Why it does not accept a problem, one line per reason; empty if it does."""
         said = signature_refusals(self.signature, self.operation, problem)
-        return (*said, *self.takes.refusals(problem, config))
+        return (*said, *self.constraints.refusals(problem, config))
 
     def narrowed(self, problem: Problem) -> Problem:
         """The problem, restricted to what the parameters can express."""
         return narrow(self.signature, self.operation, problem) if self.compiled else problem
-
-
-def variant_name(kernel: Kernel, config: Config, dtype: DType) -> str:
-    """The name of a variant, such as ``tiled-f32-tile32-pad0``."""
-    return "-".join(part for part in (kernel.name, dtype.name, config.label) if part)
-
-
-def stage_name(kernel: Kernel, config: Config) -> str:
-    """Kernel and config without the dtype, such as ``tiled-tile32-pad0``."""
-    return "-".join(part for part in (kernel.name, config.label) if part)
 
 
 @dataclass(frozen=True)

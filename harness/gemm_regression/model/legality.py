@@ -7,58 +7,10 @@ from dataclasses import dataclass
 from math import prod
 
 from gemm_regression.model import BlockShape, Config, DType, Kernel
+from gemm_regression.model.gpus import GpuLimits
 
 WARP = 32
 SUB_PARTITIONS = 4  # each with a quarter of an SM's registers
-KB = 1024
-
-
-@dataclass(frozen=True)
-class GpuLimits:
-    """What a compute capability allows; memory in bytes, registers of 32 bits.
-
-    Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", and
-    cuda_occupancy.h of the CUDA toolkit for the units of allocation.
-    """
-
-    capability: tuple[int, int]
-    threads_per_sm: int
-    blocks_per_sm: int
-    shared_per_sm: int
-    shared_per_block_optin: int
-    shared_reserved: int = 1 * KB  # by the driver, of every block
-    shared_unit: int = 128
-    threads_per_block: int = 1024
-    registers_per_sm: int = 65536
-    registers_per_thread: int = 255
-    register_unit: int = 256  # of a warp
-    warp_unit: int = 4  # a block's registers are checked as if it had a multiple of this many warps
-    shared_per_block_static: int = 48 * KB
-    barriers_per_sm: int | None = None  # None: as many as its blocks can name
-
-    @classmethod
-    def of(cls, capability: tuple[int, int]) -> GpuLimits:
-        """The limits of a compute capability (major, minor). Raises ValueError for one not in the table."""
-        try:
-            return _TABLE[tuple(capability)]
-        except KeyError:
-            known = ", ".join(f"{major}.{minor}" for major, minor in _TABLE)
-            name = ".".join(map(str, capability))
-            raise ValueError(f"unknown compute capability {name}; known: {known}") from None
-
-
-_TABLE: dict[tuple[int, ...], GpuLimits] = {
-    limits.capability: limits
-    for limits in (
-        GpuLimits((7, 5), 1024, 16, 64 * KB, 64 * KB, shared_reserved=0, shared_unit=256),
-        GpuLimits((8, 0), 2048, 32, 164 * KB, 163 * KB),
-        GpuLimits((8, 6), 1536, 16, 100 * KB, 99 * KB),
-        GpuLimits((8, 9), 1536, 24, 100 * KB, 99 * KB),
-        GpuLimits((9, 0), 2048, 32, 228 * KB, 227 * KB, barriers_per_sm=64),
-        GpuLimits((10, 0), 2048, 32, 228 * KB, 227 * KB, barriers_per_sm=64),
-        GpuLimits((12, 0), 1536, 24, 100 * KB, 99 * KB, barriers_per_sm=24),
-    )
-}
 
 
 def refusals(kernel: Kernel, config: Config, dtype: DType, limits: GpuLimits) -> tuple[str, ...]:

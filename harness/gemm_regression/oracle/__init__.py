@@ -2,8 +2,7 @@
 name.
 """
 
-from gemm_regression.oracle.inputs import make_inputs
-from gemm_regression.oracle.reference import error_bound, gamma, reference
+from gemm_regression.oracle.reference import error_bound, gamma, make_inputs, reference
 from gemm_regression.oracle.verify import SCALES, Examined, Finding, examine, verify
 
 __all__ = [

@@ -13,8 +13,7 @@ import numpy as np
 
 from gemm_regression.devices import BatchDevice, Device, Inputs, Outputs, Violation, run_all
 from gemm_regression.model import Array, Case, Problem, Storage, Waiver
-from gemm_regression.oracle.inputs import make_inputs
-from gemm_regression.oracle.reference import error_bound, exact_result, reference
+from gemm_regression.oracle.reference import error_bound, exact_result, make_inputs, reference
 
 # alpha and beta of the exact check: each value once in each place, and pairs that shortcuts get wrong.
 SCALES = ((1.0, 0.0), (2.0, 3.0), (-1.0, 1.0), (0.0, 2.0), (3.0, -1.0), (0.0, 0.0))
@@ -174,7 +173,7 @@ class _Examination:
     def _inputs(self, problem: Problem, kind: str, before: float = np.nan) -> Inputs:
         """Where beta is 0 the result is ``before``: NaN, so reading it, or not writing it, shows. For a
         kernel that says it reads it, a number."""
-        if before != before and self._case.kernel.takes.finite_c:
+        if before != before and self._case.kernel.constraints.finite_c:
             before = _FINITE
         inputs = make_inputs(self._operation, problem, self._dtype, kind)
         if problem.beta == 0:
@@ -206,7 +205,7 @@ class _Examination:
             check = "unwritten"
             text += (
                 f" ({self._result} was {_shown(value)} before: not written, or read although beta is 0; if "
-                "this is intended: takes=Takes(finite_c=True))"
+                "this is intended: constraints=Constraints(finite_c=True))"
             )
         self._add(check, problem, text)
 
@@ -215,7 +214,7 @@ class _Examination:
 
         kernel = self._case.kernel
         kind = "exact"
-        if self._dtype.converts and not (kernel.library or kernel.takes.on_grid):
+        if self._dtype.converts and not (kernel.library or kernel.constraints.on_grid):
             kind = "off grid"
 
         def check(problem: Problem, seen: list[Array]) -> None:
@@ -376,7 +375,7 @@ def _remedy(check: str, problem: Problem) -> str:
         return ""
     starts = ", ".join(f"{name} at element {problem.start(name)}" for name in off)
     declared = ", ".join(f'"{name}": 4' for name in off)
-    return f" ({starts}; if that is not to be taken: takes=Takes(multiples={{{declared}}}))"
+    return f" ({starts}; if that is not to be taken: constraints=Constraints(multiples={{{declared}}}))"
 
 
 def _scales(problem: Problem) -> str:

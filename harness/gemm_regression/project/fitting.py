@@ -7,7 +7,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from gemm_regression.model import Case, Config, DType, Kernel, Problem
-from gemm_regression.model.legality import GpuLimits, refusals
+from gemm_regression.model.gpus import GpuLimits
+from gemm_regression.model.legality import refusals
 
 MOST_FLOP = 2**26  # of a substitute for a refused problem: the interpreter needs seconds for it
 
@@ -55,7 +56,7 @@ def choosable(
     is left out where it is too large to time any candidate."""
     for each in found:
         case = each.case
-        if not case.kernel.chooses or each.reasons:
+        if not case.kernel.is_dispatcher or each.reasons:
             yield each
             continue
         there = candidates(kernels, case.dtype, case.problem, limits)
@@ -81,7 +82,7 @@ def candidates(
 def _near(kernel: Kernel, config: Config, problem: Problem) -> tuple[Problem, bool]:
     """A substitute for a refused problem, and whether it is usable."""
     try:
-        found = kernel.narrowed(kernel.takes.near(problem, config))
+        found = kernel.narrowed(kernel.constraints.near(problem, config))
     except ValueError:
         return problem, False
     return found, not kernel.refusals(config, found) and kernel.operation.flop(found) <= MOST_FLOP

@@ -7,23 +7,61 @@ default ones, ``SUITES``.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
 import sys
+import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from inspect import signature
 from itertools import count
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from gemm_regression.model import BlockShape, Config, DType, Kernel, Problem, TensorMap
 from gemm_regression.model.parameters import arguments
-from gemm_regression.project.fresh import SourceLoader, sources_alone
 from gemm_regression.project.suites import SUITES, Suite
 from gemm_regression.project.table import ProjectError, Table, find, read
+
+_INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+class SourceLoader(SourceFileLoader):
+    """Neither reads bytecode nor writes it."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        code: CodeType = self.source_to_code(self.get_data(path), path)
+        return code
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.origin is None or spec.origin.startswith(_INSTALLED):
+            return spec
+        if type(spec.loader) is SourceFileLoader:
+            spec.loader = SourceLoader(fullname, spec.origin)
+        return spec
+
+
+@contextlib.contextmanager
+def sources_alone() -> Iterator[None]:
+    """Meanwhile whatever is neither Python's own nor installed is imported so."""
+    finder = _Finder()
+    sys.meta_path.insert(sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else 0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
 
 __all__ = ["Project", "ProjectError", "find", "load", "load_kernels"]
 
@@ -173,7 +211,7 @@ def _faults(kernel: Kernel) -> Iterator[str]:
     for name in ("include", "features", "flags"):
         if not isinstance(getattr(kernel, name), tuple):
             yield f"{name} is not a tuple: write ({getattr(kernel, name)!r},)"
-    if kernel.compiled and kernel.chooses:
+    if kernel.compiled and kernel.is_dispatcher:
         yield "it chooses among the other kernels, so it has no source"
     if not kernel.compiled:
         return

@@ -3,27 +3,77 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from gemm_regression.model import Case, Config, DType, Kernel, Problem, find_problem, variant_name
-from gemm_regression.model.legality import GpuLimits, legal_variants, refusals
+from gemm_regression.model import Case, CaseId, Config, DType, Kernel, Problem, find_problem, variant_name
+from gemm_regression.model.gpus import GpuLimits
+from gemm_regression.model.legality import legal_variants, refusals
 from gemm_regression.project.fitting import Fitted, choosable, exactly, with_rows_as_taken
 from gemm_regression.project.loader import Project
-from gemm_regression.project.names import (
-    find_config,
-    find_kernel,
-    find_suite,
-    near_text,
-    nothing_fits,
-    unknown,
-)
 from gemm_regression.project.suites import SPARSE, SPARSE_BATCHED, SPARSE_DEEP, Suite, first_of_each_tile
+
+_SHOWN = 4
+
+
+def find_suite(suites: Mapping[str, Suite], name: str) -> Suite:
+    """The suite with this name. Raises ValueError, which lists known names."""
+    return suites[_known("suite", name, suites)]
+
+
+def find_kernel(kernels: Iterable[Kernel], name: str) -> Kernel:
+    """The kernel with this name. Raises ValueError, which lists known names."""
+    named = {kernel.name: kernel for kernel in kernels}
+    return named[_known("kernel", name, named)]
+
+
+def find_config(kernel: Kernel, label: str) -> Config:
+    """The declared config of a kernel with this label. Raises ValueError, which lists known labels."""
+    configs = {config.label: config for config in kernel.declared}
+    return configs[_known(f"config of {kernel.name}", label, configs)]
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> ValueError:
+    """One line: the name, the most similar known names or the first few, and how many more there are."""
+    names = [each for each in dict.fromkeys(known) if each]
+    near = difflib.get_close_matches(name, names, _SHOWN)
+    hint = near_text(name, names)
+    shown: Sequence[str] = names if len(names) <= _SHOWN else near or names[:_SHOWN]
+    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    return ValueError(f"unknown {what} {name!r}{hint}; known: {', '.join(shown) or 'none'}{more}")
+
+
+def near_text(name: str, known: Iterable[str], end: str = "") -> str:
+    """The most similar known name, with ``end`` after it, in brackets; empty where none is similar."""
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f" (did you mean {near[0] + end!r}?)" if near else ""
+
+
+def nothing_fits(expression: str, kernels: Iterable[Kernel]) -> str:
+    """One line: that -k matches no case, and what is near those of its words that no kernel, config or dtype
+    has."""
+    names = [
+        name for k in kernels for name in (k.name, *(c.label for c in k.configs), *(d.name for d in k.dtypes))
+    ]
+    words = [word for word in re.findall(r"[\w.-]+", expression) if word not in ("and", "or", "not")]
+    strange = [word for word in words if not any(word.lower() in name.lower() for name in names)]
+    near = dict.fromkeys(m for word in strange for m in difflib.get_close_matches(word, names, 1))
+    hint = f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
+    return f"-k {expression!r} matches no case{hint}; `nox -s check -- --list-cases` lists them"
+
+
+def _known(what: str, name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    if name not in names:
+        raise unknown(what, name, names)
+    return name
+
 
 Variant = tuple[Kernel, Config, DType]
 
@@ -141,7 +191,7 @@ def select(
     refused = {
         (each.case.variant, each.asked): each
         for each in (*verify, *timed)
-        if each.reasons and fits(f"{each.case.variant}-{each.asked.id}")
+        if each.reasons and fits(str(replace(each.case.parts, problem=each.asked.id)))
     }
     found = Selection(
         tuple(each.case for each in verify if each.runs and fits(each.case.id)),
@@ -266,7 +316,7 @@ def _check_each_is_verified(found: Iterable[Fitted], suite: Suite) -> None:
         if each.case.kernel.name not in verified:
             raise ValueError(
                 f"{each.case.kernel.name} accepts no problem of suite {suite.name!r}, so it would not be "
-                f"verified: {each.refusal}; declare SUITES with problems it accepts, or correct takes="
+                f"verified: {each.refusal}; declare SUITES with problems it accepts, or correct constraints="
             )
 
 
@@ -300,22 +350,16 @@ def find_case(project: Project, text: str, capability: tuple[int, int]) -> Case:
 
     Raises ValueError, in one line, if the id names no variant that is legal here, or a problem that its
     kernel refuses."""
-    limits = GpuLimits.of(capability)
-    names = []
+    wanted, names = CaseId.parse(text), []
     for kernel in project.kernels:
-        for config, dtype in legal_variants(kernel, limits, kernel.declared):
-            variant = variant_name(kernel, config, dtype)
-            names.append(variant)
-            shape = text.removeprefix(f"{variant}-")
+        for config, dtype in legal_variants(kernel, GpuLimits.of(capability), kernel.declared):
+            names.append(variant_name(kernel, config, dtype))
+            shape = text.removeprefix(f"{names[-1]}-")
             if shape == text or not shape[:1].isdigit():
                 continue
             (found,) = exactly(kernel, config, dtype, [find_problem(shape)])
             if found.reasons:
                 raise ValueError(f"{kernel.name} does not accept it: {found.refusal}")
             return found.case
-    shaped = re.search(r"-\d+x\d+x\d+", text)
-    variant, shape = (text[: shaped.start()], text[shaped.start() :]) if shaped else (text, "-MxNxK")
-    raise ValueError(
-        f"unknown case {text!r}{near_text(variant, names, shape)}: `pytest --list-cases` lists the "
-        "variants; add -MxNxK"
-    )
+    hint = near_text(wanted.variant, names, f"-{wanted.problem or 'MxNxK'}")
+    raise ValueError(f"unknown case {text!r}{hint}: `pytest --list-cases` lists the variants; add -MxNxK")

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from gemm_regression.model import Config, DType, Kernel, Problem
-from gemm_regression.model.kernel import variant_name
-from gemm_regression.model.legality import GpuLimits, legal_variants
+from gemm_regression.model import Config, DType, Kernel, Problem, variant_name
+from gemm_regression.model.gpus import GpuLimits
+from gemm_regression.model.legality import legal_variants
 from gemm_regression.project.fitting import Fitted, fitted
 
 # Never square, M, N and K all different, since a square problem hides exchanged sizes. Small, because the
@@ -159,7 +159,7 @@ class Suite:
         """The problems to time a variant on, before they are adapted to it; a choice, on all."""
         if alone := self.timed_at.get(variant_name(kernel, config, dtype)):
             return alone
-        if kernel.chooses:
+        if kernel.is_dispatcher:
             return (*self.timed, *(self.timed_batched if kernel.operation.batched else ()))
         default = self.advised or config == kernel.configs[0]
         if few := self.timed_few.get(kernel.name):

@@ -59,7 +59,9 @@ def test_no_orphans(orphans: list[str]) -> None:
 
 
 @pytest.mark.static
-def test_figures(figures_entry: Entry, check: Check, stores_figures: bool, gemm_record: Record) -> None:
+def test_compiler_metrics(
+    figures_entry: Entry, check: Check, stores_figures: bool, gemm_record: Record
+) -> None:
     """The compiler metrics of a variant equal the stored ones. Any change, for better or worse, fails until
     it is accepted."""
     gemm_record("variant", figures_entry.name)

@@ -22,13 +22,13 @@ from gemm_regression.cli.options import add_options
 from gemm_regression.cli.progress import progress
 from gemm_regression.cli.session import KEY, Session
 from gemm_regression.compiler import static
-from gemm_regression.compiler.errors import ToolchainError
 from gemm_regression.compiler.nvcc import Variant
 from gemm_regression.compiler.static.store import holds_any
+from gemm_regression.compiler.tools import ToolchainError
 from gemm_regression.counters import check as counted
 from gemm_regression.devices import DeviceError, Gpu, NoDevice, has_gpu, open_emulated
 from gemm_regression.judge.vocabulary import CompareFail, Policy
-from gemm_regression.model import Case
+from gemm_regression.model import Case, CaseId
 from gemm_regression.model.kernel import LARGEST_MARGIN
 from gemm_regression.project import selection as cases
 from gemm_regression.project.loader import Project, ProjectError, find, load
@@ -260,15 +260,12 @@ def _counts(project: Project, choice: cases.Choice) -> list[Any]:
 
 def _is_chosen(name: str, variant: Variant | None, project: Project, choice: cases.Choice) -> bool:
     """Whether suite, kernels and configs select a variant; None is a stored entry without a variant."""
-    kernel, _, rest = name.partition("-")
-    if choice.kernels and kernel not in choice.kernels:
+    named = CaseId.parse(name)
+    if choice.kernels and named.kernel not in choice.kernels:
         return False
-    if variant is None:
-        return not choice.configs or any(rest.endswith(f"-{label}") for label in choice.configs)
-    of, config, _ = variant
-    if choice.configs and config.label not in choice.configs:
+    if choice.configs and named.config not in choice.configs:
         return False
-    return config in project.suites[choice.suite].configs_of(of)
+    return variant is None or variant[1] in project.suites[choice.suite].configs_of(variant[0])
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

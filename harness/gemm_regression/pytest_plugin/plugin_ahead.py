@@ -15,11 +15,11 @@ import pytest
 from gemm_regression.cli.common import in_ci
 from gemm_regression.cli.session import KEY
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.errors import CompileError, ToolchainError
 from gemm_regression.compiler.nvcc import compile_cubin, compile_ptx
 from gemm_regression.compiler.static import Entry, unchanged
-from gemm_regression.compiler.static.compiled import ALWAYS, ARCHES
-from gemm_regression.devices.emulated.device import EmulatedDevice, forget_machines
+from gemm_regression.compiler.static.metrics import ALWAYS, ARCHES
+from gemm_regression.compiler.tools import CompileError, ToolchainError
+from gemm_regression.devices.emulated import EmulatedDevice, forget_machines
 from gemm_regression.model import Case
 
 _LAST = pytest.StashKey[str]()  # the variant of the last case

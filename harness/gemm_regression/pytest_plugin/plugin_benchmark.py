@@ -19,8 +19,7 @@ from gemm_regression.pytest_plugin.plugin_machine import machines
 from gemm_regression.report import wording
 from gemm_regression.report.failures import NOT_STORED, Reason
 from gemm_regression.run.boards import Board
-from gemm_regression.run.record import SampleClock, extra_info
-from gemm_regression.run.timed import Result
+from gemm_regression.run.timed import Result, SampleClock, extra_info
 
 DEVICE_CLOCK = SampleClock()
 _LEGEND = "  OPS: 1 / Median; GFLops/s are GFLOPS, 2·M·N·K·batch / Median"

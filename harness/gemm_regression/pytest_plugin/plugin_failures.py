@@ -78,7 +78,7 @@ def _next(failures: Sequence[Failure]) -> str:
     compiled to."""
     again = "to run these again, and nothing else, add --lf to the command"
     wrong = {failure.kernel for failure in failures if failure.function.endswith("::test_kernel")}
-    stored = [f for f in failures if f.function.endswith(("::test_figures", "::test_counts"))]
+    stored = [f for f in failures if f.function.endswith(("::test_compiler_metrics", "::test_counts"))]
     compiled = [f.kernel for f in stored if not f.reasons[0].is_compilers]
     changed = [kernel for kernel in dict.fromkeys(compiled) if kernel not in wrong]
     if not changed:

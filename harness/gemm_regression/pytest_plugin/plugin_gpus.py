@@ -14,10 +14,9 @@ import pytest
 from gemm_regression.cli.session import KEY, Session
 from gemm_regression.devices import Device, DeviceError
 from gemm_regression.model import Case
-from gemm_regression.run.boards import Board
+from gemm_regression.run.boards import Board, Done, LostError, Spread
 from gemm_regression.run.checked import Checked, check
 from gemm_regression.run.checkers import Checks, InThisProcess, close_all
-from gemm_regression.run.spread import Done, LostError, Spread
 from gemm_regression.run.timed import Result
 
 T = TypeVar("T")
@@ -80,7 +79,7 @@ def _draw(session: Session, items: Sequence[pytest.Item]) -> None:
 
     def drawn(board: Board) -> None:
         with contextlib.suppress(DeviceError):
-            board.gpu.draw([board.timed[name] for name in names if name in board.timed])
+            board.gpu.prepare_inputs([board.timed[name] for name in names if name in board.timed])
 
     for board in session.boards if session.checkers and names else ():
         session.warming.append(threading.Thread(target=drawn, args=(board,), daemon=True))

@@ -8,13 +8,12 @@ import contextlib
 import pytest
 
 from gemm_regression.cli.session import KEY, Session
-from gemm_regression.compiler.static.files import StoreError
+from gemm_regression.compiler.static.store import StoreError
 from gemm_regression.counters.traffic import Known
 from gemm_regression.judge.machine import MachineVerdict
 from gemm_regression.model import Case
 from gemm_regression.report.machine import machine_lines
-from gemm_regression.run.boards import Board
-from gemm_regression.run.machine import judge_board
+from gemm_regression.run.boards import Board, judge_board
 
 NAME = "test_machine"
 

@@ -15,15 +15,14 @@ import pytest
 
 from gemm_regression.baselines import provenance
 from gemm_regression.cli.session import KEY, Session
-from gemm_regression.compiler.static.files import StoreError
+from gemm_regression.compiler.static.store import StoreError
 from gemm_regression.counters.traffic import Known
 from gemm_regression.devices import DeviceError
 from gemm_regression.files import write_whole
 from gemm_regression.judge.vocabulary import NO_BASELINE_FILE, VerdictKind
-from gemm_regression.judge.waived import unused
 from gemm_regression.model import Waiver
 from gemm_regression.project import selection as cases
-from gemm_regression.project.names import nothing_fits
+from gemm_regression.project.selection import nothing_fits
 from gemm_regression.pytest_plugin.plugin_machine import lines_of
 from gemm_regression.report import Row, row
 from gemm_regression.report.bounds import bound_text
@@ -44,8 +43,9 @@ from gemm_regression.report.sarif import sarif
 from gemm_regression.report.sustained import sustained_texts
 from gemm_regression.report.terminal import ladder_table
 from gemm_regression.report.wording import baseline_text, refresh_several, some
+from gemm_regression.run.checked import unused
 from gemm_regression.timing.bounds import Roofs, roofs_of
-from ptxsan.native.build import describe, library
+from ptxsan.native import describe, library
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -95,7 +95,7 @@ class Unchanged:
         for given in parameters.params.values() if parameters else ():
             if function is judged.test_kernel and isinstance(given, Case):
                 return self.keys.of_case(given)
-            if function is judged.test_figures and isinstance(given, Entry) and given.variant:
+            if function is judged.test_compiler_metrics and isinstance(given, Entry) and given.variant:
                 return self.keys.of_figures(given.name, given.arch, given.variant)
             if function is judged.test_counts and isinstance(given, CounterEntry) and given.variant:
                 return self.keys.of_counts(given.name, given.variant)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from gemm_regression.report.figures import gflops_text, share_text
 from gemm_regression.report.markdown import table_text
-from gemm_regression.tune.accuracy import Outcome, Summary, outcomes
-from gemm_regression.tune.select import Selector
+from gemm_regression.tune.select import Outcome, Selector, Summary, outcomes
 
 BEGIN, END = "<!-- select:begin -->", "<!-- select:end -->"
 NOTHING = "Nothing measured yet: run nox -s baseline on a GPU."

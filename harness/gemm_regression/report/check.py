@@ -16,7 +16,7 @@ from typing import Any
 from rich.table import Table
 
 from gemm_regression.judge.vocabulary import VerdictKind
-from gemm_regression.model import Kernel, Waiver, variant_name
+from gemm_regression.model import CaseId, Kernel, Waiver, variant_name
 from gemm_regression.report.terminal import render
 
 HEADS = [*("stage", "dtype", "config", "correct", "races", "sectors/request", "conflicts")]
@@ -115,8 +115,8 @@ def check_rows(
         if "variant" not in said:
             continue
         name = str(said["variant"])
-        stage, dtype, *config = name.split("-", 2)
-        row = rows.setdefault(name, CheckRow(stage, dtype, "".join(config)))
+        of = CaseId.parse(name)
+        row = rows.setdefault(name, CheckRow(of.kernel, of.dtype, of.config))
         row.failed |= report.failed
         verdict = str(said.get("verdict", "")).partition(" ")[0]
         if verdict:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gemm_regression.judge.vocabulary import VerdictKind
+from gemm_regression.model import CaseId
 from gemm_regression.oracle import Finding
 from gemm_regression.report.figures import count_text
 from gemm_regression.run.checked import Checked
@@ -81,7 +82,7 @@ class Failure:
 
     @property
     def kernel(self) -> str:
-        return self.variant.partition("-")[0]
+        return CaseId.parse(self.variant).kernel
 
     @property
     def function(self) -> str:

@@ -13,10 +13,9 @@ from gemm_regression.project.commit import Tree
 from gemm_regression.report.figures import percent_text
 from gemm_regression.report.markdown import table_text
 from gemm_regression.report.terminal import fitted
-from gemm_regression.run.compare import Comparison, Row
-from gemm_regression.run.document import cycles_change
+from gemm_regression.run.compare import Comparison, Row, Side
 from gemm_regression.run.pairing import Control
-from gemm_regression.run.pairs import Side
+from gemm_regression.run.replay import cycles_change
 from gemm_regression.timing.samples import PairedSamples
 
 HEADS = ("case", "base µs", "new µs", "change", "interval", "in cycles", "blocks", "verdict")

@@ -9,7 +9,7 @@ from string import ascii_uppercase
 from rich.table import Table
 from rich.text import Text
 
-from gemm_regression.counters.hardware import GROUPS, Figure, value
+from gemm_regression.counters.profiler import GROUPS, Figure, value
 from gemm_regression.report.figures import percent_text
 from gemm_regression.report.terminal import render
 

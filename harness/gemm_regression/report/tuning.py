@@ -14,7 +14,7 @@ from gemm_regression.files import write_whole
 from gemm_regression.report.figures import gflops_text, noise_text, percent_text, share_text
 from gemm_regression.report.markdown import table_text
 from gemm_regression.report.page import charts
-from gemm_regression.tune.simulate import NEAR, Replayed
+from gemm_regression.tune.search import NEAR, Replayed
 from gemm_regression.tune.stored import Evaluation, Failed, Tuned
 
 SHOWN = 10

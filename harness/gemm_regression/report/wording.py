@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from gemm_regression.baselines import Baseline
-from gemm_regression.judge.evidence import Evidence
-from gemm_regression.judge.judge import MIN_SAMPLES
+from gemm_regression.judge.evidence import MIN_SAMPLES, Evidence
 from gemm_regression.judge.paired import (
     BASE_UNUSABLE,
     BINARY_NOT_KEPT,
@@ -32,6 +31,7 @@ from gemm_regression.judge.vocabulary import (
     Verdict,
     VerdictKind,
 )
+from gemm_regression.model import CaseId
 from gemm_regression.report.figures import gflops_text, percent_text
 from gemm_regression.run.checked import UNSUPPORTED, Checked
 
@@ -218,8 +218,8 @@ def refresh_several(chosen: Sequence[str], timed: Collection[str]) -> str:
     kernels up to three that have few others, otherwise all."""
     if len(chosen) <= _LISTED:
         return f'nox -s baseline -- -k "{" or ".join(f"[{case}]" for case in chosen)}"'
-    kernels = dict.fromkeys(case.partition("-")[0] for case in chosen)
-    of_them = [case for case in timed if case.partition("-")[0] in kernels]
+    kernels = dict.fromkeys(CaseId.parse(case).kernel for case in chosen)
+    of_them = [case for case in timed if CaseId.parse(case).kernel in kernels]
     if len(kernels) > _KERNELS or len(of_them) == len(timed) or 2 * len(chosen) < len(of_them):
         return "nox -s baseline"
     return f"nox -s baseline -- {' '.join(f'--kernel {name}' for name in kernels)}"

@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gemm_regression.devices import Device, DeviceError
-from gemm_regression.judge.judge import broken
+from gemm_regression.judge.evidence import broken
 from gemm_regression.judge.vocabulary import Outcome, VerdictKind
 from gemm_regression.model import Case, Kernel, Waiver
 from gemm_regression.oracle import Finding, examine
+
+
+def unused(
+    declared: Mapping[str, Sequence[Waiver]],
+    used: Mapping[str, Collection[str]],
+    planned: Mapping[str, Collection[str]],
+    done: Collection[str],
+) -> list[tuple[str, Waiver]]:
+    """Kernel and waiver of those that matched no finding.
+
+    By kernel: ``declared`` waivers; those ``used``, as text; the ids of all cases ``planned`` for it, which
+    the whole suite has. A kernel of which not all cases are ``done`` is not judged: one of the others may be
+    the case in point.
+    """
+    return [
+        (kernel, waiver)
+        for kernel, waivers in declared.items()
+        if planned.get(kernel) and set(planned[kernel]) <= set(done)
+        for waiver in waivers
+        if str(waiver) not in used.get(kernel, ())
+    ]
+
 
 UNSUPPORTED = "UNSUPPORTED"  # the interpreter does not support an instruction
 CORRECT = Outcome(VerdictKind.PASS, "CORRECT")

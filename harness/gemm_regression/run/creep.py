@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gemm_regression.baselines import Baseline, BaselineEntry, BaselineError, load_binary
-from gemm_regression.compiler.core import core_of
+from gemm_regression.compiler.nvcc import core_of
 from gemm_regression.compiler.tools import arch
 from gemm_regression.devices import Gpu
 from gemm_regression.devices.stored import StoredBinary
@@ -19,7 +19,6 @@ from gemm_regression.judge.paired import FASTER, NOT_SLOWER, Paired
 from gemm_regression.judge.vocabulary import Policy
 from gemm_regression.model import Case
 from gemm_regression.run.pairing import Pair, Pairing, Timed
-from gemm_regression.run.timed import id_of
 from gemm_regression.timing.looks import Rule
 
 
@@ -51,35 +50,34 @@ def refresh(
 ) -> Refresh:
     """Pairs what is new of a measurement with the best binary of each case. ``before``: what is current;
     ``cases`` by id; ``accepting``: why a case may be slower."""
-    entries, unpaired, wanted = dict(measured.entries), dict[str, str](), list[tuple[Pair, BaselineEntry]]()
+    entries, unpaired = dict(measured.entries), dict[str, str]()
+    wanted, best_of = list[Pair](), dict[str, tuple[str, str]]()
     for case_id, entry in measured.entries.items():
         old = before.entry(case_id) if before else None
         mine = device.binary(cases[case_id])
         if old is None or mine is None:
             continue
-        binary, best = (mine.sha256, id_of(mine)), old.best or (old.cubin_sha256, old.launch_id)
-        if binary == best:
+        best = old.best or (old.cubin_sha256, old.launch_id)
+        if mine.key == best:
             continue
-        if binary == (old.cubin_sha256, old.launch_id):
+        if mine.key == (old.cubin_sha256, old.launch_id):
             entries[case_id] = replace(entry, best=old.best)
             continue
         try:
-            wanted.append((_pair(device, cases[case_id], _load(root, old, best), old), old))
+            wanted.append(_pair(device, cases[case_id], _load(root, old, best), old))
+            best_of[case_id] = (str(best[0]), str(best[1]))
         except BaselineError as error:
             unpaired[case_id] = str(error)
     pairing = pairing or Pairing(device, Rule(), len(wanted))
-    for pair, _ in wanted:
+    for pair in wanted:
         pairing.time(pair)
-    olds = {pair.case.id: old for pair, old in wanted}
     refused, accepted = dict[str, Paired](), dict[str, Paired]()
     for timed in pairing.finish():
         case_id = timed.pair.case.id
         if _faster(timed):
             continue
         if timed.paired.outcome == NOT_SLOWER:
-            old = olds[case_id]
-            best = old.best or (str(old.cubin_sha256), str(old.launch_id))
-            entries[case_id] = replace(entries[case_id], best=best)
+            entries[case_id] = replace(entries[case_id], best=best_of[case_id])
         elif case_id in accepting:
             accepted[case_id] = timed.paired
             entries[case_id] = replace(entries[case_id], accepted=accepting[case_id])

@@ -16,11 +16,9 @@ from gemm_regression.devices.stored import StoredBinary
 from gemm_regression.judge.paired import CONTROL_FAILED, MAYBE_SLOWER, Paired, failed_beside
 from gemm_regression.judge.vocabulary import VerdictKind
 from gemm_regression.model import Case
-from gemm_regression.timing.interval import Estimate
-from gemm_regression.timing.looks import Finding, Rule, conclude, look_until
+from gemm_regression.timing.looks import Estimate, Finding, Rule, conclude, look_until
 from gemm_regression.timing.plan import PairPlan
-from gemm_regression.timing.samples import PairedSamples, total
-from gemm_regression.timing.schedule import stretch
+from gemm_regression.timing.samples import PairedSamples, stretch, total
 
 Base = Case | StoredBinary
 Group = tuple[str, int]  # what one control vouches for: kind of core, and size

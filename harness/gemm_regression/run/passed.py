@@ -27,16 +27,22 @@ import numpy as np
 import gemm_regression
 import ptxsan
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.cache import alone, cache_entry, load_entry, store_entry
-from gemm_regression.compiler.errors import CompileError, ToolchainError
 from gemm_regression.compiler.nvcc import Variant, compile_options
 from gemm_regression.compiler.sources import sources
 from gemm_regression.compiler.static import store as figures
-from gemm_regression.compiler.static.files import StoreError
-from gemm_regression.counters import stored as counters
+from gemm_regression.compiler.static.store import StoreError
+from gemm_regression.compiler.tools import (
+    CompileError,
+    ToolchainError,
+    alone,
+    cache_entry,
+    load_entry,
+    store_entry,
+)
+from gemm_regression.counters import check as counters
 from gemm_regression.model import Case, Kernel
 from gemm_regression.project.loader import Project
-from ptxsan.native.build import identity
+from ptxsan.native import identity
 
 Records = list[tuple[str, Any]]  # what a test recorded: name and value
 _CONFIGURATION = ("pyproject.toml", "pytest.ini", "pytest.toml", "tox.ini", "setup.cfg", "conftest.py")
@@ -122,7 +128,9 @@ class Keys:
         if file not in self._stored:
             nvcc, nvdisasm = tools.pins()
             self._stored[file] = (
-                figures.load(file, nvcc, nvdisasm, self._root) if file else counters.load(nvcc, self._root)
+                figures.load(file, nvcc, nvdisasm, self._root)
+                if file
+                else counters.load_counters(nvcc, self._root)
             )
         return self._stored[file]
 

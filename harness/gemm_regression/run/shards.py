@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from gemm_regression.baselines.entries import gpu_slug
-from gemm_regression.baselines.fields import BaselineError, checked, commit_of, machine_of, read_json
+from gemm_regression.baselines.fields import BaselineError, commit_of, machine_of, read_json
+from gemm_regression.files import fault
 from gemm_regression.judge.evidence import MACHINES, UNUSABLE
 
 KEY = "shard"
@@ -99,10 +100,10 @@ def read(path: Path) -> Part:
     if KEY not in document:
         raise BaselineError(f"{path}: not written by a run with --shard")
     try:
-        checked(document, _Document)
-    except ValueError as error:
-        raise BaselineError(f"{path}: {error}; {_REMEDY}") from None
-    return Part(path, document, _Recorded(**document[KEY]))
+        recorded = _Document.model_validate(document).shard
+    except ValidationError as error:
+        raise BaselineError(f"{path}: {fault(error)}; {_REMEDY}") from None
+    return Part(path, document, recorded)
 
 
 @dataclass

@@ -1,27 +1,26 @@
-"""From timed cases to verdicts: time what is the baseline's, pair what has changed.
+"""From timed cases to verdicts, and to their records in the run's JSON: time what is the baseline's,
+pair what has changed.
 
-Knows neither pytest nor CUDA, only a device that can `time` and `pair`, a baseline and a policy.
-"""
+Knows neither pytest nor CUDA, only a device that can `time` and `pair`, a baseline and a policy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 from gemm_regression.baselines import Baseline, BaselineEntry, BaselineError
-from gemm_regression.compiler.core import core_of
+from gemm_regression.compiler.nvcc import core_of
 from gemm_regression.compiler.tools import arch
 from gemm_regression.devices import DeviceError, Gpu
-from gemm_regression.devices.stored import StoredBinary, launch_document, launch_id
-from gemm_regression.judge.evidence import Evidence, conclude
-from gemm_regression.judge.judge import MIN_SAMPLES, is_baselines, unusable
+from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.judge.evidence import MIN_SAMPLES, Evidence, conclude, is_baselines, recorded, unusable
 from gemm_regression.judge.paired import BINARY_NOT_KEPT, Paired
 from gemm_regression.judge.vocabulary import Observation, Policy, Reference, Verdict
 from gemm_regression.model import Case, Problem, Resources
 from gemm_regression.run.pairing import Pair, Pairing, Timed
-from gemm_regression.timing.measurement import Measurement
-from gemm_regression.timing.plan import Plan
+from gemm_regression.timing.plan import Measurement, Plan
 from gemm_regression.timing.samples import PairedSamples
 
 Kept = Callable[[BaselineEntry], StoredBinary]  # raises BaselineError
@@ -86,7 +85,7 @@ class Gate:
         is told each result, those of pairs at the end.
         """
         measured: dict[tuple[str, Problem], Measurement] = {}
-        paired: dict[str, list[tuple[Case, Reference]]] = {}
+        paired: dict[str, list[tuple[Case, Reference, StoredBinary]]] = {}
         same: dict[object, str] = {}
         for case in cases:
             entry = self.baseline.entry(case.id) if self.baseline else None
@@ -111,17 +110,17 @@ class Gate:
                 continue
             assert mine is not None  # a library has not changed
             pair = self._pair(case, entry, base)
-            key = base.sha256, id_of(base), mine.sha256, id_of(mine), pair.margin
+            key = base.key, mine.key, pair.margin
             if same.setdefault(key, case.id) != case.id:  # a choice, and what was chosen: timed once
-                paired[same[key]].append((case, reference))
+                paired[same[key]].append((case, reference, mine))
                 continue
-            paired[case.id] = [(case, reference)]
+            paired[case.id] = [(case, reference, mine)]
             self.says(f"{case.id} beside the baseline's binary")
             self.pairing.time(pair)
             self.visited()
         for timed in self.pairing.finish():
-            for case, reference in paired[timed.pair.case.id]:
-                done(self._of_pair(case, reference, timed))
+            for case, reference, mine in paired[timed.pair.case.id]:
+                done(self._of_pair(case, reference, mine, timed))
 
     def _pair(self, case: Case, entry: BaselineEntry, base: StoredBinary) -> Pair:
         margin = self.policy.margin_of(entry.margin)
@@ -134,9 +133,9 @@ class Gate:
         seen = observation(case, m, mine)
         return self._concluded(case, Evidence(seen, reference, self.baseline is not None), m)
 
-    def _of_pair(self, case: Case, reference: Reference, timed: Timed) -> Result:
+    def _of_pair(self, case: Case, reference: Reference, mine: StoredBinary, timed: Timed) -> Result:
         m = self._new_side(case, timed.samples) if timed.samples.blocks else None
-        seen = observation(case, m, self.device.binary(case)) if m else None
+        seen = observation(case, m, mine) if m else None
         return self._concluded(case, Evidence(seen, reference, paired=timed.paired), m)
 
     def _new_side(self, case: Case, samples: PairedSamples) -> Measurement:
@@ -184,13 +183,8 @@ def _changed(case: Case, mine: StoredBinary | None, reference: Reference) -> boo
 
 def _unmeasured(case: Case, mine: StoredBinary) -> Observation:
     return Observation(
-        case.id, case.flop, (), str(case.launch), cubin_sha256=mine.sha256, launch_id=id_of(mine)
+        case.id, case.flop, (), str(case.launch), cubin_sha256=mine.sha256, launch_id=mine.launch_id
     )
-
-
-def id_of(binary: StoredBinary) -> str:
-    """The id of everything that a binary is launched with."""
-    return launch_id(launch_document(binary.symbol, binary.work))
 
 
 def observation(case: Case, m: Measurement, mine: StoredBinary | None = None) -> Observation:
@@ -209,7 +203,7 @@ def observation(case: Case, m: Measurement, mine: StoredBinary | None = None) ->
         l2=m.l2,
         duty=m.duty,
         cubin_sha256=mine.sha256 if mine else None,
-        launch_id=id_of(mine) if mine else "",
+        launch_id=mine.launch_id if mine else "",
         choice=case.choice,
         reference_seconds=m.reference_seconds,
     )
@@ -222,3 +216,82 @@ def usable_shift(result: Result) -> bool:
         return False
     alike = (e.seen.l2, e.seen.duty) == (e.reference.l2, e.reference.duty)
     return alike and is_baselines(e.seen, e.reference)
+
+
+class SampleClock:
+    """A timer for pytest-benchmark that replays device samples.
+
+    ``benchmark.pedantic(clock.tick, rounds=len(samples))`` then records exactly those seconds: no host time
+    is included, and nothing is calibrated.
+    """
+
+    __name__ = "device_clock"  # recorded in pytest-benchmark's JSON
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._samples: list[float] = []
+
+    def load(self, samples: tuple[float, ...]) -> None:
+        self._now, self._samples = 0.0, list(reversed(samples))
+
+    def tick(self) -> None:
+        # Starting at zero each time keeps microseconds exact, however many seconds have accumulated.
+        self._now += self._samples.pop()
+
+    def __call__(self) -> float:
+        return self._now
+
+
+def extra_info(result: Result) -> dict[str, Any]:
+    """The record in the run's JSON: what was measured, the verdict, and the evidence to judge it again.
+
+    pytest-benchmark stores the samples of usable cases; those of unusable ones, few or none, are in here.
+    """
+    m, v, case = result.measurement, result.verdict, result.case
+    info: dict[str, Any] = {
+        "case": case.id,
+        "variant": case.listed.variant,
+        **({"chosen": case.choice} if case.choice else {}),
+        "flops": case.flop,
+        "verdict": str(v.kind),
+        "verdict_reason": v.reason,
+        "red": v.failed(result.policy),
+        "launch": str(case.launch),
+        "evidence": recorded(result.evidence, result.policy),
+    }
+    if m is None or not result.usable:
+        return info | {"seconds": list(m.seconds) if m else []}
+    info |= {
+        "gflops": case.gflops(m.median),
+        "median_s": m.median,
+        "spread": m.spread,
+        "cublas_ratio": m.cublas_ratio,
+        "sm_clock_mhz": m.sm_clock_mhz,
+        "power_w": m.power_w,
+        "temperature_c": m.temperature_c,
+        "round_mhz": [round(mhz) if mhz == mhz else None for mhz in m.mhz],  # NaN where unknown
+        "clock_event_reasons": m.clock_event_reasons,
+        "discarded": m.discarded,
+        "throttled": m.throttled,
+        "l2": m.l2,
+        "duty": m.duty,
+        "change": v.change,
+        "margin": v.margin,
+        "flop_per_clock": _per_clock(case, m),
+        **m.extra,
+    }
+    if m.resources is not None:
+        info |= {
+            "registers": m.resources.registers,
+            "shared_bytes": m.resources.shared_bytes,
+            "local_bytes": m.resources.local_bytes,
+            "cubin_sha256": m.resources.cubin_sha256,
+        }
+    if "sustained_s" in m.extra:
+        info["sustained_gflops"] = case.gflops(m.extra["sustained_s"])
+    return info
+
+
+def _per_clock(case: Case, m: Measurement) -> float | None:
+    """FLOP per SM clock cycle of the whole GPU; None if the clock is unknown."""
+    return case.flop / (m.median * m.sm_clock_mhz * 1e6) if m.sm_clock_mhz else None

@@ -14,18 +14,50 @@ from enum import StrEnum
 from math import inf
 from typing import Any, NamedTuple
 
-from gemm_regression.timing.roofs import SHARED_BYTES
+from gemm_regression.model.gpus import MODELS, architecture
 
-_HOPPER = {"f32": 66_900.0, "tf32": 494_700.0, "f16": 989_400.0, "bf16": 989_400.0, "s8": 1_978_900.0}
-_AMPERE = {"f32": 19_500.0, "tf32": 156_000.0, "f16": 312_000.0, "bf16": 312_000.0, "s8": 624_000.0}
-# NVIDIA's datasheets of the H100 (SXM), H200 and A100 Tensor Core GPUs, dense. The FP32 peak of the first two
-# is 132 SMs · 128 FMA · 2 · 1.98 GHz.
-_DATASHEETS = {
-    "NVIDIA H200": _HOPPER | {"dram": 4800.0},
-    "NVIDIA H100 80GB HBM3": _HOPPER | {"dram": 3350.0},
-    "NVIDIA A100-SXM4-80GB": _AMPERE | {"dram": 2039.0},
-    "NVIDIA A100-SXM4-40GB": _AMPERE | {"dram": 1555.0},
-}
+THREADS = 256  # of a block of the probes of arithmetic and of shared memory
+SHARED_BYTES = 128  # per SM and cycle: 32 banks of 4
+
+
+def probe_work(rounds: int) -> Mapping[str, int]:
+    """FLOP, or for "shared" bytes, of one block in so many rounds."""
+    tensor = 2 * 128 * 256 * rounds
+    return {
+        "f32": 2 * 16 * 16 * THREADS * rounds,
+        "f16": tensor * 64,
+        "bf16": tensor * 64,
+        "tf32": tensor * 32,
+        "shared": 16 * 16 * THREADS * rounds,
+    }
+
+
+def arithmetic(capability: tuple[int, int], sms: int, bus: float, hz: float) -> Mapping[str, float]:
+    """FLOP, and for memories bytes, per second at an SM clock in Hz. ``bus``: bytes per second of the
+    memory's pins."""
+    known = architecture(capability)
+    found = {
+        "f32": known.fma * sms * hz,
+        "shared": SHARED_BYTES * sms * hz,
+        "dram": bus,
+    }
+    if known.tensor:
+        rate = known.tensor * sms * hz
+        found |= {"f16": rate, "bf16": rate, "tf32": rate / 2}
+    return found
+
+
+def sms_of(machine: Mapping[str, Any]) -> int | None:
+    """The number of SMs by the roof of FP32 in a run's machine_info, else of a known model."""
+    model = MODELS.get(str(machine.get("name")))
+    roof = (machine.get("roofs") or {}).get("f32", {})
+    if not (roof.get("arithmetic") and roof.get("mhz")):
+        return model.sms if model else None
+    major, minor = map(int, str(machine["capability"]).split("."))
+    rate = architecture((major, minor)).fma * float(roof["mhz"])
+    return round(1e3 * float(roof["arithmetic"]) / rate)
+
+
 _MEMORIES = ("dram", "l2", "shared")
 _SCHEDULERS = 4  # of an SM since Volta; each issues at most one instruction of a warp per cycle
 _MOSTLY_MATH = 0.75
@@ -80,11 +112,8 @@ def roofs_of(machine: Mapping[str, Any]) -> Roofs | None:
             "measured",
             _SCHEDULERS * shared / SHARED_BYTES if shared else None,
         )
-    values = _DATASHEETS.get(str(machine.get("name")))
-    if not values:
-        return None
-    peaks = {name: value for name, value in values.items() if name not in _MEMORIES}
-    return Roofs(peaks, {n: v for n, v in values.items() if n in _MEMORIES}, "datasheet")
+    model = MODELS.get(str(machine.get("name")))
+    return Roofs(model.peaks, {"dram": model.dram}, "datasheet") if model else None
 
 
 def shares(work: Work, roofs: Roofs, dtype: str, seconds: float) -> dict[Level, float]:

@@ -1,15 +1,91 @@
-"""The samples of a sequence of blocks: plain data, and the log-ratio of each block."""
+"""The samples of a pair: the order of its launches, the clock of each, and the log-ratio of each block. Pure.
+
+The order is of randomised, interleaved blocks ABBA or BAAB. Within a block each order cancels a drift that is
+linear in time, and both orders together cancel the effect of going first. It is random, so that nothing
+periodic in the machine can be in phase with it. Sides change at every launch or two: launches near each other
+are alike (on an H200 those of 8 µs correlate by 0.2 over some 16 launches), and what they share cancels.
+
+The SM clock of each launch is from stamps that a tiny kernel records between them. NVML does not show it: on
+an H200 a large FP16 product runs at 1575 MHz from its first launch, and at 1320 once the power cap takes
+effect, some 40 ms later, while NVML still reads 1980. A stamp is (SM cycles, nanoseconds, SM number); two
+stamps of the same SM give its clock between them.
+"""
 
 from __future__ import annotations
 
 import math
+import random
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
-from gemm_regression.timing.clocks import steady
-from gemm_regression.timing.schedule import VISITS, Stretch
+import numpy as np
+
+VISITS = 4  # per block: the letters of ABBA
+_ORDERS = ("ABBA", "BAAB")
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Consecutive blocks of a schedule, timed together: their ``orders``, each ``ABBA`` or ``BAAB``."""
+
+    orders: tuple[str, ...]
+
+    def launches(self, rounds: int) -> str:
+        """The side of every launch, each block's order so many ``rounds`` over: ``ABBAABBA`` for one block
+        ABBA with two rounds."""
+        return "".join(order * rounds for order in self.orders)
+
+
+def stretch(seed: int, case_id: str, first: int, blocks: int) -> Stretch:
+    """Blocks ``first`` to ``first + blocks`` of a case; they depend only on the seed, the case and their
+    number.
+
+    Each pair of blocks, starting at an even number, contains both orders (restricted randomisation).
+    """
+    return Stretch(tuple(_order(seed, case_id, block) for block in range(first, first + blocks)))
+
+
+def _order(seed: int, case_id: str, block: int) -> str:
+    pair = random.Random(f"{seed}/{case_id}/{block // 2}").sample(_ORDERS, 2)
+    return pair[block % 2]
+
+
+WINDOW_NS = 1_000_000  # the nanosecond timer is coarse: over a millisecond its tick is below 0.1 %
+TOLERANCE = 0.01  # rounds within this of one clock ran at the same clock
+CLUSTER = 5  # so many rounds, and a fifth of all, at one clock are not just the first milliseconds
+
+
+def steady(mhz: list[float], tolerance: float = TOLERANCE) -> list[int]:
+    """Indices of the rounds at full clock: the highest clock shared within ``tolerance`` by CLUSTER rounds
+    and a fifth of all, or else the highest of all. Rounds with unknown clock (NaN) are kept."""
+    known = sorted((m for m in mhz if m == m), reverse=True)
+    cluster = max(CLUSTER, len(known) // 5)
+    shared = (k for k, low in zip(known, known[cluster - 1 :], strict=False) if low >= k * (1 - tolerance))
+    full = next(shared, known[0] if known else 0.0)
+    return [i for i, m in enumerate(mhz) if not abs(m - full) > full * tolerance]
+
+
+def clocks(stamps: np.ndarray[Any, Any], window_ns: int = WINDOW_NS) -> list[float]:
+    """The clock in MHz between consecutive stamps (rows of an (n + 1, 3) integer array): n values.
+
+    Each is computed over a window of stamps that spans at least ``window_ns``, if there are enough; NaN if
+    the stamps of a window came from different SMs."""
+    cycles, times, sms = (stamps[:, i].astype(np.int64) for i in range(3))
+    found = []
+    for i in range(len(stamps) - 1):
+        first, last = i, i + 1
+        while times[last] - times[first] < window_ns and (first > 0 or last < len(stamps) - 1):
+            first, last = max(0, first - 1), min(len(stamps) - 1, last + 1)
+        span = int(times[last] - times[first])
+        if span <= 0 or sms[first] != sms[last]:
+            found.append(float("nan"))
+        else:
+            found.append(float(cycles[last] - cycles[first]) / span * 1e3)
+    return found
+
 
 _EVENT_RESOLUTION = 0.5e-6
 _TRIMMED = 5  # one in so many, at each end

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gemm_regression.files import write_whole
+from gemm_regression.tune.evaluating import Measured
 
 _OTHER = {
     "kernel_name": "kernel",
@@ -47,6 +48,15 @@ class CacheFile:
             write_whole(self.path, "\n".join(lines))
         except OSError as error:
             raise CacheError(f"{self.path}: cannot be written ({error.strerror})") from None
+
+    def add(self, values: Sequence[int], measured: Measured) -> None:
+        """One more line, written at once."""
+        named = dict(zip(self.head["tune_params_keys"], values, strict=True))
+        self.entries[key_of(values)] = entry = {**named, **measured.as_dict()}
+        if measured.code:
+            entry["__error__"] = "RuntimeFailedConfig"  # as Kernel Tuner marks it
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(f"\n{_line(key_of(values), entry)}")
 
 
 def head(

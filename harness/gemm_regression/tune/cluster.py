@@ -15,8 +15,7 @@ from typing import Any
 
 from gemm_regression.model import Config, Problem, find_problem
 from gemm_regression.project.loader import load
-from gemm_regression.tune.evaluating import Job, Measured
-from gemm_regression.tune.local import OneDevice, OneGpu
+from gemm_regression.tune.evaluating import Job, Measured, OneDevice, OneGpu
 from gemm_regression.tune.stored import Evaluation, Failed
 
 _START_SECONDS = 180.0

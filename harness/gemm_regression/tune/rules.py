@@ -73,17 +73,17 @@ def refusals(variant: Variant, problem: Problem) -> tuple[str, ...]:
 
 def rules(variant: Variant) -> tuple[Rule, ...] | None:
     """What ``refusals`` asks of a problem without a layout, gaps or a batch that its kernel does not know, as
-    rules; None where they cannot say it: a declaration with a function of its own (``Takes.unless``), or
-    parameters without alpha, beta or a leading dimension."""
+    rules; None where they cannot say it: a declaration with a function of its own
+    (``Constraints.unless``), or parameters without alpha, beta or a leading dimension."""
     kernel = variant.kernel
     general = replace(_GENERAL.stored(kernel.operation.layout), batch=2 if kernel.operation.batched else 1)
-    if kernel.takes.unless or kernel.narrowed(general) != general:
+    if kernel.constraints.unless or kernel.narrowed(general) != general:
         return None
     return tuple(_rules(variant))
 
 
 def _rules(variant: Variant) -> Iterator[Rule]:
-    kernel, config, takes = variant.kernel, variant.config, variant.kernel.takes
+    kernel, config, takes = variant.kernel, variant.config, variant.kernel.constraints
     for name, unit in takes.multiples.items():
         number = config[unit] if isinstance(unit, str) else unit
         field = f"start_{name.lower()}" if name in ("A", "B", "C") else name

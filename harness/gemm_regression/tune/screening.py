@@ -14,14 +14,15 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 
-from gemm_regression.compiler.errors import CompileError
 from gemm_regression.compiler.nvcc import Binary, compile_all, read_ptxas
-from gemm_regression.compiler.static.compiled import occupancy_of
+from gemm_regression.compiler.static.metrics import occupancy_of
+from gemm_regression.compiler.tools import CompileError
 from gemm_regression.compiler.tools import arch as arch_of
 from gemm_regression.devices import Device, NoDevice, open_emulated
 from gemm_regression.judge.vocabulary import NOT_RED, VerdictKind
 from gemm_regression.model import Case, Config, DType, Kernel, Problem, Space
-from gemm_regression.model.legality import GpuLimits, refusals
+from gemm_regression.model.gpus import GpuLimits
+from gemm_regression.model.legality import refusals
 from gemm_regression.project.fitting import fitted
 from gemm_regression.project.loader import load
 from gemm_regression.run.checked import check

@@ -26,7 +26,7 @@ from gemm_regression.baselines.fields import (
     read_json,
 )
 from gemm_regression.files import write_whole
-from gemm_regression.model import Config, Space
+from gemm_regression.model import CaseId, Config, Space
 
 SCHEMA = 1
 FOLDER = "tuned"
@@ -139,7 +139,7 @@ class Tuned:
     @property
     def name(self) -> str:
         """Of the file, without suffix."""
-        return f"{self.kernel}-{self.dtype}-{self.problem}"
+        return str(CaseId(self.kernel, self.dtype, problem=self.problem))
 
 
 def best_of(evaluations: Iterable[Evaluation], objective: Objective) -> Evaluation | None:

@@ -19,7 +19,7 @@ from gemm_regression.baselines.fields import machine_of
 from gemm_regression.baselines.provenance import nvcc_version
 from gemm_regression.compiler.nvcc import unit_of
 from gemm_regression.devices import compile_ahead
-from gemm_regression.model import Case, Config, DType, Kernel, Problem, Space
+from gemm_regression.model import Case, CaseId, Config, DType, Kernel, Problem, Space
 from gemm_regression.tune.cachefile import CacheFile, head, opened
 from gemm_regression.tune.evaluating import Job, Measured, Workers, evaluation
 from gemm_regression.tune.screening import NothingLegal, Screen, Screened, legal
@@ -167,7 +167,7 @@ class Tuning:
 
     def _cache(self, problem: Problem, config: Config) -> CacheFile:
         w = self._wanted
-        name = f"{w.kernel.name}-{w.dtype.name}"
+        name = CaseId(w.kernel.name, w.dtype.name).variant
         file = w.caches
         if file.suffix != ".json":
             file = file / f"{gpu_slug(self._gpus.device_name)}-{name}-{problem.id}.json"

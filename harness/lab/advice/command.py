@@ -16,17 +16,18 @@ from pathlib import Path
 from gemm_regression.baselines import BaselineError
 from gemm_regression.cli.common import KERNELS, PERFORMANCE, PLUGIN, about, files_of_tests, project_of
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.static import store as figures
+from gemm_regression.compiler.static import store
 from gemm_regression.compiler.static.store import StoreError
 from gemm_regression.files import write_whole
-from gemm_regression.model import Kernel, Problem, find_problem, variant_name
-from gemm_regression.model.legality import GpuLimits, refusals
+from gemm_regression.model import CaseId, Kernel, Problem, find_problem, variant_name
+from gemm_regression.model.gpus import GpuLimits
+from gemm_regression.model.legality import refusals
 from gemm_regression.project.loader import Project
 from gemm_regression.project.suites import TIMED
 from gemm_regression.report.figures import gflops_text
-from gemm_regression.tune import survey
+from gemm_regression.tune import figures
+from gemm_regression.tune.figures import Surveyed
 from gemm_regression.tune.select import SelectError, Selector
-from gemm_regression.tune.survey import Surveyed
 from lab.advice.policies import POLICIES, Policy, Rank, Speeds, Target, best_single, mean_share, rank
 
 
@@ -50,8 +51,8 @@ def main(arguments: Sequence[str]) -> int:
             if status := _measure(project, given.store):
                 return status
         if given.store:
-            print(f"wrote {survey.store(given.store, project.baselines)}")
-        found = survey.every(project.baselines)
+            print(f"wrote {figures.store_survey(given.store, project.baselines)}")
+        found = figures.every_survey(project.baselines)
         rivals = [_selection(project, one) for one in found]
         text = page(found, [target(project, one) for one in found], project.kernels, rivals)
     except (BaselineError, StoreError, OSError, ValueError) as error:
@@ -95,7 +96,7 @@ def _selection(project: Project, one: Surveyed) -> list[Policy]:
 def target(project: Project, one: Surveyed) -> Target:
     """A GPU model with the registers stored of each variant. Raises StoreError."""
     limits = GpuLimits.of(one.capability)
-    known = figures.load(tools.arch(one.capability), *tools.pins(), project.static)
+    known = store.load(tools.arch(one.capability), *tools.pins(), project.static)
     return Target(limits, {name: made.registers for name, made in known.items()})
 
 
@@ -129,7 +130,7 @@ def _of_gpu(
     problems = [find_problem(text) for text in one.gflops]
     libraries = {kernel.name for kernel in kernels if not kernel.compiled}
     speeds = {
-        group: {name: speed for name, speed in of.items() if name.split("-")[0] not in libraries}
+        group: {name: speed for name, speed in of.items() if CaseId.parse(name).kernel not in libraries}
         for group, of in one.gflops.items()
     }
     yield f"## {one.name}"
@@ -176,7 +177,7 @@ def _configs(one: Surveyed, speeds: Speeds, kernels: Sequence[Kernel]) -> Iterat
             name = variant_name(kernel, config, dtype)
             cells = []
             for group in SHOWN:
-                here = {n: s for n, s in speeds.get(group, {}).items() if n.split("-")[1] == dtype.name}
+                here = {n: s for n, s in speeds.get(group, {}).items() if CaseId.parse(n).dtype == dtype.name}
                 share = f" ({_share(here[name] / max(here.values()))})" if name in here else ""
                 cells.append(gflops_text(here.get(name)) + share)
             if any(name in of for of in speeds.values()):

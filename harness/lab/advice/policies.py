@@ -11,8 +11,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gemm_regression.model import Problem
-from gemm_regression.model.legality import GpuLimits, suggested_block
+from gemm_regression.model import CaseId, Problem
+from gemm_regression.model.gpus import GpuLimits
+from gemm_regression.model.legality import suggested_block
 
 TILING = "How tiling speeds up matrix multiplication"
 WALL = "The memory wall and tiling"
@@ -205,7 +206,7 @@ def rank(choose: Callable[[Problem], str | None], speeds: Speeds, problems: Iter
         variant, here = choose(problem), speeds.get(problem.id, {})
         if variant is None or variant not in here:
             continue
-        alike = [name for name in here if name.split("-")[1] == variant.split("-")[1]]
+        alike = [name for name in here if CaseId.parse(name).dtype == CaseId.parse(variant).dtype]
         best = max(alike, key=lambda name: here[name])
         found.append(Rank(problem.id, variant, here[variant], best, here[best]))
     return found
@@ -214,7 +215,8 @@ def rank(choose: Callable[[Problem], str | None], speeds: Speeds, problems: Iter
 def best_single(speeds: Speeds, problems: Sequence[Problem], dtype: str = "f32") -> Policy | None:
     """The variant that is fastest on average of those measured on all of the problems; None without any."""
     here = [speeds.get(problem.id, {}) for problem in problems]
-    names = [n for n in (here[0] if here else ()) if n.split("-")[1] == dtype and all(n in of for of in here)]
+    every = here[0] if here else ()
+    names = [n for n in every if CaseId.parse(n).dtype == dtype and all(n in of for of in here)]
     if not names:
         return None
     best = max(names, key=lambda name: mean_share(rank(lambda p: name, speeds, problems)) or 0)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemm_regression.compiler.static import StaticFigures
-from gemm_regression.model import BlockShape
-from gemm_regression.model.legality import GpuLimits, occupancy, suggested_block
-from gemm_regression.tune.survey import Surveyed
+from gemm_regression.model import F32, BlockShape, CaseId
+from gemm_regression.model.gpus import GpuLimits
+from gemm_regression.model.legality import occupancy, suggested_block
+from gemm_regression.tune.figures import Surveyed
 from lab.advice.policies import BLOCKS, TILED_32
 from lab.claims.claim import Claim, Facts, Judged, Predicate, together
 from lab.claims.rules import (
@@ -41,11 +42,18 @@ def _fastest(facts: Facts, problem: str = LARGE) -> Iterator[tuple[Surveyed, str
         own = {
             name: s
             for name, s in gpu.gflops.get(problem, {}).items()
-            if name.split("-")[0] not in libraries and name.split("-")[1] == "f32" and name in known
+            if name in known
+            and _on_cuda_cores(name, known[name])
+            and CaseId.parse(name).kernel not in libraries
         }
         if own and problem in gpu.based:
             best = max(own, key=lambda name: own[name])
             yield gpu, best, own[best], known[best]
+
+
+def _on_cuda_cores(variant: str, made: StaticFigures) -> bool:
+    """Whether it makes FP32 products, and not of narrower ones on tensor cores."""
+    return CaseId.parse(variant).dtype == F32.name and not made.tensor_cores
 
 
 def _occupied(facts: Facts) -> Judged:
@@ -72,7 +80,7 @@ def _blocks(facts: Facts) -> Judged:
         alone = {
             n: s
             for n, s in gpu.gflops[LARGE].items()
-            if n in known and known[n].blocks == 1 and n.split("-")[1] == "f32"
+            if n in known and known[n].blocks == 1 and _on_cuda_cores(n, known[n])
         }
         best = max(alone, key=lambda n: alone[n], default=None)
         if best:
@@ -91,7 +99,7 @@ def _by_threads(gpu: Surveyed, problem: str) -> dict[int, tuple[str, float]]:
     found: dict[int, tuple[str, float]] = {}
     for name, of in gpu.gflops.get(problem, {}).items():
         if name.startswith("naive-f32-block"):
-            x, y = map(int, name.removeprefix("naive-f32-block").split("-")[0].split("x"))
+            x, y = map(int, CaseId.parse(name).config.removeprefix("block").partition("-")[0].split("x"))
             found[x * y] = max(found.get(x * y, ("", 0.0)), (name, of), key=lambda pair: pair[1])
     return found
 
@@ -155,7 +163,11 @@ def _batches(facts: Facts) -> Judged:
         for problem, speeds in gpu.gflops.items():
             size = problem.split("x")[0]
             tiles = {n: s for n, s in speeds.items() if n.startswith("batched_small-")}
-            if size.isdigit() and int(size) <= 64 and len({n.split("-")[2] for n in tiles}) > 1:
+            if (
+                size.isdigit()
+                and int(size) <= 64
+                and len({CaseId.parse(n).config.partition("-")[0] for n in tiles}) > 1
+            ):
                 best = max(tiles, key=lambda n: tiles[n])
                 found.append(("-tile8-" in best, f"{gpu.name}, {problem}: `{best}`"))
     return together(found)

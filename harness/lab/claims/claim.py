@@ -8,15 +8,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.static import ARCHES, StaticFigures
-from gemm_regression.compiler.static import store as figures
-from gemm_regression.counters import stored as counts
-from gemm_regression.counters.seen import Seen
-from gemm_regression.counters.traffic import Known
+from gemm_regression.compiler.static import ARCHES, StaticFigures, store
+from gemm_regression.counters import check as counts
+from gemm_regression.counters.traffic import Known, Seen
 from gemm_regression.model import Kernel
 from gemm_regression.project.loader import Project
-from gemm_regression.tune import survey
-from gemm_regression.tune.survey import Surveyed
+from gemm_regression.tune import figures
+from gemm_regression.tune.figures import Surveyed
 
 
 class Verdict(StrEnum):
@@ -43,7 +41,7 @@ class Facts:
 
     gpus: Sequence[Surveyed] = ()
     static: Mapping[str, Mapping[str, StaticFigures]] = field(default_factory=dict)
-    counters: Mapping[str, counts.Variant] = field(default_factory=dict)
+    counters: Mapping[str, counts.ByProblem] = field(default_factory=dict)
     kernels: Sequence[Kernel] = ()
     planted: Mapping[str, str] = field(default_factory=dict)
     seen: Mapping[str, Mapping[str, Seen]] = field(default_factory=dict)
@@ -56,9 +54,9 @@ class Facts:
         file = project.tests / "mutants" / "gpu.json"
         planted = json.loads(file.read_text(encoding="utf-8"))["values"] if file.is_file() else {}
         return cls(
-            survey.every(project.baselines),
-            {arch: figures.load(arch, nvcc, nvdisasm, project.static) for arch in ARCHES},
-            counts.load(nvcc, project.static),
+            figures.every_survey(project.baselines),
+            {arch: store.load(arch, nvcc, nvdisasm, project.static) for arch in ARCHES},
+            counts.load_counters(nvcc, project.static),
             project.kernels,
             planted,
             Known.of(project.baselines).seen,

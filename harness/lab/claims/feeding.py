@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gemm_regression.counters.hardware import L1_HITS
-from gemm_regression.tune.survey import Surveyed
+from gemm_regression.counters.profiler import L1_HITS
+from gemm_regression.tune.figures import Surveyed
 from lab.advice.policies import FEEDING, TILED_16, TILED_32
 from lab.claims.claim import Claim, Facts, Judged, together
 from lab.claims.rules import (

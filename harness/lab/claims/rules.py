@@ -7,10 +7,11 @@ from math import inf
 
 from gemm_regression.compiler import tools
 from gemm_regression.compiler.static import StaticFigures
-from gemm_regression.model import BlockShape, Config, DType, Kernel, Problem, find_problem
-from gemm_regression.model.legality import GpuLimits, shape_refusals
+from gemm_regression.model import BlockShape, CaseId, Config, DType, Kernel, Problem, find_problem
+from gemm_regression.model.gpus import GpuLimits
+from gemm_regression.model.legality import shape_refusals
 from gemm_regression.project.suites import TIMED, TIMED_BATCHED
-from gemm_regression.tune.survey import Surveyed
+from gemm_regression.tune.figures import Surveyed
 from lab.advice.policies import POLICIES, Target, mean_share, rank
 from lab.claims.claim import Facts, Judged, Predicate, Verdict, together
 
@@ -120,7 +121,7 @@ def policy(name: str, least: float = 0.9) -> Predicate:
     def on(facts: Facts, gpu: Surveyed) -> tuple[bool, str] | None:
         libraries = {kernel.name for kernel in facts.kernels if not kernel.compiled}
         speeds = {
-            problem: {n: s for n, s in of.items() if n.split("-")[0] not in libraries}
+            problem: {n: s for n, s in of.items() if CaseId.parse(n).kernel not in libraries}
             for problem, of in gpu.gflops.items()
         }
         registers = {n: made.registers for n, made in static_of(facts, gpu.capability).items()}
@@ -143,7 +144,7 @@ def policy(name: str, least: float = 0.9) -> Predicate:
 
 def _timed(facts: Facts, variant: str | None, problem: Problem) -> bool:
     """Whether a variant is timed on a problem."""
-    kernel = next((k for k in facts.kernels if variant and k.name == variant.split("-")[0]), None)
+    kernel = next((k for k in facts.kernels if variant and k.name == CaseId.parse(variant).kernel), None)
     return kernel is not None and (
         problem.flops <= kernel.largest_timed and kernel.operation.batched == (problem.batch > 1)
     )

@@ -15,8 +15,7 @@ from scipy import stats
 
 from gemm_regression.judge.paired import MAYBE_SLOWER, Paired, red
 from gemm_regression.judge.vocabulary import DEFAULT_MARGIN, VerdictKind
-from gemm_regression.timing.interval import Estimate
-from gemm_regression.timing.looks import conclude, look_until
+from gemm_regression.timing.looks import Estimate, conclude, look_until
 from gemm_regression.timing.samples import Block
 from lab.study import frozen
 from lab.study.methods import others

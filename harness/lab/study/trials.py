@@ -18,13 +18,12 @@ from typing import Any
 
 from gemm_regression.devices import DeviceError, Gpu
 from gemm_regression.judge.vocabulary import DEFAULT_MARGIN
-from gemm_regression.model import Case
+from gemm_regression.model import Case, CaseId
 from gemm_regression.project.loader import Project, find, load
 from gemm_regression.project.selection import Choice, find_case, select
 from gemm_regression.timing.looks import Rule, look_until
 from gemm_regression.timing.plan import PairPlan, Plan
-from gemm_regression.timing.samples import PairedSamples, total
-from gemm_regression.timing.schedule import stretch
+from gemm_regression.timing.samples import PairedSamples, stretch, total
 from lab.study.raw import SCHEMA, StudyError, ticks
 
 SIZES = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.05)
@@ -169,7 +168,7 @@ def studied(capability: tuple[int, int]) -> list[str]:
 
 def class_of(case: str, seconds: float) -> str:
     """The class of a case of this id that takes so many seconds."""
-    kernel = case.split("-")[0]
+    kernel = CaseId.parse(case).kernel
     if kernel in KINDS or kernel == "wmma":
         return kernel
     return LONG_CASES if seconds > LONG else SHORT_CASES

@@ -1,26 +1,136 @@
-"""Undefined values: registers that nothing has written, memory that nobody wrote, and what comes of them.
-
-An undefined value is carried along, to the bit, through registers and memories, and is an error only where it
-matters: where it reaches the output, an address, a predicate that decides what is executed, a barrier or the
-member mask of a warp. Elsewhere it is a note: to load zeros' neighbours for sums that are never stored is
-common and harmless.
-
-Nothing is followed before the first undefined value is there: ``registers`` is empty, and memories tell by
-``saw`` of a read of what nobody wrote. How values are followed is in ``tracked.py``.
-"""
+"""What is undefined of a memory's bytes, to the bit, and where each undefined value came from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ptxsan.checks.hazards import Hazard, Site, Tell
-from ptxsan.checks.shadow import ORIGIN, Shadow
+from ptxsan.checks import Hazard, Site, Tell
 from ptxsan.lanes import Array, Mask
+
+ORIGIN: Any = np.int16  # numbers of origins, 0 for none
+
+
+class Shadow:
+    """Beside the bytes of a memory: which bits are undefined where the memory does not know its cells to hold
+    something.
+
+    ``data`` (bytes,) uint8; ``known`` gives the memory's (cells,) bool of ``cell`` bytes each, in place: a
+    plain store makes its cells known, which ends what this says of them. ``forget`` is called when cells
+    are no longer known. ``place`` names a byte of a memory that the caller of a kernel reads afterwards;
+    None for others.
+    """
+
+    def __init__(
+        self, data: Array, known: Callable[[], Array], cell: Callable[[], int], forget: Callable[[], None]
+    ) -> None:
+        self.data = data
+        self.place: Callable[[int], str] | None = None
+        self._known, self._cell, self._forget = known, cell, forget
+        self._bits: Array | None = None  # nothing that nobody wrote is defined
+        self._origins: Array | None = None
+
+    def read(self, at: Array, width: int) -> tuple[Array, Array]:
+        """Undefined bits (n, width) uint8 of the bytes from ``at`` (n,) on, and their origins (n,)."""
+        where = at[:, None] + np.arange(width)
+        unknown = ~self._known()[where // self._cell()]
+        if self._bits is None or self._origins is None:
+            return np.where(unknown, np.uint8(0xFF), np.uint8(0)), np.zeros(len(at), ORIGIN)
+        bits = np.where(unknown, self._bits[where], np.uint8(0))
+        return bits, np.where(unknown, self._origins[where], ORIGIN(0)).max(axis=1, initial=0)
+
+    def write(self, at: Array, bits: Array, origins: Array) -> None:
+        """The bytes from ``at`` (n,) on were just stored, with these bits undefined, (n, width) uint8."""
+        known, cell = self._known(), self._cell()
+        where = at[:, None] + np.arange(bits.shape[1])
+        if not bits.any():
+            return
+        if self._bits is None or self._origins is None:
+            self._bits = np.full(len(self.data), 0xFF, np.uint8)
+            self._origins = np.zeros(len(self.data), ORIGIN)
+        cells = where // cell
+        whole = (np.unique(cells[known[cells]])[:, None] * cell + np.arange(cell)).ravel()
+        self._bits[whole], self._origins[whole] = 0, 0
+        self._bits[where] = bits
+        self._origins[where] = np.where(bits != 0, origins[:, None], ORIGIN(0))
+        known[cells[bits != 0]] = False
+        self._forget()
+
+    def left(self) -> list[int]:
+        """Of a memory that is read afterwards: the origins of what is undefined in it."""
+        if self._origins is None or self._bits is None:
+            return []
+        undefined = np.flatnonzero(self._origins)
+        unknown = ~self._known()[undefined // self._cell()]
+        return [int(v) for v in np.unique(self._origins[undefined[unknown]])]
+
+
+# Registers that may be read before anything is written to them, over all paths through a kernel.
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What an instruction reads, and what it writes for certain, by slot."""
+
+    reads: frozenset[int]
+    writes: frozenset[int]
+
+
+def unset(blocks: Sequence[Sequence[Effect]], following: Sequence[Sequence[int]]) -> frozenset[int]:
+    """The registers live at the start of the first block. ``following``: by block the numbers of those that
+    may come next; a number past the last one is the end (Aho et al., "Compilers", §9.2.5)."""
+    reads: list[int] = []  # a bit for each slot
+    writes: list[int] = []
+    for steps in blocks:
+        read = written = 0
+        for step in steps:
+            read |= bits(step.reads) & ~written
+            written |= bits(step.writes)
+        reads.append(read)
+        writes.append(written)
+    start = before(reads, writes, following)[0]
+    return frozenset(slot for slot, bit in enumerate(reversed(f"{start:b}")) if bit == "1")
+
+
+def bits(slots: Iterable[int]) -> int:
+    """A number with a bit for each of the slots."""
+    found = 0
+    for slot in slots:
+        found |= 1 << slot
+    return found
+
+
+def before(reads: Sequence[int], writes: Sequence[int], following: Sequence[Sequence[int]]) -> list[int]:
+    """The registers that are live before each block and, last, at the end, as bits. Of each block are given
+    those that it reads before it writes them, and those that it writes."""
+    live = [0] * (len(reads) + 1)
+    changed = True
+    while changed:
+        changed = False
+        for at in reversed(range(len(reads))):
+            after = 0
+            for n in following[at]:
+                after |= live[n]
+            now = reads[at] | (after & ~writes[at])
+            if now != live[at]:
+                live[at], changed = now, True
+    return live
+
+
+# Undefined values: registers that nothing has written, memory that nobody wrote, and what comes of them.
+#
+# An undefined value is carried along, to the bit, through registers and memories, and is an error only
+# where it matters: where it reaches the output, an address, a predicate that decides what is executed, a
+# barrier or the member mask of a warp. Elsewhere it is a note: to load zeros' neighbours for sums that are
+# never stored is common and harmless.
+#
+# Nothing is followed before the first undefined value is there: ``registers`` is empty, and memories tell
+# by ``saw`` of a read of what nobody wrote. How values are followed is in ``tracked.py``.
+
 
 CHECK = "uninit"
 _MOST = 30_000  # origins told apart; the rest counts as the last of them

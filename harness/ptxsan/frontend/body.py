@@ -1,8 +1,4 @@
-"""What stands between the braces of an entry, with the functions that it calls in the places of the calls.
-
-A function's parameters and results are variables in local memory, as all .param variables of a body are; its
-registers and labels get names of their own for each call. One that calls itself is followed some calls deep.
-"""
+"""The condition code of the extended-precision integers as a register like any other (PTX ISA §9.7.2)."""
 
 from __future__ import annotations
 
@@ -11,23 +7,51 @@ import struct
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ptxsan.frontend.carry import CARRY, with_carry
-from ptxsan.frontend.declarations import Event, Function, split_commas, variables
-from ptxsan.frontend.places import Place, Places
-from ptxsan.frontend.syntax import (
+from ptxsan.frontend import (
     Address,
     Entry,
+    Event,
+    Function,
     Instruction,
     Name,
     Number,
     Operand,
+    Place,
+    Places,
     PtxError,
     Register,
     Variable,
     Vector,
     parameter_bytes,
     size_of,
+    split_commas,
+    variables,
 )
+
+CARRY = Register("%cc")  # its CC.CF; a name that PTX has no register of
+
+
+def with_carry(op: str, operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
+    """The operands of an instruction, with the carry that it writes as a second result ({d, %cc}) and the one
+    that it reads as its last source."""
+    if not op.startswith(("add", "sub", "mad")):  # as most are not
+        return operands
+    base, *words = op.split(".")
+    if base in ("addc", "subc", "madc"):
+        operands = (*operands, CARRY)
+    elif base not in ("add", "sub", "mad"):
+        return operands
+    if "cc" in words and operands:
+        operands = (Vector((operands[0], CARRY)), *operands[1:])
+    return operands
+
+
+# What stands between the braces of an entry, with the functions that it calls in the places of the calls.
+#
+# A function's parameters and results are variables in local memory, as all .param variables of a body are;
+# its registers and labels get names of their own for each call. One that calls itself is followed some
+# calls deep.
+
 
 _DEPTH = 16  # calls of a function within itself
 _LONGEST = 100_000  # instructions, of which functions that call each other may make many

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ptxsan.frontend.syntax import PtxError
+from ptxsan.frontend import PtxError
 
 
 def find() -> Path:

@@ -12,8 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from ptxsan.isa import TABLES
-from ptxsan.isa.refused import LIMITS, REFUSED
+from ptxsan.isa import LIMITS, REFUSED, TABLES
 
 _HEAD = """# Instructions
 

@@ -1,25 +1,91 @@
-"""Fragments of tensor-core instructions: registers of a warp as matrices, and back.
-
-Products are exact, sums are made in float64 in the order of k, the accumulator's term last, then rounded to
-the accumulator's type: integers come out as on the hardware, real numbers within its error bounds. Where a C
-compiler is, native/matrices.c does the same, to the bit.
-"""
+"""Products of tensor cores in C: fragments of warps in registers to those of the sum."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from ptxsan.checks.hazards import Site, Trap
-from ptxsan.frontend.syntax import Operand, PtxError, Vector
+from ptxsan.checks import Site, Trap
+from ptxsan.frontend import Instruction, Operand, PtxError, Vector
+from ptxsan.isa.memory import accessors
 from ptxsan.lanes import WARP, Array, Mask, full
-from ptxsan.machine.builder import SEEN, Builder
-from ptxsan.native.build import library
-from ptxsan.native.matrices import MULTIPLIED, SUMS, Multiply
-from ptxsan.rounding.arithmetic import canonical, round_narrow
+from ptxsan.machine import SEEN, Builder, Known, Run
+from ptxsan.native import Library, library
+from ptxsan.rounding import canonical, round_narrow
+
+# Types by what matrices.c calls them; e4m3 and e5m2 are tables of their values.
+_KINDS = {
+    name: i for i, name in enumerate(("f16", "bf16", "tf32", "8", "s8", "u8", "s4", "u4", "f32", "s32"))
+}
+SUMS = ("f16", "f32", "s32")
+MULTIPLIED = ("f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "u8", "s4", "u4")
+
+
+class _Fragments(ctypes.Structure):
+    _fields_ = [
+        *[(name, ctypes.c_int32) for name in ("kind", "registers")],
+        *[(name, ctypes.c_void_p) for name in ("place", "eights")],
+    ]
+
+
+class _Fields(ctypes.Structure):
+    _fields_ = [
+        *[(name, ctypes.c_int32) for name in ("copies", "m", "n", "k", "saturates")],
+        *[(name, _Fragments) for name in "abcd"],
+        ("array_type", ctypes.c_void_p),
+    ]
+
+
+class Multiply:
+    """One form of mma: ``sizes`` are copies, m, n and k; of A, B, C and D ``kinds``, ``registers`` a lane and
+    ``places`` (32, elements), and of those of 8 bits the values, (256,)."""
+
+    def __init__(
+        self,
+        library: Library,
+        sizes: tuple[int, int, int, int],
+        kinds: Sequence[str],
+        registers: Sequence[int],
+        places: Sequence[Array],
+        eights: dict[str, Array],
+        saturates: bool,
+    ) -> None:
+        # Kept, as the structure has their addresses alone.
+        self._held = [np.ascontiguousarray(place, np.int32) for place in places]
+        tables = {kind: np.ascontiguousarray(values, np.float64) for kind, values in eights.items()}
+        self._tables = tables
+        of = [
+            _Fragments(_KINDS["8" if kind in tables else kind], count, _at(place), _at(tables.get(kind)))
+            for kind, count, place in zip(kinds, registers, self._held, strict=True)
+        ]
+        self._fields = _Fields(*sizes, int(saturates), *of, id(np.ndarray))
+        self._address, self._run = ctypes.addressof(self._fields), library.multiply
+        self._made = registers[3]
+
+    def run(self, given: list[Any], lanes: int, mask: Mask | None) -> Array:
+        """Of the registers of A, B and C, arrays over the lanes or scalars of 32 bits, those of D,
+        (registers, lanes) uint32; undefined in warps that are not active."""
+        made = np.empty((self._made, lanes), np.uint32)
+        warps = None if mask is None else np.ascontiguousarray(mask.bits.reshape(-1, WARP)[:, 0])
+        if self._run(self._address, given, made, warps, lanes, None):
+            raise AssertionError(f"registers of a fragment are {given!r}")
+        return made
+
+
+def _at(array: Array | None) -> int | None:
+    return None if array is None else int(array.__array_interface__["data"][0])
+
+
+# Fragments of tensor-core instructions: registers of a warp as matrices, and back.
+#
+# Products are exact, sums are made in float64 in the order of k, the accumulator's term last, then rounded
+# to the accumulator's type: integers come out as on the hardware, real numbers within its error bounds.
+# Where a C compiler is, native/matrices.c does the same, to the bit.
+
 
 _EIGHTS = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
 _ROUNDED = ("f16", "bf16", "tf32", *_EIGHTS)  # whose sums may be, in float64
@@ -190,3 +256,89 @@ class Product:
                     product(a, b, c, self._given[0].kind, self._operation), self._saturates
                 ).T
         self._out.put(np.ascontiguousarray(made), mask)
+
+
+# ldmatrix, stmatrix, movmatrix: 8x8 matrices of 16 bits of a warp (PTX ISA §9.7.14.5.15 to 17).
+
+
+def _form(i: Instruction, count: int) -> tuple[list[str], bool]:
+    """The words, and whether rows and columns change places. Raises PtxError for another form."""
+    words = i.op.replace("::", "_").split(".")
+    if "m8n8" not in words or words[-1] != "b16" or f"x{count}" not in words:
+        raise PtxError("only m8n8 of b16, as many as there are registers, is supported")
+    return words, "trans" in words
+
+
+def _gives(count: int, lanes: int, mask: Mask | None) -> Mask:
+    """Lanes 8i … 8i + 7 give the addresses of the rows of matrix i."""
+    gives = np.tile(np.arange(WARP) < 8 * count, lanes // WARP)
+    return Mask(gives if mask is None else gives & mask.bits)
+
+
+def _fragment(matrices: Array) -> Array:
+    """(warps, count, 8, 8) of 16 bits to the words (lanes, count) that hold them: two of a row each."""
+    count = matrices.shape[1]
+    held = np.ascontiguousarray(matrices).view(np.uint32).reshape(-1, count, WARP)
+    return held.transpose(0, 2, 1).reshape(-1, count)
+
+
+def _matrices(words: Array) -> Array:
+    """The other way round."""
+    count = words.shape[1]
+    held = np.ascontiguousarray(words.reshape(-1, WARP, count).transpose(0, 2, 1))
+    return held.view(np.uint16).reshape(-1, count, 8, 8)
+
+
+def _ldmatrix(b: Builder, i: Instruction, site: Site) -> Run:
+    registers, base, state = Words(b, i.operands[0]), b.address(i.operands[1]), b.state
+    words, transposed = _form(i, registers.count)
+    load, _ = accessors(b, words, site, base, 16)
+
+    def run(mask: Mask | None) -> None:
+        whole_warps(mask, site)
+        gives = _gives(registers.count, state.lanes, mask)
+        rows = np.zeros((state.lanes, 4), np.uint32)
+        rows[gives.bits] = load(gives)
+        matrices = rows.view(np.uint16).reshape(-1, WARP // 8, 8, 8)[:, : registers.count]
+        registers.set(_fragment(matrices.transpose(0, 1, 3, 2) if transposed else matrices), mask)
+
+    return run
+
+
+def _stmatrix(b: Builder, i: Instruction, site: Site) -> Run:
+    base, registers, state = b.address(i.operands[0]), Words(b, i.operands[1]), b.state
+    words, transposed = _form(i, registers.count)
+    _, store = accessors(b, words, site, base, 16)
+
+    def run(mask: Mask | None) -> None:
+        whole_warps(mask, site)
+        gives = _gives(registers.count, state.lanes, mask)
+        matrices = _matrices(registers.get())
+        if transposed:
+            matrices = matrices.transpose(0, 1, 3, 2)
+        rows = np.zeros((state.lanes // WARP, WARP // 8, 8, 8), np.uint16)
+        rows[:, : registers.count] = matrices
+        store(rows.reshape(state.lanes, 8).view(np.uint32)[gives.bits], gives)
+
+    return run
+
+
+def _movmatrix(b: Builder, i: Instruction, site: Site) -> Run:
+    """A matrix that a warp holds, transposed."""
+    if i.op != "movmatrix.sync.aligned.m8n8.trans.b16":
+        raise PtxError("not supported")
+    put, read, state = b.write(i.operands[0]), b.read(i.operands[1], "b32"), b.state
+
+    def run(mask: Mask | None) -> None:
+        whole_warps(mask, site)
+        matrices = _matrices(full(read(), state.lanes).reshape(-1, 1))
+        put(_fragment(matrices.transpose(0, 1, 3, 2))[:, 0], mask)
+
+    return run
+
+
+TABLE: dict[str, Known] = {
+    "ldmatrix": Known(_ldmatrix, "9.7.14.5.15"),
+    "stmatrix": Known(_stmatrix, "9.7.14.5.16", writes=0),
+    "movmatrix": Known(_movmatrix, "9.7.14.5.17"),
+}

@@ -12,16 +12,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ptxsan.checks.hazards import Site, Trap
-from ptxsan.frontend.syntax import Instruction, Number, Operand, PtxError, Vector
+from ptxsan.checks import Site, Trap
+from ptxsan.frontend import Instruction, Number, Operand, PtxError, Vector
 from ptxsan.isa.fragments import Words, bits_of, elements, registers
 from ptxsan.isa.mbarrier import engine
-from ptxsan.isa.mma import fragment_places
+from ptxsan.isa.transfer import swizzled
+from ptxsan.isa.wmma import fragment_places
 from ptxsan.lanes import WARP, Array, Mask, full
-from ptxsan.machine.builder import Builder, Run
-from ptxsan.machine.common import Known
+from ptxsan.machine import Builder, Known, Run
 from ptxsan.machine.memory.asynchronous import Asynchronous
-from ptxsan.machine.tensor_map import swizzled
 
 GROUP = 4 * WARP  # threads of a warpgroup
 _SWIZZLE = {0: 0, 1: 128, 2: 64, 3: 32}  # bytes, by bits 62 and 63

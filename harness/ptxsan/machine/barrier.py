@@ -1,30 +1,66 @@
-"""Barriers of a block of threads: bar.sync, bar.arrive and bar.red, barrier.* (PTX ISA §9.7.13.1).
-
-A barrier is one of sixteen numbers, whichever instruction names it: warps that come to it from different
-branches meet there. Arrivals are counted by warps: one has arrived when all its threads have that have not
-exited. Without a count a barrier waits for all threads of the block that have not exited; with one for so
-many, in whole warps, and exiting counts for nothing.
-
-Undefined, and so an error: an .aligned one (every bar.* is) that the threads of a warp do not reach by the
-same instruction, or that some of them go past; .red mixed with the others; different counts at once. What
-CUDA C++ does not allow of __syncthreads(), which is bar.sync 0, but PTX defines, is a note: warps that meet
-from different instructions, and threads of a warp that exit straight away where the others go on to it.
-"""
+"""Who has exited, and whether they had gone past a barrier or a shuffle that others of their warp wait at."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from ptxsan.checks.hazards import Site, Tell, Trap
-from ptxsan.frontend.syntax import Instruction, PtxError
+from ptxsan.checks import Site, Tell, Trap
+from ptxsan.frontend import Instruction, PtxError
 from ptxsan.lanes import WARP, Array, Geometry, Mask, full
-from ptxsan.machine.builder import Builder, Read, Write
-from ptxsan.machine.exits import Exits
+from ptxsan.machine import Builder, Read, Write
 from ptxsan.machine.state import Released, State
+from ptxsan.machine.traits import traits
+
+
+class Exits:
+    """Of the blocks that run together. ``after``: for each block of code those that may come next."""
+
+    def __init__(self, geometry: Geometry, after: Sequence[Sequence[int]]) -> None:
+        self.living = np.ones(geometry.lanes, bool) if geometry.living is None else geometry.living
+        self.alive = self.living
+        self._at = np.full(geometry.lanes, -1)
+        self._after = after
+        self._reached: dict[int, Array] = {}
+
+    def add(self, lanes: Array | None, at: int) -> None:
+        """These (None for all) exit at the end of a block of code; −1 for one with nothing else in it, as an
+        early return is."""
+        self._at[slice(None) if lanes is None else lanes] = at
+        self.alive = np.zeros_like(self.alive) if lanes is None else self.alive & ~lanes
+
+    def past(self, at: int) -> Array:
+        """The lanes, (lanes,) bool, that have exited at the end of code which comes after the block of code
+        ``at``: without its last instruction, they went past it."""
+        if at not in self._reached:
+            self._reached[at] = self._reach(at)
+        return np.asarray(~self.alive & self._reached[at][self._at])
+
+    def _reach(self, at: int) -> Array:
+        found: set[int] = set()
+        left = list(self._after[at])
+        while left:
+            if (one := left.pop()) not in found and one < len(self._after):
+                found.add(one)
+                left += self._after[one]
+        reached = np.zeros(len(self._after) + 1, bool)  # the last for -1
+        reached[list(found)] = True
+        return reached
+
+
+# Barriers of a block of threads: bar.sync, bar.arrive and bar.red, barrier.* (PTX ISA §9.7.13.1).
+#
+# A barrier is one of sixteen numbers, whichever instruction names it: warps that come to it from different
+# branches meet there. Arrivals are counted by warps: one has arrived when all its threads have that have not
+# exited. Without a count a barrier waits for all threads of the block that have not exited; with one for so
+# many, in whole warps, and exiting counts for nothing.
+#
+# Undefined, and so an error: an .aligned one (every bar.* is) that the threads of a warp do not reach by the
+# same instruction, or that some of them go past; .red mixed with the others; different counts at once. What
+# CUDA C++ does not allow of __syncthreads(), which is bar.sync 0, but PTX defines, is a note: warps that meet
+# from different instructions, and threads of a warp that exit straight away where the others go on to it.
 
 
 @dataclass(frozen=True)
@@ -43,7 +79,7 @@ class Barrier:
     @classmethod
     def of(cls, b: Builder, i: Instruction, site: Site) -> Barrier:
         words, operands = i.op.split("."), list(i.operands)
-        action = next(word for word in words if word in ("sync", "arrive", "red"))
+        action = traits(i.op).barrier
         aligned = words[0] == "bar" or "aligned" in words
         target = operands.pop(0) if action == "red" else None
         predicate = operands.pop() if action == "red" else None
@@ -62,9 +98,8 @@ class Barrier:
 
 def counts(instruction: Instruction) -> bool:
     """Whether it is a barrier for a number of threads, and not for all of the block."""
-    if not re.match(r"(bar|barrier)(\.cta)?\.(sync|arrive|red)\b", instruction.op):
-        return False
-    return len(instruction.operands) > (3 if ".red" in instruction.op else 1)
+    action = traits(instruction.op).barrier
+    return bool(action) and len(instruction.operands) > (3 if action == "red" else 1)
 
 
 # Who goes on, from which place: lanes, None for all.
@@ -88,12 +123,7 @@ class Barriers:
     some end in a barrier; ``state`` is told who has met."""
 
     def __init__(
-        self,
-        geometry: Geometry,
-        places: Sequence[Barrier | None],
-        state: State,
-        tell: Tell,
-        exits: Exits,
+        self, geometry: Geometry, places: Sequence[Barrier | None], state: State, tell: Tell, exits: Exits
     ) -> None:
         self._geometry, self._places, self._state, self._tell = geometry, places, state, tell
         self._exits = exits

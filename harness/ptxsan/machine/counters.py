@@ -1,8 +1,8 @@
 """Memory counters and FLOP of a launch, counted while its PTX runs, instruction by instruction.
 
-A request is one execution of an instruction by a warp with at least one active lane; accesses.py computes its
-cost. An atomic operation counts as a load and a store for each lane. A wmma load or store counts as accesses
-of 16 bytes per lane (isa/wmma.py); ptxas may implement it differently.
+A request is one execution of an instruction by a warp with at least one active lane; ``ptxsan.checks``
+computes its cost. An atomic operation counts as a load and a store for each lane. A wmma load or store counts
+as accesses of 16 bytes per lane (isa/wmma.py); ptxas may implement it differently.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ptxsan.checks.accesses import GlobalAccess, SharedAccess, bulk_access, global_access, shared_access
-from ptxsan.checks.pattern import Pattern
-from ptxsan.frontend.syntax import Instruction
+from ptxsan.checks import GlobalAccess, SharedAccess, bulk_access, global_access, shared_access
+from ptxsan.checks.races import Pattern
+from ptxsan.frontend import Instruction
 from ptxsan.lanes import WARP, Array, Geometry, Items, Mask
 
 KINDS = ("load", "store", "copy")  # copy: cp.async, a load from global and a store to shared memory

@@ -8,33 +8,26 @@ from __future__ import annotations
 
 import heapq
 import math
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from ptxsan.checks.hazards import Report, Site, Tell, Trap
+from ptxsan.checks import Report, Site, Tell, Trap
 from ptxsan.checks.undefined import Switch
-from ptxsan.frontend.syntax import Instruction
+from ptxsan.frontend import Instruction
 from ptxsan.lanes import Array, Geometry, Mask
-from ptxsan.machine.barrier import Barrier, Barriers, Free
-from ptxsan.machine.builder import Run
+from ptxsan.machine import Run
+from ptxsan.machine.barrier import Barrier, Barriers, Exits, Free
 from ptxsan.machine.counters import Counters
-from ptxsan.machine.deciding import Ending
-from ptxsan.machine.exits import Exits
+from ptxsan.machine.sampling import Ending
 from ptxsan.machine.state import State
 from ptxsan.machine.tracked import Later, Tracked, needs
-from ptxsan.machine.waits import Wait, Waits
-from ptxsan.machine.warps import Gate, Gates
-
-_ENDS = re.compile(
-    r"bra\b|(bar|barrier)(\.cta)?\.(sync|arrive|red)\b|mbarrier\.(test|try)_wait\b|barrier\.cluster\.wait\b"
-    r"|wgmma\.fence\b"
-)
+from ptxsan.machine.traits import traits
+from ptxsan.machine.warps import Gate, Gates, Wait, Waits
 
 
 @dataclass
@@ -65,8 +58,8 @@ class Block:
     @cached_property
     def after(self) -> list[int]:
         """The blocks of code that may come after this one."""
-        jumps = self.end is not None and self.end.op.startswith("bra")
-        leaves = self.end is not None and self.end.op in ("ret", "exit")
+        jumps = self.end is not None and traits(self.end.op).base == "bra"
+        leaves = self.end is not None and traits(self.end.op).leaves
         falls = self.guard is not None or not (jumps or leaves)
         return [*([self.target] if jumps else []), *([self.number + 1] if falls else [])]
 
@@ -162,15 +155,15 @@ class Flow:
         if self._undefined.registers and block.ending is not None:
             block.ending.check(mask)
         taken, left = self._divide(block, lanes)
-        op = block.end.op
-        if op.startswith("bra"):
+        of = traits(block.end.op)
+        if of.base == "bra":
             if taken is not _NONE:
                 self._go(block.target, taken)
             if left is not _NONE:
                 self._go(at + 1, left)
                 if taken is not _NONE and self._counters is not None:
                     self._counters.touch_divergence(block.end, Mask(taken), Mask(left))
-        elif op in ("ret", "exit"):
+        elif of.leaves:
             if left is not _NONE:
                 self._go(at + 1, left)
             if taken is not _NONE:
@@ -233,13 +226,3 @@ _NONE: Any = object()
 
 def _first_site(blocks: list[Block]) -> Site | None:
     return next((b.site for b in blocks if b.site), None)
-
-
-def ends(instruction: Instruction) -> bool:
-    """Whether lanes may part, wait or end after an instruction."""
-    return _ends(instruction.op)
-
-
-@cache
-def _ends(op: str) -> bool:
-    return op in ("ret", "exit") or bool(_ENDS.match(op))

@@ -7,44 +7,30 @@ with effects that are in no register and no memory, all of whose results are und
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
-from functools import cache
 from typing import Any
 
 import numpy as np
 
-from ptxsan.checks.hazards import Site
-from ptxsan.checks.liveness import Step
-from ptxsan.checks.shadow import ORIGIN
-from ptxsan.checks.undefined import Switch
-from ptxsan.frontend.syntax import Instruction, Register, Vector
+from ptxsan.checks import Site
+from ptxsan.checks.undefined import ORIGIN, Effect, Switch
+from ptxsan.frontend import Instruction, Register, Vector
 from ptxsan.lanes import WARP, Array, Mask, full
-from ptxsan.machine.builder import SEEN, STORED, Builder, Run
-from ptxsan.machine.common import FLOATS, NARROW
-from ptxsan.machine.deciding import Compared, active, addresses, ones, registers, unsigned
-from ptxsan.machine.sampling import Sampling, fills, smear, spread, word
-
-# By the first words of an instruction.
-_MOVES = re.compile(r"(mov|ld|ldu|st|cvta|cp|ldmatrix|stmatrix|movmatrix|wmma\.(load|store)|shfl)\b")
-_LOGIC = re.compile(r"(and|or|xor|not|lop3|sh[lrf]|prmt|bfe|bfi|brev|selp|vote|neg\.b?f|abs\.b?f)\b")
-_NAN_SHOWS = re.compile(
-    r"(add|sub|mul|fma|mad|w?g?mma)\b.*f(16|32|64|16x2|32x2)\b|w?g?mma\b.*(tf32|e4m3|e5m2)\b"
+from ptxsan.machine import STORED, Builder, Run
+from ptxsan.machine.sampling import (
+    Compared,
+    Sampling,
+    active,
+    addresses,
+    fills,
+    ones,
+    registers,
+    shade_dtype,
+    smear,
+    spread,
+    word,
 )
-_LEFT = re.compile(r"(add|addc|sub|subc|mul|mul24|mad|mad24|madc|sad|neg|dp4a|dp2a)\b")
-_COMPARES = re.compile(r"(setp?|testp)\b")
-_ATOMIC = re.compile(r"(atom|red)\.(?!async)")
-_MEMORY = re.compile(r"(ld|ldu|call|atom|red|cp|ldmatrix|wmma\.load|wgmma|tcgen05|multimem)\b")
-_WARP_WIDE = re.compile(r"(shfl|vote|match|redux|mma|wmma|ldmatrix|stmatrix|movmatrix|wgmma|elect)\b")
-# All lanes of the warps that execute it take part: others are not read.
-_WHOLE_WARPS = re.compile(r"(w?mma|wgmma)\b")
-_MEMBERS = re.compile(r"(bar\.warp|shfl|vote|match|redux|elect)\b.*sync")
-_TO_GLOBAL = re.compile(r"cp\.(reduce\.)?async\.bulk(\.tensor\.\dd)?\.global\b")
-# Executed once only: what they do is not in registers and memory alone.
-_ONCE = re.compile(
-    r"(call|bar|barrier|mbarrier|cp\.async\.(bulk|commit|wait|mbarrier)|cp\.reduce|st\.async|red\.async"
-    r"|wgmma\.(fence|commit|wait)|tcgen05|setmaxnreg|tensormap|multimem|clusterlaunch|griddepcontrol|nanosleep|trap|brkpt|exit|ret)\b"
-)
+from ptxsan.machine.traits import traits
 
 
 class Tracked:
@@ -56,17 +42,18 @@ class Tracked:
     ) -> None:
         self._b, self._state, self._site, self._number = b, b.state, site, number
         self._run, self.whole = run, whole
-        self._op = op = i.op
+        self._traits = of = traits(i.op)
+        multiplies = of.words[:2] == ("wgmma", "mma_async")
         # The accumulators of wgmma are read, too.
-        sources = list(enumerate(i.operands))[0 if op.startswith("wgmma.mma_async") else writes :]
+        sources = list(enumerate(i.operands))[0 if multiplies else writes :]
         self._members: list[int] = []
-        if _MEMBERS.match(op):
+        if of.members:
             self._members = [b.slot(r) for r in registers(sources.pop()[1])]
         self._addresses = [b.slot(r) for operand in i.operands for r in addresses(operand)]
-        if op.startswith("wgmma.mma_async"):  # those of descriptors
+        if multiplies:  # those of descriptors
             self._addresses += [b.slot(o) for o in i.operands[1:3] if isinstance(o, Register)]
             sources = [(n, o) for n, o in sources if n not in (1, 2) or isinstance(o, Vector)]
-        if op.startswith(("wmma.load", "wmma.store")) and len(i.operands) > 2:
+        if of.words[:2] in (("wmma", "load"), ("wmma", "store")) and len(i.operands) > 2:
             self._addresses += [b.slot(r) for r in registers(sources.pop()[1])]
         # Registers of 128 bits are not followed.
         followed = [(r, n) for n, o in sources for r in registers(o) if b.kind(r) != "b128"]
@@ -76,21 +63,20 @@ class Tracked:
         self._kinds = {b.slot(r): b.kind(r) for r, _ in followed}
         self._guard = (b.slot(Register(i.guard[0])), i.guard[1]) if i.guard else None
         reads = [*self._sources, *self._addresses, *self._members, *([self._guard[0]] if self._guard else [])]
-        self.step = Step(frozenset(reads), frozenset(() if i.guard else self._targets))
+        self.step = Effect(frozenset(reads), frozenset(() if i.guard else self._targets))
         self.involved = frozenset({*reads, *self._targets})
-        self.reads_memory = bool(_MEMORY.match(op))
+        self.reads_memory = "memory" in of.row
         self._restores = bool(self._targets.keys() & set(reads))
-        self._wide = bool(_WARP_WIDE.match(op))
-        self._beyond = self._wide and not _WHOLE_WARPS.match(op)  # looks at lanes that may not execute it
-        self._how, self._smear = _manner(op)
+        self._wide = "warp" in of.row
+        self._beyond = self._wide and "whole" not in of.row  # looks at lanes that may not execute it
         self._shade: Callable[[Mask | None, dict[int, Any]], None] = self._sample
-        if _ATOMIC.match(op):
+        if "atomic" in of.row:
             self._shade = self._atomic
-        elif _ONCE.match(op):
+        elif "once" in of.row:
             self._shade = self._opaque
-        elif self._how == "float" and self._smear == "whole" and not self._wide:
+        elif (of.how, of.smeared) == ("float", "whole") and not self._wide:
             self._shade = self._arithmetic
-        elif _COMPARES.match(op):
+        elif "compares" in of.row:
             self._shade, self._compared = self._compare, Compared(b, i)
 
     def plain(self, mask: Mask | None) -> None:
@@ -176,7 +162,7 @@ class Tracked:
     def _all(self, lanes: Array, origins: Array, mask: Mask | None) -> None:
         """The results of these lanes are undefined, each bit of them."""
         for slot, register in self._targets.items():
-            bits = np.where(lanes, ones(self._b.kind(register)), unsigned(self._b.kind(register)).type(0))
+            bits = np.where(lanes, ones(self._b.kind(register)), shade_dtype(self._b.kind(register)).type(0))
             self._set(slot, bits, spread(origins, lanes), mask)
 
     def _origins(self, shaded: list[int]) -> Array:
@@ -200,7 +186,7 @@ class Tracked:
         found: dict[int, Array] = {}
         first: dict[int, Array] = {}
         undefined.sampling = sampling = Sampling(state.lanes)
-        for fill in fills(operands, self._how):
+        for fill in fills(operands, self._traits.how):
             self._restore(before)
             for slot in shaded:
                 self._put(slot, fill[self._sources[slot]])
@@ -218,7 +204,7 @@ class Tracked:
             read = np.where(sampling.unborn, ORIGIN(born), sampling.origins)
             origins = np.maximum(origins, read)
         for slot, bits in found.items():
-            bits = smear(bits, self._smear)
+            bits = smear(bits, self._traits.smeared)
             self._set(slot, bits, spread(origins, bits != 0), mask)
         for shadow, offsets, bits, lanes in sampling.stored():
             of = spread(origins, np.ones(state.lanes, bool))[lanes]
@@ -284,7 +270,7 @@ class Tracked:
                 of = lanes[at]
                 hit = np.isin(offsets, offsets[bad[of]])
                 results[of] |= hit
-                if ".exch" not in self._op or shaded:
+                if "exch" not in self._traits.words or shaded:
                     whole = np.full((int(hit.sum()), width), 0xFF, np.uint8)
                     from_where = spread(np.where(bad, origins, ORIGIN(0)), np.ones(state.lanes, bool))[
                         of[hit]
@@ -302,7 +288,7 @@ class Tracked:
         bad = origins != 0
         if undefined.fresh is not None:
             bad = np.ones(self._state.lanes, bool)
-            if _TO_GLOBAL.match(self._op):
+            if self._traits.copies_to_global:
                 born = np.full(self._state.lanes, undefined.born(undefined.fresh), ORIGIN)
                 how = "copies an undefined value to global memory"
                 undefined.matters(how, self._site, undefined.fresh.lanes, born)
@@ -310,32 +296,6 @@ class Tracked:
         elif self._wide:
             bad = np.repeat(bad.reshape(-1, WARP).any(axis=1), WARP)
         self._all(bad, origins, mask)
-
-
-@cache
-def _manner(op: str) -> tuple[str, str]:
-    """How an instruction is sampled, and how its results are smeared."""
-    kind = op.rsplit(".", 1)[-1]
-    if op.startswith("cvt"):
-        to, of = op.split(".")[-2:]
-        if to not in FLOATS | NARROW and of not in FLOATS and to in SEEN and ".sat" not in op:
-            return "move", "bits"
-        return "any", "half" if to.endswith("x2") else "whole"
-    if _MOVES.match(op):
-        return "move", "bits"
-    if _LOGIC.match(op):
-        return "logic", "bits"
-    if _NAN_SHOWS.match(op):
-        narrow = kind.endswith("x2") or (op.startswith(("mma", "wmma")) and _sums(op) == "f16")
-        return "float", "half" if narrow else "whole"
-    if kind.endswith("x2"):
-        return "any", "half"
-    return "any", "left" if _LEFT.match(op) and kind not in FLOATS else "whole"
-
-
-def _sums(op: str) -> str:
-    """The type of the result of mma and wmma.mma, the first one named."""
-    return next((w for w in op.split(".") if w in ("f16", "f32", "f64", "s32")), "")
 
 
 def needs(steps: Iterable[Tracked | Later]) -> tuple[frozenset[int], frozenset[int]]:
@@ -353,7 +313,7 @@ class Later:
     """An instruction that is certainly known, made ready when it first runs on its own: most never do where C
     runs them."""
 
-    def __init__(self, make: Callable[[], Tracked], step: Step, reads_memory: bool) -> None:
+    def __init__(self, make: Callable[[], Tracked], step: Effect, reads_memory: bool) -> None:
         self._make = make
         self._tracked: Tracked | None = None
         self.step, self.reads_memory, self.involved = step, reads_memory, step.reads | step.writes

@@ -77,7 +77,7 @@ long apart(Array *element, Array *lane, long per, Array *last) {
     return 1;
 }
 
-/* Marks of tags.py: epoch, thread, warp and step of the last access to each cell, (4, cells) int32. */
+/* Marks of checks/races.py: epoch, thread, warp and step of the last access to each cell, (4, cells) int32. */
 typedef struct {
     int32_t *epoch, *who, *warp, *step;
 } Marks;

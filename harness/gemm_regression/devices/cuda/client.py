@@ -15,19 +15,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from gemm_regression.compiler.errors import CompileError
 from gemm_regression.compiler.nvcc import compile_ptx, entry_symbol
-from gemm_regression.compiler.signature import mismatch
-from gemm_regression.compiler.tools import arch
+from gemm_regression.compiler.objects import mismatch
+from gemm_regression.compiler.tools import CompileError, arch
 from gemm_regression.devices import DeviceError, Inputs, Outputs
 from gemm_regression.devices.cuda.environment import Gpu, GpuInfo
 from gemm_regression.devices.cuda.protocol import Build, Reply, Request
 from gemm_regression.devices.stored import StoredBinary
-from gemm_regression.devices.work import Work
-from gemm_regression.devices.workspace import new_workspace
+from gemm_regression.devices.work import Work, new_workspace
 from gemm_regression.model import Case, Resources
-from gemm_regression.timing.measurement import Measurement
-from gemm_regression.timing.plan import PairPlan, Plan
+from gemm_regression.timing.plan import Measurement, PairPlan, Plan
 from gemm_regression.timing.samples import PairedSamples
 
 _START_SECONDS = 120.0  # a first context on a machine with many GPUs takes its time
@@ -48,7 +45,7 @@ def _depth(case: Case) -> int:
 
 
 class CudaDevice:
-    """Runs and times cases on a visible GPU: number ``index``, or the first. Raises NoGpu if there is none.
+    """Runs and times cases on a visible GPU: number ``index``, or the first. Raises NoDevice without one.
 
     ``time_limit``: seconds a request may take before its kernel counts as hung; starting a worker has a limit
     of its own. ``times``: whether anything is to be timed on it.
@@ -258,11 +255,11 @@ class CudaDevice:
         outputs: list[Outputs] = self._ask(request)
         return outputs
 
-    def draw(self, cases: Iterable[Case]) -> None:
+    def prepare_inputs(self, cases: Iterable[Case]) -> None:
         """Makes the random numbers that these cases are timed on, ahead of the first: two seconds for all of
         a suite, in which the GPU does nothing."""
         of_kinds = {(c.dtype.name, c.kernel.operation, _depth(c)): c for c in cases}
-        self._ask(Request("draw", works=tuple(map(Work.of, of_kinds.values()))))
+        self._ask(Request("prepare_inputs", works=tuple(map(Work.of, of_kinds.values()))))
 
     def time(self, case: Case, plan: Plan) -> Measurement:
         """Checks the case at its problem on integers, times it, checks the output of a timed launch.
@@ -323,7 +320,7 @@ class CudaDevice:
         return facts
 
     def roofs(self) -> dict[str, Any]:
-        """What this GPU can do at most, measured once: harness/gemm_regression/devices/cuda/roofs.py."""
+        """What this GPU can do at most, measured once (`bench.measure_roofs`)."""
         if not self._roofs:
             self._roofs = self._ask(Request("roofs"))
         return self._roofs

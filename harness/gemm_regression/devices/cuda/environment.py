@@ -14,9 +14,7 @@ from typing import Any
 
 import pynvml as nvml
 
-
-class NoGpu(Exception):
-    """There is no usable NVIDIA GPU; the message says what is missing."""
+from gemm_regression.devices import NoDevice
 
 
 def _maybe(call: Callable[..., Any], *args: Any) -> Any:
@@ -69,7 +67,7 @@ def _initialise() -> None:
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        raise NoGpu(f"no NVIDIA driver responds (NVML: {error})") from None
+        raise NoDevice(f"no NVIDIA driver responds (NVML: {error})") from None
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # CUDA is to count GPUs as NVML does, not by speed.
 
 
@@ -84,7 +82,7 @@ def _named() -> list[str] | None:
 
 
 def count() -> int:
-    """How many GPUs this process sees. Raises NoGpu if no driver responds."""
+    """How many GPUs this process sees. Raises NoDevice if no driver responds."""
     _initialise()
     names = _named()
     return int(nvml.nvmlDeviceGetCount()) if names is None else len(names)
@@ -92,29 +90,29 @@ def count() -> int:
 
 class Gpu:
     """GPU number ``index`` of those visible to this process; ``visible_as`` is the name by which another
-    process sees it alone. Raises NoGpu in one line."""
+    process sees it alone. Raises NoDevice in one line."""
 
     def __init__(self, index: int = 0) -> None:
         _initialise()
         names = _named()
         try:
             if names is not None and not names:
-                raise NoGpu("CUDA_VISIBLE_DEVICES hides every GPU from this process")
+                raise NoDevice("CUDA_VISIBLE_DEVICES hides every GPU from this process")
             name = (names[index] if index < len(names) else f"number {index}") if names else str(index)
             if name.startswith(("GPU-", "MIG-")):
                 self.handle = nvml.nvmlDeviceGetHandleByUUID(name)
             else:
                 self.handle = nvml.nvmlDeviceGetHandleByIndex(int(name))
         except (nvml.NVMLError, ValueError) as error:
-            raise NoGpu(f"NVML finds no GPU {name!r} ({error})") from None
+            raise NoDevice(f"NVML finds no GPU {name!r} ({error})") from None
         self.visible_as = name
 
     def info(self) -> GpuInfo:
-        """Its identity and settings. Raises NoGpu if NVML does not provide them."""
+        """Its identity and settings. Raises NoDevice if NVML does not provide them."""
         try:
             return self._info()
         except nvml.NVMLError as error:
-            raise NoGpu(f"NVML finds a GPU but does not provide its properties ({error})") from None
+            raise NoDevice(f"NVML finds a GPU but does not provide its properties ({error})") from None
 
     def _info(self) -> GpuInfo:
         h = self.handle

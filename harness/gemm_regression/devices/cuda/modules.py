@@ -1,5 +1,5 @@
-"""From a build to something that can be launched: PyCUDA's SourceModule, and cuBLAS with the same
-interface."""
+"""From a build to something that can be launched: PyCUDA's SourceModule, and the library with the same
+interface; the arguments of a launch as PyCUDA packs them, tensor maps included."""
 
 from __future__ import annotations
 
@@ -14,20 +14,114 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pycuda.compiler
 import pycuda.driver as cuda
 
-from gemm_regression.compiler import elf, tools
-from gemm_regression.compiler.cache import alone, cache_dir
-from gemm_regression.compiler.dependencies import listed_in, refuse_others
-from gemm_regression.compiler.entry import symbol_of
-from gemm_regression.compiler.errors import CompileError, ToolchainError
+from gemm_regression.compiler import objects, tools
 from gemm_regression.compiler.nvcc import compile_error
+from gemm_regression.compiler.objects import symbol_of
+from gemm_regression.compiler.sources import listed_in, refuse_others
+from gemm_regression.compiler.tools import CompileError, ToolchainError, alone, cache_dir
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.cuda.arguments import pack
+from gemm_regression.devices.cuda.library import Library
 from gemm_regression.devices.cuda.protocol import Build
 from gemm_regression.devices.work import Work
-from gemm_regression.model import Resources
+from gemm_regression.model import Argument, DType, Resources, Storage
+
+# struct's letters for the kinds of arguments, and their bytes; a half is handed over by its bits.
+_PACKED = {
+    "i32": ("i", 4),
+    "i64": ("q", 8),
+    "f32": ("f", 4),
+    "f64": ("d", 8),
+    "f16": ("H", 2),
+    "bf16": ("H", 2),
+    "p64": ("P", 8),
+    "bytes[128]": ("128s", 128),
+}
+_ELEMENTS = {
+    "float32": "FLOAT32",
+    "float64": "FLOAT64",
+    "float16": "FLOAT16",
+    "bfloat16": "BFLOAT16",
+    "int8": "UINT8",
+    "int16": "UINT16",
+    "int32": "INT32",
+}
+
+
+def pack(
+    work: Work, at: Mapping[str, int], offsets: Callable[[], Sequence[int]]
+) -> tuple[list[str], list[Any]]:
+    """The formats of the parameters, for PyCUDA's ``prepare``, and their values. ``offsets`` gives where each
+    lies, in bytes; asked only where struct's own alignment does not tell, for tensor maps.
+
+    Raises DeviceError for a matrix that no tensor map can describe.
+    """
+    values = [_value(argument, work, at) for argument in work.arguments]
+    if not any(argument.map for argument in work.arguments):
+        return [_PACKED[argument.kind][0] for argument in work.arguments], values
+    formats, end = [], 0
+    for argument, start in zip(work.arguments, offsets(), strict=True):
+        letter, size = _PACKED[argument.kind]
+        formats.append(f"{start - end}x{letter}" if start > end else letter)
+        end = start + size
+    return formats, values
+
+
+def _value(argument: Argument, work: Work, at: Mapping[str, int]) -> Any:
+    if argument.map:
+        return _tensor_map(argument, work.storages[argument.buffer], at[argument.buffer])
+    if argument.kind == "p64":
+        return at[argument.buffer]
+    if argument.kind == "f16":
+        return int(np.float16(argument.value).view(np.uint16))
+    if argument.kind == "bf16":
+        return int(ml_dtypes.bfloat16(argument.value).view(np.uint16))
+    return argument.value
+
+
+def _tensor_map(argument: Argument, storage: Storage, address: int) -> bytes:
+    """The 128 bytes of a CUtensorMap over the rows of storage (the driver's cuTensorMapEncodeTiled)."""
+    from cuda.bindings import driver
+
+    assert argument.map is not None
+    remedy = "declare what it takes: constraints=Constraints(multiples=...)"
+    try:
+        extents, strides, box = argument.map.dimensions(storage)
+    except ValueError as error:
+        raise DeviceError("LAUNCH_FAILED", f"no tensor map of {argument.buffer}: {error}; {remedy}") from None
+    swizzles = driver.CUtensorMapSwizzle
+    swizzle = {
+        0: swizzles.CU_TENSOR_MAP_SWIZZLE_NONE,
+        32: swizzles.CU_TENSOR_MAP_SWIZZLE_32B,
+        64: swizzles.CU_TENSOR_MAP_SWIZZLE_64B,
+        128: swizzles.CU_TENSOR_MAP_SWIZZLE_128B,
+    }
+    if storage.dtype.name not in _ELEMENTS:
+        text = f"no tensor map of {argument.buffer}: its elements are {storage.dtype.name}"
+        raise DeviceError("LAUNCH_FAILED", f"{text}, and known are {', '.join(_ELEMENTS)}")
+    element = "TFLOAT32" if argument.map.tf32 else _ELEMENTS[storage.dtype.name]
+    status, made = driver.cuTensorMapEncodeTiled(
+        getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{element}"),
+        len(extents),
+        address,
+        [driver.cuuint64_t(n) for n in extents],
+        [driver.cuuint64_t(n) for n in strides],
+        [driver.cuuint32_t(n) for n in box],
+        [driver.cuuint32_t(1)] * len(extents),
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        swizzle[argument.map.swizzle],
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    if status != driver.CUresult.CUDA_SUCCESS:
+        text = f"leading dimension {storage.ld} and boxes of {argument.map.box} ({status.name})"
+        raise DeviceError("LAUNCH_FAILED", f"no tensor map of {argument.buffer} with {text}; {remedy}")
+    return np.array([int(word) for word in made.opaque], np.uint64).tobytes()
+
 
 _READ: set[Path] = set()  # lists of which this process knows that all in them may be read
 
@@ -36,7 +130,8 @@ for _name in os.environ.keys() - tools.environment().keys():
 
 
 class Loaded:
-    """A kernel in this context, ready to be launched for any problem."""
+    """A kernel in this context, ready to be launched for any problem. Raises DeviceError if its build does
+    not compile, or has no such entry."""
 
     def __init__(self, build: Build) -> None:
         self._build = build
@@ -64,7 +159,7 @@ class Loaded:
 
     @cached_property
     def _offsets(self) -> tuple[int, ...]:
-        return elf.parameter_offsets(self._cubin, self._symbol)
+        return objects.parameter_offsets(self._cubin, self._symbol)
 
     def bind(self, work: Work, at: Mapping[str, int]) -> Callable[[Any], None]:
         """A function that enqueues the launch on a stream, with the operands at these addresses."""
@@ -106,7 +201,7 @@ def image_of(build: Build) -> tuple[bytes, str]:
         return build.cubin, build.entry
     try:
         cubin = compile_cached(build)
-        return cubin, symbol_of(build.entry, elf.symbols(cubin), build.name)
+        return cubin, symbol_of(build.entry, objects.symbols(cubin), build.name)
     except (CompileError, ToolchainError) as error:
         raise DeviceError("COMPILE_ERROR", str(error)) from None
 
@@ -137,8 +232,8 @@ def compile_cached(build: Build) -> bytes:
 def _is_whole(cubin: bytes) -> bool:
     """PyCUDA writes its cache in place: a process killed while writing leaves half a binary behind."""
     try:
-        elf.symbols(cubin)
-    except elf.DAMAGE:
+        objects.symbols(cubin)
+    except objects.DAMAGE:
         return False
     return True
 
@@ -175,11 +270,6 @@ def compile_all(builds: Sequence[Build]) -> dict[str, str]:
         return {b.name: error for b, error in zip(work, pool.map(one, work), strict=True) if error}
 
 
-def load(build: Build) -> Loaded:
-    """Raises DeviceError if the build does not compile or has no such entry."""
-    return Loaded(build)
-
-
 def _probe(arch: str, file: str, entry: str) -> Build:
     text = Path(__file__).with_name(file).read_text(encoding="utf-8")
     return Build(file.removesuffix(".cu"), "", text, entry, ("-std=c++17", "-O3"), arch, file)
@@ -197,3 +287,26 @@ def compile_probe(arch: str, file: str, entry: str) -> None:
     with warnings.catch_warnings(), contextlib.suppress(DeviceError):
         warnings.simplefilter("ignore")
         compile_cached(_probe(arch, file, entry))
+
+
+class Kernels:
+    """By build. Raises DeviceError for what cannot be compiled or loaded."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[tuple[Build, str], Loaded] = {}
+        self._libraries: dict[DType, Library] = {}
+
+    def get(self, build: Build, dtype: DType, slot: str = "") -> Loaded | Library:
+        """What to launch: a kernel, or the library."""
+        return self.library(dtype) if build.source is None else self.load(build, slot)
+
+    def library(self, dtype: DType) -> Library:
+        if dtype not in self._libraries:
+            self._libraries[dtype] = Library(dtype)
+        return self._libraries[dtype]
+
+    def load(self, build: Build, slot: str = "") -> Loaded:
+        """The build in this context; in another slot, a copy of its own."""
+        if (build, slot) not in self._loaded:
+            self._loaded[build, slot] = Loaded(build)
+        return self._loaded[build, slot]

@@ -15,10 +15,11 @@ from typing import Any
 from cuda.bindings import driver
 
 from gemm_regression.compiler.nvcc import Binary, compile_all, read_ptxas
-from gemm_regression.compiler.static.compiled import dynamic_shared, occupancy_of, variants_of
+from gemm_regression.compiler.static.metrics import dynamic_shared, occupancy_of, variants_of
 from gemm_regression.compiler.tools import arch
 from gemm_regression.devices.cuda.environment import Gpu
-from gemm_regression.model.legality import GpuLimits, suggested_block
+from gemm_regression.model.gpus import GpuLimits
+from gemm_regression.model.legality import suggested_block
 from gemm_regression.project.loader import load
 
 

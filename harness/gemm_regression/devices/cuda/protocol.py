@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gemm_regression.compiler.errors import CompileError
 from gemm_regression.compiler.nvcc import unit_of
-from gemm_regression.compiler.tools import arch
+from gemm_regression.compiler.tools import CompileError, arch
 from gemm_regression.devices import DeviceError, Inputs
 from gemm_regression.devices.stored import StoredBinary
 from gemm_regression.devices.work import Work
@@ -42,7 +41,7 @@ class Build:
     @classmethod
     def of(cls, case: Case, capability: tuple[int, int]) -> Build:
         kernel = case.kernel
-        if kernel.chooses:
+        if kernel.is_dispatcher:
             raise ValueError(f"{case.id}: nothing was chosen for it")
         if kernel.source is None:
             return cls(case.variant, case.dtype.name, None, "", (), "")
@@ -58,10 +57,10 @@ class Build:
 
 @dataclass(frozen=True)
 class Request:
-    """One thing to do (hello, prepare, binary, draw, run, time, pair, once, resources, facts, roofs, health,
-    stop), with the fields that it needs; of ``pair``, builds and works of A and of B; of ``run`` the works
-    and ``inputs`` of each launch, and the ``workspace`` before every one of them. The answer to hello, a
-    worker's first, says that it is ready."""
+    """One thing to do (hello, prepare, binary, prepare_inputs, run, time, pair, once, resources, facts,
+    roofs, health, stop), with the fields that it needs; of ``pair``, builds and works of A and of B; of
+    ``run`` the works and ``inputs`` of each launch, and the ``workspace`` before every one of them. The
+    answer to hello, a worker's first, says that it is ready."""
 
     what: str
     builds: tuple[Build, ...] = ()

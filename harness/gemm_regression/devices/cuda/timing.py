@@ -19,10 +19,8 @@ import pycuda.driver as cuda
 
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.cuda.environment import Gpu, Telemetry
-from gemm_regression.timing.clocks import clocks, steady
-from gemm_regression.timing.duty import burst, device_seconds
-from gemm_regression.timing.plan import LAUNCHES, Plan, queued
-from gemm_regression.timing.throttle import Batch, batches, enough
+from gemm_regression.timing.plan import LAUNCHES, Batch, Plan, batches, burst, device_seconds, enough, queued
+from gemm_regression.timing.samples import clocks, steady
 
 Enqueue = Callable[[Any], None]
 

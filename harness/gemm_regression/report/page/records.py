@@ -10,7 +10,17 @@ from typing import Any
 from gemm_regression.baselines import gpu_slug
 from gemm_regression.counters.counts import expected_bytes
 from gemm_regression.counters.traffic import Known, requested
-from gemm_regression.model import Case, Config, DType, Kernel, Problem, find_problem, stage_name, variant_name
+from gemm_regression.model import (
+    Case,
+    CaseId,
+    Config,
+    DType,
+    Kernel,
+    Problem,
+    find_problem,
+    stage_name,
+    variant_name,
+)
 from gemm_regression.report.markdown import SHOWN
 from gemm_regression.report.page.roofs import LEVELS, lines
 from gemm_regression.report.page.sources import Measured, Source
@@ -99,10 +109,8 @@ def _record(source: Source, one: Measured, declared: Variants, known: Known, roo
 def names_of(case: str, info: Mapping[str, Any], declared: Variants) -> Record:
     """Stage, dtype, config and problem of a case, and the order of its stage; also of one that is not
     declared any more."""
-    variant = str(info.get("variant") or max((v for v in declared if case.startswith(f"{v}-")), default=""))
-    if not variant:  # of an older file: the problem begins with the first MxNxK
-        variant = re.split(r"-(?=\d+x\d+x\d+)", case)[0]
-    problem = case.removeprefix(f"{variant}-")
+    of = CaseId.parse(case)
+    variant = str(info.get("variant") or of.variant)
     if variant in declared:
         number, kernel, config, dtype = declared[variant]
         return {
@@ -110,11 +118,9 @@ def names_of(case: str, info: Mapping[str, Any], declared: Variants) -> Record:
             "order": number,
             "dtype": dtype.name,
             "config": str(info.get("chosen") or config.label),
-            "problem": problem,
+            "problem": of.problem,
         }
-    stage, _, rest = variant.partition("-")
-    dtype_name, _, label = rest.partition("-")
-    return {"stage": stage, "order": 999, "dtype": dtype_name, "config": label, "problem": problem}
+    return {"stage": of.kernel, "order": 999, "dtype": of.dtype, "config": of.config, "problem": of.problem}
 
 
 def _traffic(
@@ -123,7 +129,7 @@ def _traffic(
     """What bounds a declared case, and FLOP per byte: ``compulsory`` if each operand is read once and the
     result written once; ``requested`` of the sectors that its blocks ask for, as the emulated device counted,
     or for the bytes of a kernel which reads each element once per block; ``dram`` as ncu counted."""
-    found = declared.get(str(one.info.get("variant") or one.case.removesuffix(f"-{problem}")))
+    found = declared.get(str(one.info.get("variant") or CaseId.parse(one.case).variant))
     if found is None:
         return {}
     _, kernel, config, dtype = _chosen(found, one.info.get("chosen"), declared)

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from gemm_regression.baselines import Baseline, BaselineError
-from gemm_regression.baselines.export import read_file
 from gemm_regression.baselines.fields import File, checked, commit_of, machine_of, read_json
+from gemm_regression.baselines.merge import read_file
 from gemm_regression.baselines.store import derived, history, slugs
-from gemm_regression.compiler.static.files import StoreError
+from gemm_regression.compiler.static.store import StoreError
 from gemm_regression.counters.traffic import Known
 from gemm_regression.judge.evidence import MACHINES, UNUSABLE
 from gemm_regression.report.page import tested
 from gemm_regression.report.page.tested import Tested
-from gemm_regression.run.document import SCHEMA
+from gemm_regression.run.replay import SCHEMA
 from gemm_regression.tune.stored import Tuned, find
 
 _REMEDY = "give an exported baseline, or what `--benchmark-json`, `compare --json` or `--junitxml` wrote"

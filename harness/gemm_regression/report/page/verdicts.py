@@ -20,7 +20,7 @@ from gemm_regression.report.figures import gflops_text, percent_text
 from gemm_regression.report.machine import machine_lines
 from gemm_regression.report.page.said import Said
 from gemm_regression.report.page.sources import Compared, Measured, Source
-from gemm_regression.run.document import verdicts as compared_again
+from gemm_regression.run.replay import verdicts as compared_again
 
 # The order of a report: what needs somebody to act comes first.
 ORDER = (

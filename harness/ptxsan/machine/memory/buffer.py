@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks.order import Order
-from ptxsan.checks.shadow import Shadow
+from ptxsan.checks.undefined import Shadow
 from ptxsan.lanes import Array, Geometry
 
 BUFFER, _LAUNCH = 50, 40  # address bits: buffer above launch above offset

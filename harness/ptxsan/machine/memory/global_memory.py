@@ -9,15 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ptxsan.checks.clocks import Clocks
-from ptxsan.checks.hazards import Site, Trap
-from ptxsan.checks.order import Order
-from ptxsan.checks.pattern import Reading, over_lanes
-from ptxsan.checks.shadow import Shadow
-from ptxsan.frontend.syntax import Variable
+from ptxsan.checks import Site, Trap
+from ptxsan.checks.order import Clocks, Order
+from ptxsan.checks.races import Reading, over_lanes
+from ptxsan.checks.undefined import Shadow
+from ptxsan.frontend import Variable
 from ptxsan.lanes import Array, Geometry, Items, Mask, full
+from ptxsan.machine.memory import UNSIGNED, Change, divide, gather, readable, scatter, unsigned, update
 from ptxsan.machine.memory.buffer import BUFFER, Buffer
-from ptxsan.machine.memory.spaces import UNSIGNED, Change, divide, gather, readable, scatter, unsigned, update
 
 _VARIABLES = 1024  # the number of the first variable; those before are of buffers
 

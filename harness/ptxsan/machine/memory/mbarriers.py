@@ -1,7 +1,8 @@
 """mbarrier objects in shared memory (PTX ISA §9.7.13.15): phases, pending arrivals, bytes still to come.
 
 A phase is complete when no arrival and no byte is outstanding. Copies complete here as they are issued,
-which is one of the orders that a GPU may take; who may read what they bring is asked of the clocks."""
+which is one of the orders that a GPU may take; who may read what they bring is asked of the clocks.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ptxsan.checks.clocks import Clocks
-from ptxsan.checks.hazards import Site, Trap
+from ptxsan.checks import Site, Trap
+from ptxsan.checks.order import Clocks
 from ptxsan.lanes import Array, Geometry, Mask
 from ptxsan.machine.memory.shared_memory import SharedMemory
 

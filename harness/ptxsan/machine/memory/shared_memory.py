@@ -18,19 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from ptxsan.checks.clock_tags import ClockTags
-from ptxsan.checks.clocks import Clocks
-from ptxsan.checks.hazards import Site
-from ptxsan.checks.pattern import Pattern, Reading, same_mask
+from ptxsan.checks import Site
+from ptxsan.checks.order import Clocks
 from ptxsan.checks.proxy import AsyncProxy
-from ptxsan.checks.shadow import Shadow
-from ptxsan.checks.tags import Tags
-from ptxsan.frontend.syntax import Variable
+from ptxsan.checks.races import ClockTags, Pattern, Reading, Tags, same_mask
+from ptxsan.checks.undefined import Shadow
+from ptxsan.frontend import Variable
 from ptxsan.lanes import WARP, Array, Geometry, Mask, full
-from ptxsan.machine.memory.copies import Copies
-from ptxsan.machine.memory.shared_layout import Layout
-from ptxsan.machine.memory.spaces import Change, gather, scatter, update
-from ptxsan.native.build import library
+from ptxsan.machine.memory import Change, Copies, Layout, gather, scatter, update
+from ptxsan.native import library
 
 _PATTERNS = 32  # kept an instruction
 

@@ -142,7 +142,7 @@ KERNELS = (
         idea="for each problem what was measured fastest near it",
         source=None,
         entry="",
-        chooses=True,
+        is_dispatcher=True,
         operation=GEMM_BATCHED,
         dtypes=(F32, F16, BF16, TF32),
         shape=BlockShape((1, 1), (1, 1), shared_bytes=0),

@@ -1,0 +1,342 @@
+"""Executes the PTX that nvcc generates for a kernel, without a GPU, and checks what a GPU hides.
+
+The Device protocol over the interpreter; needs nvcc. nvcc tells the line of the .cu file that an instruction
+comes from with -lineinfo only, and the code it then makes is not always that without: what runs is the
+latter, and its instructions are lined up with those of the former.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
+from functools import cache, lru_cache, partial
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from gemm_regression.compiler import tools
+from gemm_regression.compiler.nvcc import compile_ptx, entry_symbol
+from gemm_regression.compiler.objects import mismatch
+from gemm_regression.compiler.tools import CompileError, Nvcc, ToolchainError
+from gemm_regression.devices import DeviceError, Inputs, Outputs, Violation
+from gemm_regression.devices.work import WORKSPACE, new_workspace, sizes, workspace_violations
+from gemm_regression.model import Argument, Case, Config, DType, Kernel
+from ptxsan import (
+    STATIC_SHARED,
+    Buffer,
+    Counters,
+    Entry,
+    GlobalMemory,
+    Instruction,
+    LaunchError,
+    Machine,
+    PtxError,
+    Report,
+    TensorMap,
+    parse,
+)
+from ptxsan.checks import Hazard
+from ptxsan.frontend import Place
+from ptxsan.machine.memory import readable
+
+
+def source_lines(
+    code: Sequence[Instruction],
+    kernel: Kernel,
+    config: Config,
+    dtype: DType,
+    arch: str,
+    nvcc: Nvcc | None = None,
+) -> dict[int, Place]:
+    """PTX line of each instruction of a variant to its place in the .cu file, as far as the compiler names
+    it.
+
+    Raises CompileError and ToolchainError as ``compile_ptx`` does.
+    """
+    ptx = compile_ptx(kernel, config, dtype, arch, lines=True, nvcc=nvcc)
+    symbol = entry_symbol(kernel, config, dtype, ptx)
+    return dict(align(code, parse(ptx, symbol, kernel.source.name if kernel.source else "").code))
+
+
+def align(code: Sequence[Instruction], told: Sequence[Instruction]) -> Iterator[tuple[int, Place]]:
+    """(PTX line, place) of each instruction of ``code``; those that ``told`` has not are where
+    the one before is."""
+    ops, told_ops = [i.op for i in code], [i.op for i in told]
+    lines = [Place()] * len(code)
+    if ops == told_ops:
+        lines = [i.source for i in told]
+    else:
+        for a, b, n in SequenceMatcher(None, ops, told_ops, autojunk=False).get_matching_blocks():
+            lines[a : a + n] = [i.source for i in told[b : b + n]]
+    last = Place()
+    for instruction, line in zip(code, lines, strict=True):
+        last = line or last
+        yield instruction.line, last
+
+
+_MACHINES = 4  # kept: cases come variant by variant
+_LAUNCHES = 1000  # of which a variable may count
+
+
+class EmulatedDevice:
+    """Runs cases on the PTX that nvcc generates for ``arch`` ("sm_90a"); default nvcc: ``tools.find_nvcc``.
+
+    What it sees besides wrong values becomes violations of the launch, by check: bounds, misaligned,
+    uninit, race, barrier, hang, trap, unwritten, state. Without ``by_source`` they name lines of the PTX
+    alone, which saves a compilation. If ``strict``, what would be a note is a violation, too.
+    ``time_limit``: the seconds that the launches of a case may take before they count as hanging.
+    ``cubins``: those of what it runs are going to be needed, too, and come of the same run of nvcc.
+    """
+
+    name = "emulated"
+
+    def __init__(
+        self,
+        arch: str = "sm_90a",
+        nvcc: tools.Nvcc | None = None,
+        by_source: bool = True,
+        strict: bool = False,
+        time_limit: float = math.inf,
+        cubins: bool = False,
+    ) -> None:
+        self._time_limit = time_limit
+        self.cubins = cubins
+        self.arch, self._nvcc, self._by_source, self._strict = arch, nvcc, by_source, strict
+        self._variants: OrderedDict[Any, tuple[tuple[str, str, str], Callable[[], Mapping[int, Place]]]] = (
+            OrderedDict()
+        )
+        self.lane_instructions = 0
+
+    def run(self, case: Case, inputs: Inputs) -> Outputs:
+        return self.run_all([case], [inputs])[0]
+
+    def run_all(
+        self, cases: Sequence[Case], inputs: Sequence[Inputs], counters: Counters | None = None
+    ) -> list[Outputs]:
+        """Launches of one variant on problems that differ in alpha and beta alone, as one grid. Of a kernel
+        with a workspace the blocks of every second launch run last to first.
+
+        ``counters`` count what the launches do.
+
+        Raises DeviceError for a kernel that does not compile or uses an instruction unknown here, and for a
+        launch that a GPU refuses.
+        """
+        first = cases[0].problem
+        machine = self._machine(cases[0])
+        if not (first.m and first.n):
+            # Nothing to compute: there is no block to launch.
+            return [Outputs(given[_result(cases[0])].copy()) for given in inputs]
+        buffers = _buffers(cases, inputs)
+        parameters = [_parameters(case, buffers, i) for i, case in enumerate(cases)]
+        launch = cases[0].launch
+        memory = GlobalMemory(list(buffers.values()))
+        try:
+            report = machine.run(
+                launch.grid,
+                launch.block,
+                launch.dynamic_shared,
+                parameters,
+                memory,
+                20_000 + 2_000 * first.k,
+                counters,
+                # The order of the blocks must not affect the bits of the result.
+                backwards=range(1, len(cases), 2) if cases[0].kernel.workspace else (),
+                seconds=self._time_limit,
+            )
+        except LaunchError as error:
+            raise DeviceError("LAUNCH_FAILED", f"{cases[0].id}: {error}") from None
+        self.lane_instructions += report.lane_instructions
+        if not report.stopped and (left := memory.changed()):
+            report.hazards += self._remembers(machine, cases[0], inputs[0], left)
+        if self._strict:
+            report.hazards, report.notes = report.hazards + report.notes, []
+        return [_outputs(case, buffers, i, report) for i, case in enumerate(cases)]
+
+    def _remembers(
+        self, machine: Machine, case: Case, inputs: Inputs, left: Mapping[str, bytes]
+    ) -> list[Hazard]:
+        """What a launch leaves in variables of the module, if a later one does other work, or has another
+        result, than one that finds them as they were: the next, or one after many, by when counters and their
+        like have gone as far as they do in so many launches."""
+        launch, done = case.launch, []
+        memory = GlobalMemory([])
+        memory.declare(machine.entry.variables, 1)
+        states: tuple[Mapping[str, bytes], ...] = ({}, left, memory.ahead(left, _LAUNCHES))
+        for found in states:
+            buffers = _buffers([case], [inputs])
+            report = machine.run(
+                launch.grid,
+                launch.block,
+                launch.dynamic_shared,
+                [_parameters(case, buffers, 0)],
+                GlobalMemory(list(buffers.values()), found),
+                20_000 + 2_000 * case.problem.k,
+                seconds=self._time_limit,
+            )
+            result = buffers[_result(case)].values(0).tobytes()
+            done.append((report.lane_instructions, report.stopped, result))
+        if done[0] == done[1] == done[2]:
+            return []
+        names = ", ".join(map(readable, left))
+        text = f"a launch writes {names} of the module, and what a later one does depends on it"
+        return [Hazard("state", 0, text)]
+
+    def close(self) -> None:
+        self._variants.clear()
+
+    def lines(self, case: Case) -> Mapping[int, Place]:
+        """PTX line of each instruction of a variant to its place in the .cu file, as far as that is known."""
+        return self._machine(case).lines()
+
+    def shared_bytes(self, case: Case) -> int:
+        """Bytes of shared memory per block, static and dynamic."""
+        return self._machine(case).static_shared + case.launch.dynamic_shared
+
+    def _lines(self, case: Case, entry: Entry) -> Mapping[int, Place]:
+        with contextlib.suppress(CompileError, ToolchainError, PtxError):
+            return source_lines(entry.code, case.kernel, case.config, case.dtype, self.arch, self._nvcc)
+        return {}
+
+    def _told(self, case: Case) -> str:
+        """Why a kernel is not supported, with its line in the .cu file; empty where that is not known."""
+        kernel, variant = case.kernel, (case.kernel, case.config, case.dtype)
+        assert kernel.source is not None
+        try:
+            ptx = compile_ptx(*variant, self.arch, lines=True, nvcc=self._nvcc)
+            Machine(parse(ptx, entry_symbol(*variant, ptx), kernel.source.name), kernel.source.name)
+        except PtxError as error:
+            return str(error)
+        except (CompileError, ToolchainError):
+            pass
+        return ""
+
+    def _machine(self, case: Case) -> Machine:
+        kernel = case.kernel
+        key = (kernel, case.config, case.dtype)  # of one source and entry, flags make another
+        if key not in self._variants:
+            try:
+                variant = kernel, case.config, case.dtype
+                ptx = compile_ptx(*variant, self.arch, nvcc=self._nvcc, cubin_too=self.cubins)
+                assert kernel.source is not None
+                symbol = entry_symbol(kernel, case.config, case.dtype, ptx)
+                if reason := mismatch(ptx, symbol, case.arguments):
+                    raise DeviceError("SIGNATURE", f"{case.variant}: {reason}")
+                prepared = ptx, symbol, kernel.source.name
+                machine = _prepared(*prepared)
+                lines = cache(partial(self._lines, case, machine.entry)) if self._by_source else dict
+                if machine.static_shared > STATIC_SHARED:
+                    what = f"{machine.static_shared} bytes of static shared memory, {STATIC_SHARED} at most"
+                    raise CompileError(f"{case.variant}: ptxas refuses {what}")
+                self._variants[key] = prepared, lines
+            except CompileError as error:
+                raise DeviceError("COMPILE_ERROR", str(error)) from None
+            except PtxError as error:
+                raise DeviceError("UNSUPPORTED", f"{case.variant}: {self._told(case) or error}") from None
+            if len(self._variants) > _MACHINES:
+                self._variants.popitem(last=False)
+        self._variants.move_to_end(key)
+        prepared, places = self._variants[key]
+        machine = _prepared(*prepared)
+        machine.lines = places
+        return machine
+
+
+@lru_cache(maxsize=_MACHINES)
+def _prepared(ptx: str, symbol: str, source: str) -> Machine:
+    """Of all devices of a process: what checks a kernel and what counts it take turns."""
+    return Machine(parse(ptx, symbol, source), source)
+
+
+def forget_machines() -> None:
+    """Frees the kernels that were made ready, whose objects refer to each other in circles."""
+    _prepared.cache_clear()
+    gc.collect()
+
+
+def _result(case: Case) -> str:
+    return case.kernel.operation.result.name
+
+
+def _outputs(case: Case, buffers: Mapping[str, Buffer], i: int, report: Report) -> Outputs:
+    name, p = _result(case), case.problem
+    buffer, storage = buffers[name], case.storages[name]
+    found = [Violation(h.check, h.message, h.line) for h in report.hazards if h.launch == i]
+    keeps = p.beta == 1 and (p.alpha == 0 or p.k == 0)  # C stays as it is
+    if not report.stopped and not (keeps and case.kernel.operation.bare):
+        missing = storage.matrices(~buffer.written(i))
+        if missing.any():
+            at = tuple(int(v) for v in np.argwhere(missing)[0])
+            place = storage.element(*at)
+            text = f"no thread wrote {name}{place}; {int(missing.sum())} elements in total"
+            found.append(Violation("unwritten", text))
+    if not report.stopped and (workspace := buffers.get(WORKSPACE)) is not None:
+        found += workspace_violations(sizes(case)[1], workspace.values(i))
+    notes = [Violation(n.check, n.message) for n in report.notes if n.launch == i]
+    if printed := "".join(text for launch, text in report.printed if launch == i):
+        first, *more = printed.splitlines() or [""]
+        lines = f", the first of {len(more) + 1} lines" if more else ""
+        notes.append(Violation("printf", f"prints {first!r}{lines}"))
+    return Outputs(buffer.values(i), tuple(found), not report.stopped, tuple(notes))
+
+
+def _buffers(cases: Sequence[Case], inputs: Sequence[Inputs]) -> dict[str, Buffer]:
+    """The operands in global memory, and the workspace. What lies beside the elements of an operand is no
+    part of it; nor is the result, where beta is 0 and the kernel does not say that it reads it.
+    """
+    first = cases[0]
+    made = {}
+    for number, (name, storage) in enumerate(first.storages.items()):
+        known = []
+        for case in cases:
+            readable = np.zeros(storage.shape, bool)
+            read = name != _result(case) or case.problem.beta != 0 or case.kernel.constraints.finite_c
+            storage.elements(readable)[:] = read
+            known.append(readable)
+        values = [given[name] for given in inputs]
+        pitch = storage.ld * storage.dtype.itemsize
+        written = name == _result(first)
+        made[name] = Buffer(name, number, values, pitch, known, written, start=storage.start)
+    if first.kernel.workspace:
+        fresh = [new_workspace(case) for case in cases]
+        zeroed = [words == 0 for words in fresh]
+        made[WORKSPACE] = Buffer(WORKSPACE, len(made), fresh, None, zeroed, writable=True, output=False)
+    return made
+
+
+_TYPES: dict[str, Any] = {
+    "i32": np.int32,
+    "i64": np.int64,
+    "f32": np.float32,
+    "f64": np.float64,
+    "f16": lambda value: np.float16(value).view(np.uint16),
+    "bf16": lambda value: ml_dtypes.bfloat16(value).view(np.uint16),
+}
+
+
+def _parameters(case: Case, buffers: Mapping[str, Buffer], launch: int) -> list[Any]:
+    return [_parameter(case, a, buffers, launch) for a in case.arguments]
+
+
+def _parameter(case: Case, a: Argument, buffers: Mapping[str, Buffer], launch: int) -> Any:
+    if a.map is not None:
+        storage = case.storages[a.buffer]
+        element = "tfloat32" if a.map.tf32 else "uint8" if storage.dtype.itemsize == 1 else storage.dtype.name
+        try:
+            made = TensorMap(
+                element,
+                buffers[a.buffer].address(launch),
+                *a.map.dimensions(storage),
+                swizzle=a.map.swizzle,
+            )
+        except (PtxError, ValueError) as error:
+            remedy = "declare what it takes: constraints=Constraints(multiples=...)"
+            raise DeviceError("LAUNCH_FAILED", f"{case.variant}: {a.buffer}: {error}; {remedy}") from None
+        return made.encode()
+    if a.kind == "p64":
+        return np.int64(buffers[a.buffer].address(launch))
+    return _TYPES[a.kind](a.value)

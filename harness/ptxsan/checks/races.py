@@ -1,0 +1,290 @@
+"""Which bytes of shared memory an instruction accesses: in a loop the same ones come again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ptxsan.checks import SharedAccess, Site
+from ptxsan.checks.order import Clocks
+from ptxsan.lanes import WARP, Array, Geometry, Mask
+from ptxsan.native import Library
+
+Reading = tuple[Array, Array]  # storage, and each lane's element of the width in it, (lanes,) int32
+SEVERAL_IN_WARP, SEVERAL = -1, -2  # in place of a thread, where there were several
+
+
+@dataclass
+class Pattern:
+    """Which bytes the active lanes of an instruction access. ``element`` (n,) storage elements of ``width``
+    bytes, ``lane`` (n,) whose each is, ``offset`` (n,) from the start of shared memory; ``index`` (lanes,)
+    int32 the element of each lane, 0 of those that are not active. ``native`` does in C what it can."""
+
+    address: Any
+    mask: Mask | None
+    width: int
+    element: Array
+    lane: Array
+    offset: Array
+    index: Array
+    granule: int
+    threads: int
+    site: Site
+    native: Library | None = None
+    known: bool = False
+    access: SharedAccess | None = None  # where counters are kept
+    atomic: bool = False
+    clash: tuple[int, int] | None = field(default=None)
+    by_warp: list[tuple[int, Array, Array]] | None = None  # see ``warps_of``
+
+    @cached_property
+    def per(self) -> int:
+        """Cells of an access."""
+        return max(1, self.width // self.granule)
+
+    @cached_property
+    def cells(self) -> tuple[Array, Array]:
+        """Storage cells of one granule and the lanes that touch them, a lane once a cell."""
+        cell = (self.element[:, None] * self.per + np.arange(self.per)).ravel()
+        return cell, np.repeat(self.lane, self.per)
+
+    def all_of(self, cells: Array) -> bool:
+        """Whether all its cells are set, of all (cells,) bool."""
+        if self.native is not None:
+            return bool(self.native.all_set(cells, self.element, self.per))
+        return bool(cells[self.cells[0]].all())
+
+    def set_in(self, cells: Array) -> None:
+        if self.native is not None:
+            self.native.set_all(cells, self.element, self.per)
+        else:
+            cells[self.cells[0]] = True
+
+    def alone(self, last: Array) -> bool:
+        """Whether C knows that each cell is of one lane alone; ``last`` (cells,) int32 is overwritten."""
+        return self.native is not None and bool(self.native.apart(self.element, self.lane, self.per, last))
+
+    @cached_property
+    def bits(self) -> int:
+        """A bit for each granule of a block's shared memory: whether any lane accesses it in any block."""
+        last = int(self.offset.max()) // self.granule + self.per
+        if self.native is not None:
+            packed = np.zeros(last // 8 + 1, np.uint8)
+            self.native.granules(self.offset, self.granule.bit_length() - 1, self.per, packed)
+            return int.from_bytes(packed.tobytes(), "little")
+        first, held = self.offset // self.granule, np.zeros(last, bool)
+        for j in range(self.per):
+            held[first + j] = True
+        return int.from_bytes(np.packbits(held, bitorder="little").tobytes(), "little")
+
+    @cached_property
+    def readers(self) -> tuple[Array, Array, Array]:
+        """Each cell once; its thread, or that there are several; the warp of the first one."""
+        cell, lane = self.cells
+        thread = lane % self.threads
+        order = np.argsort(cell, kind="stable")
+        cell, thread = cell[order], thread[order]
+        start = np.flatnonzero(np.r_[True, cell[1:] != cell[:-1]])
+        low, high = np.minimum.reduceat(thread, start), np.maximum.reduceat(thread, start)
+        who = np.where(low == high, low, np.where(low // WARP == high // WARP, SEVERAL_IN_WARP, SEVERAL))
+        return cell[start], who, low // WARP
+
+
+def over_lanes(element: Array, mask: Mask | None) -> Array:
+    """Elements of the active lanes as those of all, int32, with 0 for the others."""
+    if mask is None:
+        return element.astype(np.int32)
+    index = np.zeros(len(mask.bits), np.int32)
+    index[mask.index] = element
+    return index
+
+
+def same_mask(one: Mask | None, other: Mask | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one is other or bool((one.bits == other.bits).all())
+
+
+# Who touched each cell of shared memory last, and whether anything orders two accesses.
+
+
+class _Marks:
+    """For each cell the last access of a kind: its epoch, thread or that there were several, the warp of the
+    last one and its step."""
+
+    def __init__(self, cells: int) -> None:
+        self.all = np.zeros((4, cells), np.int32)
+        self.epoch, self.who, self.warp, self.step = self.all
+        self.epoch[:] = -1
+
+    def put(self, cell: Array, epoch: Array, who: Array, warp: Array, step: Array) -> None:
+        self.epoch[cell], self.who[cell], self.warp[cell], self.step[cell] = epoch, who, warp, step
+
+    def unordered(self, cell: Array, epoch: Array, thread: Array, now: Array) -> Array:
+        """Where another thread was in this epoch, and no step of the warp lies between."""
+        who = self.who[cell]
+        ordered = (who != SEVERAL) & (self.warp[cell] == thread // WARP) & (self.step[cell] < now)
+        return np.asarray((self.epoch[cell] == epoch) & (who != thread) & ~ordered)
+
+
+class Tags:
+    """For each cell who wrote it last, and who was at it by atomics and by reads. An access belongs to the
+    ``epoch`` of its block, (blocks,), and the ``step`` of its warp, (warps,)."""
+
+    def __init__(self, cells: int, geometry: Geometry, native: Library | None) -> None:
+        self.writes, self.reads = _Marks(cells), _Marks(cells)
+        self.atomics: _Marks | None = None  # few kernels have any
+        self._native, self._cells, self._geometry = native, cells, geometry
+
+    def set(self, write: bool, pattern: Pattern, epoch: Array, step: Array) -> None:
+        if pattern.atomic and self.atomics is None:
+            self.atomics = _Marks(self._cells)
+        marks = (self.atomics if pattern.atomic else self.writes) if write else self.reads
+        assert marks is not None
+        several = marks is not self.writes
+        if self._native is not None:
+            self._native.tag(marks.all, *self._places(pattern), epoch, step, several)
+        elif several:
+            self._add(marks, pattern, epoch, step)
+        else:
+            cell, lane = pattern.cells
+            thread = lane % self._geometry.threads
+            self.writes.put(cell, epoch[self._row(cell)], thread, thread // WARP, step[lane // WARP])
+
+    def clash(
+        self, pattern: Pattern, writes: bool, epoch: Array, step: Array
+    ) -> tuple[int, int, int, bool] | None:
+        """(cell, lane, other thread, whether that one wrote) of the first race, or None."""
+        checked = [self.writes]
+        checked += [self.atomics] if self.atomics is not None and not pattern.atomic else []
+        for marks in [*checked, self.reads] if writes else checked:
+            i = self._first(marks, pattern, epoch, step)
+            if i >= 0:
+                cell, lane = pattern.cells
+                return int(cell[i]), int(lane[i]), int(marks.who[cell[i]]), marks is not self.reads
+        return None
+
+    def _first(self, marks: _Marks, pattern: Pattern, epoch: Array, step: Array) -> int:
+        """The first of a pattern's cells with a race, or −1."""
+        if self._native is not None:
+            return int(self._native.unordered(marks.all, *self._places(pattern), epoch, step))
+        cell, lane = pattern.cells
+        bad = marks.unordered(cell, epoch[self._row(cell)], lane % self._geometry.threads, step[lane // WARP])
+        return int(np.argmax(bad)) if bad.any() else -1
+
+    def _add(self, marks: _Marks, pattern: Pattern, epoch: Array, step: Array) -> None:
+        """More of a kind that may be several."""
+        cell, who, warp = pattern.readers
+        rows = self._row(cell)
+        again = marks.epoch[cell] == epoch[rows]
+        old, old_warp = marks.who[cell], marks.warp[cell]
+        same = (old == who) & (who >= 0)
+        in_warp = (old != SEVERAL) & (who != SEVERAL) & (old_warp == warp)
+        merged = np.where(same, who, np.where(in_warp, SEVERAL_IN_WARP, SEVERAL))
+        steps = step[rows * (self._geometry.threads // WARP) + warp]
+        # Those of its warp before a step are ordered before whatever comes after this one.
+        joins = again & ~(in_warp & (marks.step[cell] < steps))
+        marks.put(cell, epoch[rows], np.where(joins, merged, who), warp, steps)
+
+    def _row(self, cell: Array) -> Array:
+        """The block of each cell."""
+        return cell // (self._cells // self._geometry.count)
+
+    def _places(self, pattern: Pattern) -> tuple[Array, Array, int, int]:
+        return pattern.element, pattern.lane, pattern.per, self._geometry.threads
+
+
+# Who touched each cell of shared memory last, and when, for kernels whose order vector clocks keep.
+#
+# Of writes the last one is kept, of reads and of atomics the last one of each warp, with its lanes.
+
+
+class _Planes:
+    """By warp of the cluster and cell: the time of the warp's last access, and a bit for each lane in it."""
+
+    def __init__(self, cells: int, clocks: Clocks) -> None:
+        self._cells, self._clocks = cells, clocks
+        self._of_warp: dict[int, tuple[Array, Array]] = {}
+
+    def put(self, pattern: Pattern, time: int) -> None:
+        for warp, cell, bits in warps_of(pattern, self._clocks.group):
+            if warp not in self._of_warp:
+                self._of_warp[warp] = np.zeros(self._cells, np.int32), np.zeros(self._cells, np.uint32)
+            when, lanes = self._of_warp[warp]
+            when[cell], lanes[cell] = time, bits
+
+    def unordered(self, cell: Array, lane: Array) -> tuple[int, int]:
+        """Place among the cells and the other lane of the first access that nothing orders before one by
+        ``lane`` now; (−1, 0) for none."""
+        group = lane // self._clocks.group * self._clocks.group
+        floor = self._clocks.floor[lane // self._clocks.group]
+        for warp, (when, bits) in self._of_warp.items():
+            at = np.flatnonzero(when[cell] > floor)
+            if len(at):  # mostly all lanes know of the whole warp
+                at = at[when[cell[at]] > self._clocks.least(warp)[lane[at]]]
+            if not len(at):
+                continue
+            others = (group[at] + warp * WARP)[:, None] + np.arange(WARP)
+            there = (bits[cell[at]][:, None] >> np.arange(WARP, dtype=np.uint32) & 1).astype(bool)
+            bad = there & ~self._clocks.knows(lane[at, None], others, when[cell[at]][:, None])
+            if bad.any():
+                i, j = divmod(int(np.argmax(bad)), WARP)
+                return int(at[i]), int(others[i, j])
+        return -1, 0
+
+
+class ClockTags:
+    """The interface of Tags; times are those of the clocks."""
+
+    def __init__(self, cells: int, clocks: Clocks) -> None:
+        self._clocks = clocks
+        self.who, self.when = np.zeros(cells, np.int32), np.zeros(cells, np.int32)
+        self.copied = np.zeros(cells, bool)  # by cp.async
+        self.reads, self.atomics = _Planes(cells, clocks), _Planes(cells, clocks)
+
+    def set(self, write: bool, pattern: Pattern, epoch: Any, time: Any) -> None:
+        if pattern.atomic:
+            self.atomics.put(pattern, time)
+        elif write:
+            cell, lane = pattern.cells
+            self.who[cell], self.when[cell] = lane, time
+            self.copied[cell] = pattern.site.instruction.op.startswith("cp.async")
+        else:
+            self.reads.put(pattern, time)
+
+    def clash(
+        self, pattern: Pattern, writes: bool, epoch: Any, time: Any
+    ) -> tuple[int, int, int, bool] | None:
+        """(cell, lane, other lane, whether that one wrote) of the first race, or None."""
+        cell, lane = pattern.cells
+        bad = (self.when[cell] > 0) & ~self._clocks.knows(lane, self.who[cell], self.when[cell])
+        if bad.any():
+            i = int(np.argmax(bad))
+            return int(cell[i]), int(lane[i]), int(self.who[cell[i]]), True
+        checked = [] if pattern.atomic else [(self.atomics, True)]
+        for planes, was_write in [*checked, *([(self.reads, False)] if writes else [])]:
+            i, other = planes.unordered(cell, lane)
+            if i >= 0:
+                return int(cell[i]), int(lane[i]), other, was_write
+        return None
+
+
+def warps_of(pattern: Pattern, group: int) -> list[tuple[int, Array, Array]]:
+    """By warp of the cluster: the cells that its lanes access, each once, and a bit for each of the lanes."""
+    if pattern.by_warp is None:
+        cell, lane = pattern.cells
+        warp = lane % group // WARP
+        key = warp.astype(np.int64) * (int(cell.max(initial=0)) + 1) + cell
+        order = np.argsort(key, kind="stable")  # of parts that mostly are in order
+        cell, lane, warp = cell[order], lane[order], warp[order]
+        first = np.flatnonzero(np.r_[True, (cell[1:] != cell[:-1]) | (warp[1:] != warp[:-1])])
+        bits = np.bitwise_or.reduceat(np.uint32(1) << (lane % WARP).astype(np.uint32), first)
+        cell, warp = cell[first], warp[first]
+        starts = np.flatnonzero(np.r_[True, warp[1:] != warp[:-1]]).tolist()
+        parts = pairwise([*starts, len(warp)])
+        pattern.by_warp = [(int(warp[at]), cell[at:end], bits[at:end]) for at, end in parts]
+    return pattern.by_warp

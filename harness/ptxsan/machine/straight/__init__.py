@@ -1,1 +1,0 @@
-"""Straight-line code in C: the same results as the NumPy functions, to the bit."""

@@ -1,0 +1,343 @@
+"""A program of blocks.c: steps, where their values are kept, and what becomes of them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from itertools import accumulate, chain
+from typing import Any
+
+import numpy as np
+
+from ptxsan.checks import Site
+from ptxsan.checks.undefined import Effect, before, bits
+from ptxsan.frontend import Instruction, registers_in
+from ptxsan.lanes import Array, Mask
+from ptxsan.machine import SEEN, Builder, Run
+from ptxsan.machine.translate import Load, Step, Stretch, Translator
+from ptxsan.native import KINDS, Library, library
+
+_CACHE = 64 * 1024  # bytes that the values of a strip may take
+_STRIPS = (64, 1024)  # lanes
+
+
+class _Fields(ctypes.Structure):
+    _fields_ = [
+        *[(name, ctypes.c_int32) for name in ("operations", "inputs", "values", "outputs", "loads", "strip")],
+        *[(name, ctypes.c_void_p) for name in ("operation", "input", "size", "room", "output", "scratch")],
+        *[(name, ctypes.c_void_p) for name in ("place", "step", "same", "made", "target")],
+        *[(name, ctypes.c_void_p) for name in ("array_type", "empty")],
+    ]
+
+
+class Program:
+    """Steps made ready to run. ``inputs`` are the registers of values from before, ``outputs`` those that
+    get a value; ``strides`` the elements of each load."""
+
+    def __init__(
+        self,
+        library: Library,
+        steps: Sequence[Step],
+        inputs: Mapping[int, int],
+        outputs: Mapping[int, int],
+        dtypes: Sequence[Any],
+        strides: Sequence[int],
+    ) -> None:
+        used = {v for step in steps for v in step.operands} | set(outputs.values())
+        before = [v for v in inputs if v in used]
+        number = {v: i for i, v in enumerate([*before, *(step.result for step in steps)])}
+        last = {v: at for at, step in enumerate(steps) for v in step.operands}
+        made = {step.result: at for at, step in enumerate(steps)}
+        last |= dict.fromkeys(outputs.values(), len(steps))
+        sizes = {v: np.dtype(dtypes[v]).itemsize for v in number}
+        rooms, count = _rooms(steps, {v: i for i, v in enumerate(before)}, last, sizes)
+        self.inputs = [inputs[v] for v in before]
+        size = list(sizes.values())
+        room = [rooms[v] for v in number]
+        operation = []
+        for step in steps:
+            if step.load >= 0:
+                source = [step.load, strides[step.load], step.element]
+            else:
+                source = [number[v] for v in step.operands]
+                source += source[:1] * (3 - len(source))
+            operation.append([step.code, number[step.result], *source])
+        output: list[list[int]] = []
+        seen: dict[int, int] = {}
+        passed = set(outputs.values())
+        of_slot = {inputs[v]: v for v in before}
+        for k, (slot, value) in enumerate(outputs.items()):
+            old = of_slot.get(slot)
+            # Its old array may be written over once nothing reads it any more.
+            over = value in made and (old is None or (old not in passed and last.get(old, -1) <= made[value]))
+            kind = KINDS.index(np.dtype(dtypes[value]))
+            output.append(
+                [slot, number[value], kind, int(over), seen.setdefault(value, k) if value in seen else -1]
+            )
+            seen.setdefault(value, k)
+        strip = _strip(sum(size))
+        counts = (len(steps), len(before), len(number), len(output), len(strides), strip)
+        rows = [list(chain(*operation)), self.inputs, size, room, list(chain(*output))]
+        # The scratch, and of each value and output what a run fills in.
+        filled_of = [count * strip * 8, *[8 * len(number)] * 3, *[8 * len(output)] * 2]
+        # Kept, as the structure has their addresses alone.
+        self._held = np.array(list(chain(*rows)), np.int32), np.zeros(sum(filled_of) + 64, np.uint8)
+        numbers, filled = (array.__array_interface__["data"][0] for array in self._held)
+        filled += -filled % 64
+        pointers = [
+            *_one_after_another(numbers, [4 * len(each) for each in rows]),
+            *_one_after_another(filled, filled_of),
+        ]
+        self._fields = _Fields(*counts, *pointers, id(np.ndarray), id(np.empty))
+        self._run, self._library = library.run, library
+        self._at = ctypes.addressof(self._fields)
+
+    def run(self, registers: list[Any], lanes: int, bits: Any, loaded: list[Any]) -> None:
+        wrong = self._run(self._at, registers, self._library.arguments(lanes), bits, loaded, lanes, None)
+        if wrong == -2:
+            self.run(registers, lanes, np.ascontiguousarray(bits), loaded)
+        elif wrong:
+            raise AssertionError(
+                f"register {self.inputs[wrong - 1]} holds {registers[self.inputs[wrong - 1]]!r}"
+            )
+
+
+def _one_after_another(start: int, sizes: Sequence[int]) -> list[int]:
+    """Where pieces of so many bytes begin."""
+    return list(accumulate(sizes[:-1], initial=start))
+
+
+def _rooms(
+    steps: Sequence[Step], before: Mapping[int, int], last: Mapping[int, int], size: Mapping[int, int]
+) -> tuple[dict[int, int], int]:
+    """Where each value is kept: a room is free again after a value's last use, and at once for a result of
+    the same width."""
+    rooms = dict(before)
+    count, free = len(before), list[int]()
+    for at, step in enumerate(steps):
+        done = [v for v in dict.fromkeys(step.operands) if last[v] == at and v not in before]
+        alike = [rooms[v] for v in done if size[v] == size[step.result]]
+        free += alike
+        if free:
+            rooms[step.result] = free.pop()
+        else:
+            rooms[step.result], count = count, count + 1
+        free += [rooms[v] for v in done if size[v] != size[step.result]]
+        if step.result not in last:
+            free.append(rooms[step.result])
+    return rooms, count
+
+
+def _strip(size: int) -> int:
+    """Lanes at a time, of so many bytes each."""
+    low, high = _STRIPS
+    while high > low and high * size > _CACHE:
+        high //= 2
+    return high
+
+
+# Blocks of code of which C runs what it knows, and the instructions' own functions the rest.
+
+
+# The checks of a load, and then what it reads; None where the instruction's own function has to do.
+Prepare = Callable[[Mask | None], Callable[[], tuple[Array, Array]] | None]
+
+
+class Native:
+    """The blocks of one kernel. ``successors`` of a block are those that may follow it."""
+
+    def __init__(self, b: Builder, library: Library) -> None:
+        self._b, self._library, self._translator = b, library, Translator(b, self._register)
+        self._sites: dict[int, Site] = {}
+        self._memories: list[_Addresses] = []
+
+    @classmethod
+    def of(cls, b: Builder) -> Native | None:
+        """None where NumPy does everything."""
+        found = library()
+        return cls(b, found) if found else None
+
+    def forget(self) -> None:
+        """Other blocks of threads run from now on."""
+        for memory in self._memories:
+            memory.forget()
+
+    def step(self, b: Builder, i: Instruction, site: Site) -> Effect | None:
+        """What an instruction reads and writes, if it may be part of a stretch."""
+        written = self._translator.target(i)
+        if not written:
+            return None
+        reads = frozenset(b.slot(o) for o in registers_in(i.operands[1:]))
+        return Effect(reads, frozenset(b.slot(o) for o in written))
+
+    def blocks(
+        self, blocks: Sequence[tuple[Sequence[Instruction], Sequence[Run], Sequence[Effect], Sequence[int]]]
+    ) -> list[Callable[[], list[Run]]]:
+        """Of each block: (code, its functions, its steps, successors), what gives its functions in C; most
+        blocks are never asked. Code may end with what is not of the functions: a branch, or a barrier."""
+        self._sites = {id(site.instruction): site for site in self._b.sites}
+
+        @cache
+        def facts() -> tuple[list[list[tuple[int, int]]], list[int]]:
+            found = [list(map(self._facts, code, steps)) for code, _, steps, _ in blocks]
+            return found, self._alive(found, [after for *_, after in blocks])
+
+        def make(at: int) -> list[Run]:
+            found, alive = facts()
+            return self._block(*blocks[at][:2], found[at], alive[at])
+
+        return [cache(partial(make, at)) for at in range(len(blocks))]
+
+    def _register(self, value: Any) -> int:
+        """A register of our own, also while the kernel runs."""
+        slot = self._b.constant(value)
+        for registers, first in ((self._b.state.registers, value), (self._b.state.wide, None)):
+            registers += [first] * (slot + 1 - len(registers)) if registers else []
+        return slot
+
+    # Which registers are read later
+
+    def _facts(self, i: Instruction, step: Effect) -> tuple[int, int]:
+        """Registers that an instruction certainly writes, and those it may read, as bits."""
+        reads, writes = bits(step.reads), bits(step.writes)
+        return (writes, reads) if self._translator.target(i) else (0, reads | writes)
+
+    def _alive(self, facts: list[list[tuple[int, int]]], successors: list[Sequence[int]]) -> list[int]:
+        """After each block."""
+        written, reads = [], []
+        for of in facts:
+            w = r = 0
+            for kills, uses in reversed(of):
+                w, r = w | kills, (r & ~kills) | uses
+            written.append(w)
+            reads.append(r)
+        live, found = before(reads, written, successors), []
+        for following in successors:
+            after = 0
+            for n in following:
+                after |= live[n]
+            found.append(after)
+        return found
+
+    # From instructions to stretches
+
+    def _block(
+        self, code: Sequence[Instruction], runs: Sequence[Run], facts: list[tuple[int, int]], after: int
+    ) -> list[Run]:
+        alive = [after] * (len(code) + 1)  # before each instruction
+        for at in range(len(code) - 1, -1, -1):
+            kills, uses = facts[at]
+            alive[at] = (alive[at + 1] & ~kills) | uses
+        found: list[Run] = []
+        stretch, start = Stretch(), 0
+        for at, run in enumerate(runs):
+            # Of what may be part of a stretch is known what it writes.
+            if facts[at][0] and self._translator.add(stretch, code[at]):
+                continue
+            found += self._finished(stretch, runs[start:at], alive[at])
+            stretch, start = Stretch(), at
+            if not facts[at][0]:
+                found.append(run)
+                start = at + 1
+            else:
+                self._translator.add(stretch, code[at])
+        return found + self._finished(stretch, runs[start:], alive[len(runs)])
+
+    def _finished(self, stretch: Stretch, plain: Sequence[Run], alive: int) -> list[Run]:
+        """What runs a stretch; ``plain`` are the functions of its instructions."""
+        outputs = {slot: value for slot, value in stretch.last.items() if alive >> slot & 1}
+        needed = set(outputs.values())
+        steps = []
+        for step in reversed(stretch.steps):
+            if step.result in needed or step.load >= 0:
+                steps.append(step)
+                needed |= set(step.operands)
+        addresses = stretch.addresses()
+        early = [step for step in stretch.steps if step.result in addresses]
+        late = [step for step in reversed(steps) if step.result not in addresses]
+        inputs = dict(stretch.slots)
+        first = None
+        if early:
+            used = {v for step in late for v in step.operands} | set(outputs.values())
+            used |= {load.address for load in stretch.loads if load.address is not None}
+            kept = {self._register(stretch.dtypes[v].type(0)): v for v in addresses & used}
+            program = Program(self._library, early, inputs, kept, stretch.dtypes, [])
+            first = _Addresses(self._b.state, program, list(kept))
+            self._memories.append(first)
+            inputs |= {v: slot for slot, v in kept.items()}
+        sites = self._sites
+        loads = [_loading(self._b, sites[id(load.instruction)], load, inputs) for load in stretch.loads]
+        if not late and not outputs:
+            return []
+        strides = [load.count for load in stretch.loads]
+        program = Program(self._library, late, inputs, outputs, stretch.dtypes, strides)
+        return [_runner(self._b.state, first, loads, program, plain)]
+
+
+def _runner(
+    state: Any, first: _Addresses | None, loads: list[Prepare], program: Program, plain: Sequence[Run]
+) -> Run:
+    registers, undefined = state.registers, state.undefined
+    if not loads:
+        return lambda mask: program.run(registers, state.lanes, mask and mask.bits, [])
+
+    def run(mask: Mask | None) -> None:
+        if first is not None:
+            first.run(mask)
+        # Until all loads are checked nothing has changed: the instructions themselves may still run instead.
+        ready = [prepare(mask) for prepare in loads]
+        if None in ready or undefined.fresh is not None:
+            undefined.fresh = None  # the instructions themselves tell which of them reads what is undefined
+            for each in plain:
+                each(mask)
+            return
+        loaded = [part for read in ready for part in read()]  # type: ignore[misc]
+        program.run(registers, state.lanes, mask and mask.bits, loaded)
+
+    return run
+
+
+class _Addresses:
+    """What the loads of a stretch need. From the same arrays come the same ones, which the checks know again:
+    in a loop nearly always."""
+
+    def __init__(self, state: Any, program: Program, outputs: list[int]) -> None:
+        self._state, self._program, self._outputs = state, program, outputs
+        self.forget()
+
+    def forget(self) -> None:
+        self._given: list[Any] = []
+        self._made: list[Any] = []
+
+    def run(self, mask: Mask | None) -> None:
+        registers = self._state.registers
+        given = [registers[i] for i in self._program.inputs]
+        if self._made and all(a is b for a, b in zip(given, self._given, strict=True)):
+            for slot, value in zip(self._outputs, self._made, strict=True):
+                registers[slot] = value
+            return
+        # Of all lanes: those that are not active are not looked at.
+        self._program.run(registers, self._state.lanes, None, [])
+        self._given, self._made = given, [registers[slot] for slot in self._outputs]
+
+
+def _loading(b: Builder, site: Site, load: Load, inputs: dict[int, int]) -> Prepare:
+    """A load, of addresses in registers that are ready."""
+    state, width = b.state, load.size * load.count
+    dtype = SEEN["s32" if load.space == "shared" else "s64"]
+    offset = dtype.type(load.offset)
+    registers, slot = state.registers, None if load.address is None else inputs[load.address]
+    last: list[Any] = [None, None]
+
+    def address() -> Any:
+        if slot is None:
+            return offset
+        now = registers[slot]
+        if now is not last[0]:
+            last[0], last[1] = now, now + offset if load.offset else now
+        return last[1]
+
+    if load.space == "shared":
+        return lambda mask: state.shared.prepare(site, address(), width, mask)
+    return lambda mask: state.memory.prepare(site, address(), width, mask)

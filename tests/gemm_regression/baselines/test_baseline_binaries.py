@@ -1,0 +1,150 @@
+"""The binaries of baselines: kept once by content, launched from what is kept, refused where damaged."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+
+from gemm_regression.baselines import (
+    BaselineEntry,
+    BaselineError,
+    append,
+    binary,
+    current,
+    keep_binary,
+    load_binary,
+    prune,
+    prune_binaries,
+)
+from gemm_regression.baselines.store import cubin_path, launches_path
+from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.devices.work import Work
+from gemm_regression.model import Case, Problem
+from tests.unit.synthetic import SLUG, baseline, case, entry
+
+TILED, NAIVE, CUBLAS = case("tiled"), case("naive"), case("cublas")
+
+
+def built(of: Case, content: bytes = b"\x7fELF cubin") -> StoredBinary:
+    return StoredBinary(of.variant, content, f"_Z{of.kernel.name}", Work.of(of))
+
+
+def measured(of: Case, content: bytes = b"\x7fELF cubin", seconds: float = 0.01) -> BaselineEntry:
+    return entry(of, seconds, cubin=built(of, content).sha256)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Tiled and naive with their binaries."""
+    made = baseline(measured(TILED), measured(NAIVE, b"another"), entry(CUBLAS, cubin=None))
+    append(tmp_path, made, {TILED.id: built(TILED), NAIVE.id: built(NAIVE, b"another")})
+    return tmp_path
+
+
+def stored(root: Path, of: Case) -> BaselineEntry:
+    found = current(root, SLUG)
+    assert found is not None
+    return found.entries[of.id]
+
+
+def test_a_binary_comes_back_with_all_that_launches_it(root: Path) -> None:
+    for of, content in ((TILED, b"\x7fELF cubin"), (NAIVE, b"another")):
+        assert binary(root, stored(root, of)) == built(of, content)
+
+
+def test_what_is_the_same_is_kept_once(root: Path) -> None:
+    files = sorted(path for path in root.rglob("*") if path.is_file())
+    before = {path: path.read_bytes() for path in files}
+    names = keep_binary(root, built(TILED))
+    assert names == (built(TILED).sha256, stored(root, TILED).launch_id)
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+    other = dataclasses.replace(TILED, problem=Problem(512, 512, 512))
+    assert keep_binary(root, built(other))[0] == names[0]  # another launch of the same cubin
+    assert len(list(root.rglob("*.xz"))) == 2
+    assert len(launches_path(root).read_text().splitlines()) == 3
+
+
+def test_a_binary_that_is_not_what_was_measured_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BaselineError, match=f"{TILED.id}: not written: its binary is .* was measured"):
+        append(tmp_path, baseline(measured(TILED)), {TILED.id: built(TILED, b"changed since")})
+    with pytest.raises(BaselineError, match=f"{CUBLAS.id}: not written"):
+        append(tmp_path, baseline(entry(CUBLAS, cubin=None)), {CUBLAS.id: built(TILED)})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_not_kept_is_said(tmp_path: Path) -> None:
+    append(tmp_path, baseline(measured(TILED), entry(CUBLAS, cubin=None)), {})
+    with pytest.raises(
+        BaselineError, match=f"{TILED.id}: its binary {built(TILED).sha256[:12]} was not kept"
+    ):
+        binary(tmp_path, stored(tmp_path, TILED))
+    with pytest.raises(BaselineError, match=f"{CUBLAS.id}: a library's"):
+        binary(tmp_path, stored(tmp_path, CUBLAS))
+
+
+def refused(root: Path, *said: str) -> None:
+    with pytest.raises(BaselineError) as caught:
+        binary(root, stored(root, TILED))
+    message = str(caught.value)
+    assert message.count("\n") == 0
+    assert all(part in message for part in said)
+    assert "restore it from git" in message or "keep the lines of both sides" in message
+
+
+def test_a_missing_or_damaged_cubin_is_refused(root: Path) -> None:
+    path = cubin_path(root, built(TILED).sha256)
+    whole = path.read_bytes()
+    for content in (whole[:-5], b"", b"no xz", lzma.compress(b"other content")):
+        path.write_bytes(content)
+        refused(root, f"{path}: does not contain what its name says", TILED.variant)
+    keep_binary(root, built(TILED))  # kept again, it is whole
+    assert path.read_bytes() == whole
+    path.unlink()
+    refused(root, f"{path}: does not exist")
+
+
+def test_a_missing_or_damaged_launch_is_refused(root: Path) -> None:
+    path = launches_path(root)
+    lines = path.read_text().splitlines()
+    for text, said in (
+        ("\n".join(lines[1:]), "no launch"),
+        ("\n".join([lines[0][:-9], *lines[1:]]), "truncated or damaged"),
+        ("\n".join([lines[0].replace("_Ztiled", "_Ztales"), *lines[1:]]), "its id does not match"),
+        ("\n".join(["<<<<<<< HEAD", *lines]), "a conflict of git"),
+        ("\n".join(["[]", *lines]), "no JSON object"),
+    ):
+        path.write_text(f"{text}\n")
+        refused(root, str(path), said)
+    path.write_text("\n".join([*lines, *lines]))  # doubled by a merge
+    assert binary(root, stored(root, TILED)) == built(TILED)
+    path.unlink()
+    refused(root, "no launch")
+
+
+def test_a_launch_of_nonsense_is_refused(root: Path) -> None:
+    from gemm_regression.devices.stored import launch_id
+
+    document = {"symbol": "_Ztiled", "problem": {"m": "many"}}
+    with launches_path(root).open("a") as file:
+        file.write(json.dumps({"id": launch_id(document), **document}) + "\n")
+    with pytest.raises(BaselineError, match=f"launch {launch_id(document)}"):
+        load_binary(root, "tiled", built(TILED).sha256, launch_id(document))
+
+
+def test_binaries_that_no_figure_names_are_pruned(root: Path) -> None:
+    assert prune_binaries(root) == (0, 0)
+    best = (built(TILED).sha256, stored(root, TILED).launch_id)
+    assert best[1] is not None
+    newer = dataclasses.replace(measured(NAIVE, b"another"), datetime="2026-12-01T10:00:00+00:00")
+    append(root, baseline(dataclasses.replace(newer, best=(best[0], best[1]))), {})
+    assert prune(root, SLUG, {NAIVE.id, CUBLAS.id}) == 1
+    assert prune_binaries(root) == (0, 0)  # tiled's is the best of another
+    assert load_binary(root, TILED.variant, best[0], best[1]) == built(TILED)
+    assert prune(root, SLUG, {CUBLAS.id}) == 2
+    assert prune_binaries(root) == (2, 2)
+    assert list(root.rglob("*.xz")) == []
+    assert launches_path(root).read_text() == ""

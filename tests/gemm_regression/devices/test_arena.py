@@ -1,0 +1,117 @@
+"""The buffers of several launches in a GPU's memory at once, over a PyCUDA made up of a byte array."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemm_regression.devices.work import ALIGN, GUARD, violations
+from gemm_regression.model import Array
+from tests.unit.fake_gpu import MODULES
+from tests.unit.fake_pycuda import made_up
+
+BASE = 1 << 20  # where the first allocation lies
+LAUNCHES: list[dict[str, Array]] = [
+    {"A": np.full((3, 5), number, np.float32), "C": np.full((3, 7), 10 + number, np.float16)}
+    for number in range(4)
+]
+OFFSETS = {"A": 4, "C": 2}
+
+
+class Memory:
+    """A GPU's: allocations one behind the other."""
+
+    def __init__(self) -> None:
+        self.bytes, self.copies, self._free = np.zeros(1 << 20, np.uint8), 0, BASE
+
+    def mem_alloc(self, size: int) -> Any:
+        address, self._free = self._free, self._free + size
+        return Allocation(address)
+
+    def memcpy_htod(self, to: int, what: Array) -> None:
+        self.copies += 1
+        self.at(to, what.nbytes)[:] = what
+
+    def memcpy_dtoh(self, to: Array, address: int) -> None:
+        self.copies += 1
+        to[:] = self.at(address, to.nbytes)
+
+    def at(self, address: int, size: int) -> Array:
+        return self.bytes[address - BASE : address - BASE + size]
+
+
+class Allocation(SimpleNamespace):
+    def __init__(self, address: int) -> None:
+        super().__init__(free=lambda: None)
+        self.address = address
+
+    def __int__(self) -> int:
+        return self.address
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Memory]:
+    found = Memory()
+    functions = {name: getattr(found, name) for name in ("mem_alloc", "memcpy_htod", "memcpy_dtoh")}
+    with made_up(monkeypatch, *MODULES, "worker", **functions):
+        yield found
+
+
+def arena(kind: str) -> Any:
+    return getattr(importlib.import_module("gemm_regression.devices.cuda.worker"), kind)()
+
+
+def test_launches_have_places_of_their_own_and_are_copied_together(memory: Memory) -> None:
+    buffers = arena("GuardedArena")
+    images = buffers.upload(LAUNCHES, OFFSETS)
+    for launch, image in zip(LAUNCHES, images, strict=True):
+        for name, array in launch.items():
+            assert (image.at[name] - OFFSETS[name]) % ALIGN == 0
+            held = memory.at(image.at[name], array.nbytes).view(array.dtype).reshape(array.shape)
+            assert np.array_equal(held, array)
+            for band in (image.at[name] - GUARD, image.at[name] + array.nbytes):
+                assert (memory.at(band, GUARD - ALIGN) == 0xFF).all()
+    for number, image in enumerate(images):  # each launch writes C
+        memory.at(image.at["C"], 2)[:] = number
+    afters = buffers.download(images, LAUNCHES)
+    assert memory.copies == 2
+    for number, (launch, image, after) in enumerate(zip(LAUNCHES, images, afters, strict=True)):
+        c = image.read("C", launch["C"], after)
+        assert c.view(np.uint8).reshape(-1)[:2].tolist() == [number, number]
+        assert np.array_equal(c.reshape(-1)[1:], launch["C"].reshape(-1)[1:])
+        assert violations(image.bytes, after, launch, image.starts, ("C",)) == ()
+
+
+def test_a_byte_between_two_launches_belongs_to_one_of_them(memory: Memory) -> None:
+    buffers = arena("GuardedArena")
+    images = buffers.upload(LAUNCHES, OFFSETS)
+    memory.at(images[1].at["C"] + LAUNCHES[1]["C"].nbytes, 1)[:] = 0
+    afters = buffers.download(images, LAUNCHES)
+    each = zip(LAUNCHES, images, afters, strict=True)
+    found = [violations(image.bytes, after, launch, image.starts, ("C",)) for launch, image, after in each]
+    assert [len(of) for of in found] == [0, 1, 0, 0]
+    assert "0 bytes past the end of C" in found[1][0].message
+
+
+def test_later_launches_find_nothing_of_earlier_ones(memory: Memory) -> None:
+    buffers = arena("GuardedArena")
+    buffers.upload(LAUNCHES, OFFSETS)
+    (image,) = buffers.upload(LAUNCHES[:1], OFFSETS)
+    (after,) = buffers.download([image], LAUNCHES[:1])
+    assert np.array_equal(after, image.bytes)
+
+
+def test_under_a_sanitizer_one_launch_at_a_time_has_memory(memory: Memory) -> None:
+    buffers = arena("ExactBuffers")
+    assert buffers.most == 0
+    (image,) = buffers.upload(LAUNCHES[2:3], OFFSETS)
+    memory.at(image.at["C"], 2)[:] = 5
+    (after,) = buffers.download([image], LAUNCHES[2:3])
+    assert image.read("C", LAUNCHES[2]["C"], after).view(np.uint8).reshape(-1)[0] == 5
+    with pytest.raises(ValueError, match="too many values"):
+        buffers.upload(LAUNCHES[:2], OFFSETS)

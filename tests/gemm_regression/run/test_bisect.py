@@ -1,0 +1,447 @@
+"""The first commit that made a case slower: in made-up histories, and in repositories on a simulated GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gemm_regression.cli import bisect as command
+from gemm_regression.compiler.nvcc import Binary
+from gemm_regression.compiler.tools import CompileError
+from gemm_regression.devices import NoDevice
+from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.judge.paired import Paired
+from gemm_regression.model import Config, DType, Kernel, Resources
+from gemm_regression.run import bisect as running
+from gemm_regression.run.bisect import Found, Revision, State, first_bad, grouped, steps
+from tests.unit import synthetic
+from tests.unit.repo import PROBLEM, Repo, declarations, source
+from tests.unit.simulated import SimulatedDevice
+
+CASE = f"one-f32-size1-{PROBLEM.id}"
+
+
+# The search
+
+
+_ONE = SimulatedDevice().binary(synthetic.case())
+
+
+def binary(text: str) -> StoredBinary:
+    assert _ONE is not None
+    return dataclasses.replace(_ONE, cubin=text.encode())
+
+
+def history(texts: str) -> list[Revision]:
+    """A revision for each letter, its binary; a dot has none."""
+    return [
+        Revision(str(i), None if letter == "." else binary(letter), "broken" * (letter == "."))
+        for i, letter in enumerate(texts)
+    ]
+
+
+def searched(texts: str, bad: str, good: str = "G", skip: str = "") -> tuple[Found, list[str]]:
+    asked: list[str] = []
+
+    def test(of: StoredBinary) -> tuple[State, Paired | None]:
+        letter = of.cubin.decode()
+        asked.append(letter)
+        return State.SKIP if letter in skip else State.BAD if letter in bad else State.GOOD, None
+
+    return first_bad(grouped(history(texts)), binary(good), test), asked
+
+
+def names(found: tuple[Revision, ...]) -> list[str]:
+    return [revision.name for revision in found]
+
+
+def test_the_first_bad_one_is_found_wherever_it_is_and_in_few_steps() -> None:
+    letters = [chr(i) for i in range(0x4E00, 0x4E00 + 50)]
+    for count in (1, 2, 3, 17, 50):
+        for first in range(count):
+            found, asked = searched("".join(letters[:count]), "".join(letters[first:]))
+            assert names(found.first) == [str(first)]
+            assert found.skipped == ()
+            assert 1 + len(asked) <= steps(count)
+
+
+def test_equal_binaries_are_one_and_each_is_asked_about_once() -> None:
+    found, asked = searched("aaabbbbcccc", "bc")
+    assert names(found.first) == ["3", "4", "5", "6"]
+    assert sorted(asked) == ["a", "b"]
+    found, asked = searched("abababc", "bc")  # a change that is reverted and made again
+    assert len(asked) == len(set(asked))
+
+
+def test_the_good_binary_is_never_timed() -> None:
+    found, asked = searched("GGGaGGGb", "b")  # a change that was reverted
+    assert names(found.first) == ["7"]
+    assert asked == ["a"]
+
+
+def test_what_cannot_be_judged_is_skipped() -> None:
+    assert names(searched("ab.cd", "cd")[0].first) == ["3"]
+    found, _ = searched("ab.Xcd", "cd", skip="X")
+    assert (names(found.skipped), names(found.first)) == (["2", "3"], ["4"])
+    found, _ = searched("....d", "d")
+    assert (names(found.skipped), names(found.first)) == (["0", "1", "2", "3"], ["4"])
+
+
+def test_skipped_ones_at_random_never_hide_the_first_bad_one() -> None:
+    chance = random.Random(1)
+    for _ in range(200):
+        count = chance.randrange(1, 40)
+        first = chance.randrange(count)
+        letters = [chr(0x4E00 + i) for i in range(count)]
+        shown = [letter if chance.random() < 0.7 else "." for letter in letters[:-1]] + letters[-1:]
+        found, _ = searched("".join(shown), "".join(letters[first:]))
+        among = [*names(found.skipped), found.first[0].name]
+        assert str(first) in among
+        assert all(shown[int(name)] == "." for name in names(found.skipped))
+        if shown[first] != "." and (first == 0 or shown[first - 1] != "."):
+            assert among == [str(first)]
+
+
+# The command
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repo:
+    return Repo(tmp_path / "repo")
+
+
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A compiler that is quick: the cubin is the source without comments. What it compiled."""
+    compiled: list[str] = []
+
+    def compile_cubin(kernel: Kernel, config: Config, dtype: DType, sm: str) -> Binary:
+        assert kernel.source is not None
+        text = kernel.source.read_text()
+        compiled.append(text)
+        if "missing" in text:
+            raise CompileError("one f32 size1 does not compile", 'error: identifier "missing" is undefined')
+        code = re.sub(r"//.*", "", text).strip().encode()
+        return Binary(code, "gemm_one", Resources(1, 0, 0, "a" * 64), "")
+
+    monkeypatch.setattr(running, "compile_cubin", compile_cubin)
+    monkeypatch.setattr(running, "unlike", lambda *of: "")
+    monkeypatch.setattr(command, "core_of", lambda *of: "cuda")
+    return compiled
+
+
+def device(share: float = 0.01, **more: Any) -> SimulatedDevice:
+    """On which a source with SLOW in it takes so much longer."""
+    return SimulatedDevice(
+        lambda of: 1e-4 * (1 + share * (b"SLOW" in of.cubin) + 0.1 * (b"AWFUL" in of.cubin)), **more
+    )
+
+
+class Bisect:
+    def __init__(self, repo: Repo, capsys: pytest.CaptureFixture[str]) -> None:
+        self.repo, self.capsys = repo, capsys
+
+    def __call__(self, *arguments: str, on: SimulatedDevice | str | None = None) -> tuple[int, str, str]:
+        def opened(limit: float) -> Any:
+            if isinstance(on, str):
+                raise NoDevice(on)
+            return on or device()
+
+        words = [*arguments, "-q", "--seed", "1", "--project", str(self.repo.root)]
+        try:
+            status = command.main(words, opened)
+        except SystemExit as ended:
+            status = int(str(ended.code))
+        said = self.capsys.readouterr()
+        assert self.repo.git("worktree", "list").count("\n") == 0
+        assert self.repo.git("stash", "list") == ""
+        return status, said.out, said.err
+
+
+@pytest.fixture
+def bisect(repo: Repo, capsys: pytest.CaptureFixture[str]) -> Bisect:
+    return Bisect(repo, capsys)
+
+
+def commits(repo: Repo, count: int, text: Callable[[int], str]) -> list[str]:
+    return [repo.commit(text(i)) for i in range(count)]
+
+
+def test_fifty_commits_with_a_planted_per_cent(bisect: Bisect, fast: list[str]) -> None:
+    """Of which a third change comments alone, and some do not touch the kernel at all."""
+    good = bisect.repo.git("rev-parse", "HEAD")
+
+    def text(i: int) -> str:
+        slow = "SLOW" * (i >= 31)
+        return f"// {i}\n" + source(f"C[0] = {i - i % 3}; {slow}")
+
+    made = commits(bisect.repo, 50, text)
+    for i in range(3):
+        (bisect.repo.root / "README").write_text(str(i))
+        bisect.repo.commit(text(49))
+    before = bisect.repo.git("status", "--porcelain")
+    on = device(0.01)
+    status, out, err = bisect(CASE, good, on=on)
+    assert (status, err) == (0, "")
+    assert f"50 commits from {good[:12]} to the working tree touch what {CASE} is compiled from" in out
+    # 17 of three commits each, one of which the slowdown divides.
+    assert ": 18 binaries, 0 commits without one\n" in out
+    assert f"\n{made[31]} is the first bad commit\ncommit {made[31]}\nAuthor: A <a@b>\n" in out
+    timed = [name for name, _ in on.asked if " at " in name]
+    binaries = {name for name in timed if good[:12] not in name}
+    assert len(binaries) <= steps(19)
+    assert bisect.repo.git("status", "--porcelain") == before
+
+
+def test_the_working_tree_may_be_the_bad_one(bisect: Bisect, fast: list[str]) -> None:
+    good = bisect.repo.git("rev-parse", "HEAD")
+    commits(bisect.repo, 3, lambda i: source(f"C[0] = {i};"))
+    bisect.repo.write(source("C[0] = SLOW;"))
+    status, out, _ = bisect(CASE, good)
+    assert status == 0
+    assert out.endswith("the uncommitted changes of the working tree are the first bad commit\n")
+
+
+def test_a_bad_commit_is_named(bisect: Bisect, fast: list[str]) -> None:
+    """What comes after it does not matter, be it slower or faster."""
+    good = bisect.repo.git("rev-parse", "HEAD")
+    made = commits(bisect.repo, 6, lambda i: source(f"C[0] = {i}; " + "SLOW" * (i >= 2)))
+    bisect.repo.commit(source("C[0] = 7;"))
+    status, out, _ = bisect(CASE, good[:10], made[4][:10])
+    assert status == 0
+    assert f"\n{made[2]} is the first bad commit\n" in out
+
+
+def test_merges_are_followed_along_the_first_parent(bisect: Bisect, fast: list[str]) -> None:
+    repo = bisect.repo
+    good = repo.git("rev-parse", "HEAD")
+    repo.git("checkout", "--quiet", "-b", "topic")
+    commits(repo, 2, lambda i: source(f"C[0] = {i}; " + "SLOW" * i))
+    repo.git("checkout", "--quiet", "main")
+    repo.git("merge", "--quiet", "--no-ff", "-m", "topic", "topic")
+    merge = repo.git("rev-parse", "HEAD")
+    status, out, _ = bisect(CASE, good)
+    assert status == 0
+    assert f"\n{merge} is the first bad commit\n" in out
+
+
+def test_commits_that_do_not_compile_or_have_no_such_case_are_skipped(
+    bisect: Bisect, fast: list[str]
+) -> None:
+    repo = bisect.repo
+    good = repo.git("rev-parse", "HEAD")
+    made = commits(repo, 3, lambda i: source(f"C[0] = {i};"))
+    broken = [
+        repo.commit(source("C[0] = missing;")),
+        repo.commit(source(), declarations("other")),
+        repo.commit(source(), "raise ValueError('no')"),
+    ]
+    slow = [repo.commit(source(f"C[0] = {i}; SLOW")) for i in range(5)]
+    status, out, _ = bisect(CASE, good)
+    assert status == 2
+    assert "There are only 'skip'ped commits left to test.\nThe first bad commit could be any of:\n" in out
+    said = out.split("could be any of:\n")[1].splitlines()
+    assert said == [*broken, slow[0], "We cannot bisect more!"]
+    assert ": 9 binaries, 3 commits without one" not in out  # two of the sources are equal but for SLOW
+    assert "3 commits without one" in out
+    assert len(made) == 3
+    # With a good one between them and the slow ones they do not matter.
+    repo.git("checkout", "--quiet", "--detach", broken[-1])
+    fine = repo.commit(source("C[0] = 77;"))
+    bad = repo.commit(source("C[0] = 77; SLOW"))
+    status, out, _ = bisect(CASE, good, bad)
+    assert (status, fine in out) == (0, False)
+    assert f"\n{bad} is the first bad commit\n" in out
+
+
+def test_headers_elsewhere_are_of_the_commit(bisect: Bisect, fast: list[str]) -> None:
+    """A commit that needs more than the folders of today is taken whole."""
+    repo = bisect.repo
+    good = repo.git("rev-parse", "HEAD")
+    (repo.root / "elsewhere").mkdir()
+    (repo.root / "elsewhere" / "sizes.py").write_text("SIZE = 1\n")
+    reading = "import pathlib\n" + declarations(
+        tail="exec((pathlib.Path(__file__).parents[1] / 'elsewhere' / 'sizes.py').read_text())"
+    )
+    first = repo.commit(source("C[0] = 1; SLOW"), reading)
+    (repo.root / "elsewhere" / "sizes.py").unlink()
+    repo.commit(source("C[0] = 2; SLOW"))
+    status, out, _ = bisect(CASE, good)
+    assert status == 0
+    assert f"\n{first} is the first bad commit\n" in out
+
+
+@pytest.mark.parametrize("share", [0.0, -0.02, 0.002])
+def test_what_is_not_slower_is_said(bisect: Bisect, fast: list[str], share: float) -> None:
+    good = bisect.repo.git("rev-parse", "HEAD")
+    bisect.repo.commit(source("C[0] = SLOW;"))
+    status, out, _ = bisect(CASE, good, on=device(share))
+    assert status == 1
+    assert f"the working tree is not slower than {good[:12]}: " in out
+    assert "first bad" not in out
+
+
+def test_the_same_binary_needs_no_gpu_time(bisect: Bisect, fast: list[str]) -> None:
+    good = bisect.repo.git("rev-parse", "HEAD")
+    bisect.repo.commit("// more\n" + source())
+    on = device()
+    status, out, _ = bisect(CASE, good, on=on)
+    assert (status, on.asked) == (1, [])
+    assert out.endswith("it is the same binary\n")
+
+
+def test_a_machine_that_cannot_judge_blames_nobody(bisect: Bisect, fast: list[str]) -> None:
+    good = bisect.repo.git("rev-parse", "HEAD")
+    bisect.repo.commit(source("C[0] = SLOW;"))
+    status, out, _ = bisect(CASE, good, on=device(bias=0.02))
+    assert status == 3
+    assert "cannot be judged beside" in out
+    assert "two identical builds of" in out
+
+
+def test_the_margin_decides_what_is_slower(bisect: Bisect, fast: list[str]) -> None:
+    good = bisect.repo.git("rev-parse", "HEAD")
+    bisect.repo.commit(source("C[0] = SLOW;"))
+    assert bisect(CASE, good, "--margin", "2%")[0] == 1
+    assert bisect(CASE, good, "--margin", "0.2%")[0] == 0
+    bisect.repo.git("reset", "--quiet", "--hard", good)
+    declared = declarations().replace("shape=shape,", "shape=shape, margin=0.02,")
+    wide = bisect.repo.commit(source(), declared)
+    bisect.repo.commit(source("C[0] = SLOW;"), declared)
+    assert bisect(CASE, wide)[0] == 1  # as GOOD declares
+    assert bisect(CASE, good)[0] == 0  # and not as BAD does
+
+
+# The baseline as GOOD
+
+
+def baseline_of(monkeypatch: pytest.MonkeyPatch, commit: str, cubin: bytes = b"") -> StoredBinary:
+    kept = binary(cubin.decode())
+    entry = SimpleNamespace(commit=commit, margin=None, cubin_sha256=kept.sha256)
+    found = SimpleNamespace(entry=lambda case: entry if case == CASE else None)
+    monkeypatch.setattr(command, "current", lambda root, slug, board: found)
+    monkeypatch.setattr(command, "binary", lambda root, entry: kept)
+    return kept
+
+
+def test_good_is_the_baselines_commit(
+    bisect: Bisect, fast: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    baseline_of(monkeypatch, bisect.repo.git("rev-parse", "HEAD"))
+    made = commits(bisect.repo, 4, lambda i: source(f"C[0] = {i}; " + "SLOW" * (i > 1)))
+    status, out, _ = bisect(CASE)
+    assert status == 0
+    assert f"\n{made[2]} is the first bad commit\n" in out
+    bisect.repo.commit(source("C[0] = 9;"))
+    status, out, _ = bisect(CASE)
+    assert status == 1
+    assert out.endswith("`compare --nvcc PATH` compares two compilers\n")
+
+
+def test_its_binary_stands_in_where_its_commit_does_not_compile_here(
+    bisect: Bisect, fast: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = bisect.repo.commit(source("C[0] = missing;"))
+    baseline_of(monkeypatch, old, b"as it was")
+    slow = bisect.repo.commit(source("C[0] = SLOW;"))
+    status, out, _ = bisect(CASE)
+    assert status == 0
+    assert f"\n{slow} is the first bad commit\n" in out
+
+
+def test_without_a_baseline_good_has_to_be_named(bisect: Bisect, fast: list[str]) -> None:
+    status, out, err = bisect(CASE)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert f"the baseline of nvidia-h200 does not say when {CASE} was good: name a commit, GOOD" in err
+
+
+# For `git bisect run`
+
+
+@pytest.mark.parametrize(
+    ("text", "declared", "status", "said"),
+    [
+        (source("C[0] = 5;"), None, 0, "good: "),
+        ("// only a comment\n" + source(), None, 0, "good: the same binary as GOOD"),
+        (source("C[0] = SLOW;"), None, 1, "bad: +1."),
+        (source("C[0] = missing;"), None, 125, "skip: one f32 size1 does not compile"),
+        (source(), declarations("other"), 125, "skip: unknown case"),
+    ],
+)
+def test_run_judges_the_working_tree_alone(
+    bisect: Bisect, fast: list[str], text: str, declared: str | None, status: int, said: str
+) -> None:
+    good = bisect.repo.git("rev-parse", "HEAD")
+    bisect.repo.write(text, declared)
+    found, out, _ = bisect("--run", CASE, good)
+    assert (found, out.count("\n")) == (status, 1)
+    assert out.startswith(said)
+
+
+def test_run_skips_what_cannot_be_loaded_and_ends_where_nothing_can_be_judged(
+    bisect: Bisect, fast: list[str]
+) -> None:
+    good = bisect.repo.git("rev-parse", "HEAD")
+    assert bisect("--run", CASE, "no-such")[0] == 128
+    assert bisect("--run", CASE, good, on="no driver here")[0] == 128
+    assert bisect("--run", CASE, good, good)[0] == 128
+    assert bisect("--run")[0] == 128
+    bisect.repo.write(source(), "raise ValueError('no')")
+    assert bisect("--run", CASE, good)[0] == 125
+
+
+# Wrong names
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((CASE, "no-such"), "no commit no-such in this repository"),
+        ((CASE, "HEAD", "no-such"), "no commit no-such in this repository"),
+        (("on-f32-size1-64x64x64", "HEAD"), "GOOD, {head}, cannot be judged: unknown case 'on-f32-size1"),
+        ((CASE, "HEAD", "--margin", "9%"), "--margin 9%: must be at most 2%"),
+        ((CASE, "HEAD", "HEAD~1"), "is no ancestor of"),
+    ],
+)
+def test_wrong_words_are_one_line(bisect: Bisect, fast: list[str], words: tuple[str, ...], said: str) -> None:
+    bisect.repo.commit(source("C[0] = 4;"))
+    head = bisect.repo.git("rev-parse", "HEAD")
+    status, out, err = bisect(*words)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert said.format(head=head[:12]) in err
+
+
+def test_no_gpu_and_a_busy_one(bisect: Bisect, fast: list[str]) -> None:
+    assert bisect(CASE, "HEAD", on="no driver here") == (2, "", "error: no driver here\n")
+    status, _, err = bisect(CASE, "HEAD", on=device(others=["pid 7 (train)"]))
+    assert status == 2
+    assert "in use by pid 7 (train)" in err
+
+
+@pytest.mark.compile
+def test_with_nvcc(bisect: Bisect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real binaries: comments and equal code are one, another signature than declared is skipped."""
+    repo = bisect.repo
+    good = repo.git("rev-parse", "HEAD")
+    repo.commit("// a comment\n" + source())
+    strange = repo.commit(source(parameters="int M"))
+    slow = repo.commit(source("C[0] = alpha * 2;"))
+    repo.commit("// slow still\n" + source("C[0] = 2 * alpha;"))
+    fine: list[bytes] = []
+
+    def seconds(of: StoredBinary) -> float:
+        fine.append(of.cubin) if not fine else None  # the first one asked about is GOOD's
+        return 1e-4 * (1.0 if of.cubin == fine[0] else 1.01)
+
+    status, out, _ = bisect(CASE, good, on=SimulatedDevice(seconds))
+    assert "4 commits from" in out
+    assert ": 2 binaries, 1 commits without one" in out
+    assert status == 2
+    assert out.split("could be any of:\n")[1].splitlines()[:2] == [strange, slow]

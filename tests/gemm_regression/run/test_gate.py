@@ -1,0 +1,230 @@
+"""From a device's answers to a verdict, and device samples through pytest-benchmark's own recording."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from gemm_regression.baselines import BaselineEntry, BaselineError
+from gemm_regression.devices import DeviceError
+from gemm_regression.judge.evidence import again, conclude, recall
+from gemm_regression.judge.vocabulary import Policy, VerdictKind
+from gemm_regression.model import Case
+from gemm_regression.report.wording import message
+from gemm_regression.run.pairing import Pairing
+from gemm_regression.run.timed import Gate, Result, SampleClock, extra_info
+from gemm_regression.timing.looks import Rule
+from gemm_regression.timing.plan import Measurement, Plan
+from tests.unit import synthetic
+from tests.unit.scenarios import World, is_new
+from tests.unit.simulated import SimulatedDevice
+
+CASE = synthetic.case()
+BROKEN = DeviceError("ILLEGAL_ADDRESS", "an illegal memory access was encountered")
+WRONG = DeviceError("WRONG", "at (3, 4): got 5, expected 6")
+
+
+class Answers(SimulatedDevice):
+    """A simulated GPU that answers so when a case is timed."""
+
+    answer: Measurement | Exception = synthetic.measurement(0.01)
+
+    def time(self, case: Any, plan: Any) -> Measurement:
+        self.asked.append((case.id, ()))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def judged(world: World, stored: bool = True, entry: bool = True, kept: bool = True) -> Result:
+    """The only case of a world; what its run's JSON has of it is judged the same, to the word."""
+    found: list[Result] = []
+    baseline = world.baseline if stored else None
+    if baseline and not entry:
+        baseline.entries.clear()  # type: ignore[attr-defined]
+
+    def binary(of: Any) -> Any:
+        if not kept:
+            raise BaselineError(f"{of.case_id}: its binary was not kept")
+        return world.stored(CASE)
+
+    device: Any = world.device
+    gate = Gate(device, baseline, binary, world.policy, Plan(), Pairing(device, Rule(), 1))
+    gate.run([CASE], found.append)
+    (result,) = found
+    info = json.loads(json.dumps(extra_info(result)))
+    evidence, policy = recall(info, result.measurement.seconds if result.measurement else ())
+    assert (conclude(evidence, policy), policy) == (result.verdict, world.policy)
+    assert message(CASE.id, result.verdict, evidence, policy) == told(result)
+    return result
+
+
+def told(result: Result) -> str:
+    return message(result.case.id, result.verdict, result.evidence, result.policy)
+
+
+def answered(answer: Measurement | Exception) -> Answers:
+    device = Answers()
+    device.answer = answer
+    return device
+
+
+def test_the_baselines_binary_is_timed_once_and_never_paired() -> None:
+    device = answered(synthetic.measurement(0.02))
+    result = judged(World([CASE], device=device))
+    assert (result.verdict.outcome, device.asked) == (("PASS", "SAME_BINARY"), [(CASE.id, ())])
+    assert result.cublas_ratio == pytest.approx(0.5)
+
+
+def test_another_binary_is_paired_and_not_timed_besides() -> None:
+    device = answered(AssertionError("timed"))
+    result = judged(World([CASE], lambda case: 0.03, edited=lambda case: True, device=device))
+    assert result.verdict.outcome == ("REGRESSED", "SLOWER")
+    assert {name for name, _ in device.asked} == {CASE.id, f"{CASE.variant} stored"}
+    assert result.measurement is not None
+    assert result.measurement.median == pytest.approx(1.03 * 2e-4, rel=1e-3)
+    assert result.verdict.gflops == pytest.approx(CASE.gflops(1.03 * 2e-4), rel=1e-3)
+    assert result.verdict.change == pytest.approx(1 / 1.03 - 1, abs=1e-3)
+
+
+class Moved(World):
+    """The baseline launched the same binary in another way."""
+
+    def entry(self, case: Case) -> BaselineEntry:
+        return dataclasses.replace(super().entry(case), launch_id="e" * 16)
+
+
+def test_another_launch_of_the_same_binary_is_a_change() -> None:
+    assert judged(Moved([CASE])).verdict.outcome == ("PASS", "NOT_SLOWER")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "reason"),
+    [(BROKEN, VerdictKind.CRASHED, "ILLEGAL_ADDRESS"), (WRONG, VerdictKind.WRONG, "OUTPUT")],
+    ids=["crash", "wrong"],
+)
+@pytest.mark.parametrize("edited", [False, True])
+def test_device_error_is_the_verdict(
+    error: DeviceError, kind: VerdictKind, reason: str, edited: bool
+) -> None:
+    def fail(base: Any, case: Any) -> None:
+        if is_new(case):
+            raise error
+
+    device = SimulatedDevice(fail=fail)
+    result = judged(World([CASE], edited=lambda case: edited, device=device))
+    assert (result.verdict.kind, result.verdict.reason) == (kind, reason)
+    assert str(error) in told(result)
+    assert result.verdict.failed(Policy(allow_no_baseline=True, allow_orphans=True, fail_on_drift=False))
+    assert not result.usable
+    assert result.cublas_ratio is None
+
+
+def test_only_device_errors_are_verdicts() -> None:
+    with pytest.raises(KeyError):
+        judged(World([CASE], device=answered(KeyError("a bug of the harness"))))
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [({"stored": False}, "NO_BASELINE_FILE"), ({"entry": False}, "NOT_IN_BASELINE")],
+    ids=["file", "entry"],
+)
+def test_nothing_to_compare_with(given: dict[str, bool], reason: str) -> None:
+    result = judged(World([CASE]), **given)
+    assert (result.verdict.kind, result.verdict.reason) == (VerdictKind.NO_BASELINE, reason)
+    assert result.verdict.failed(Policy())
+
+
+def test_a_changed_case_whose_binary_was_not_kept_is_no_pass() -> None:
+    result = judged(World([CASE], edited=lambda case: True), kept=False)
+    assert result.verdict.outcome == ("NO_BASELINE", "BINARY_NOT_KEPT")
+    assert "its binary was not kept" in told(result)
+    assert result.verdict.failed(Policy())
+
+
+@pytest.mark.parametrize(
+    ("measurement", "usable"),
+    [
+        (synthetic.measurement(), True),
+        (synthetic.measurement(throttled=True), True),
+        (synthetic.measurement(rounds=2), False),
+        (synthetic.measurement(seconds=()), False),
+        (synthetic.measurement(seconds=(0.0,) * 9), False),
+        (synthetic.measurement(seconds=(float("nan"),) * 9), False),
+    ],
+    ids=["fine", "throttled", "two rounds", "no round", "zero", "nan"],
+)
+def test_only_usable_samples_have_a_ratio(measurement: Measurement, usable: bool) -> None:
+    result = judged(World([CASE], device=answered(measurement)))
+    assert result.usable is usable
+    assert (result.cublas_ratio is not None) is usable
+
+
+def test_what_is_recorded_beside_the_samples() -> None:
+    info = extra_info(judged(World([CASE], lambda case: 0.03, edited=lambda case: True)))
+    assert info["case"] == CASE.id
+    assert info["gflops"] == pytest.approx(CASE.gflops(info["median_s"]))
+    assert (info["verdict"], info["verdict_reason"], info["red"]) == ("REGRESSED", "SLOWER", True)
+    assert info["margin"] == 0.005
+    altered = json.loads(json.dumps(info))
+    altered["evidence"]["paired"]["second"] = [0.0] * 12
+    assert again(altered, (1e-3,) * 9)[0].outcome == ("PASS", "NOT_SLOWER")
+    broken = extra_info(judged(World([CASE], device=answered(BROKEN))))
+    assert (broken["verdict"], broken["red"], broken["seconds"]) == ("CRASHED", True, [])
+
+
+# The clock
+
+
+def recorded(clock: SampleClock, samples: tuple[float, ...]) -> Any:
+    """What pytest-benchmark makes of these samples, as its fixture is set up by default."""
+    made: list[Any] = []
+    times = {"min_time": 5e-6, "max_time": 1.0, "precision": None, "confidence": None}
+    off = {"disable_gc": False, "disabled": False, "warmup": False, "cprofile": False}
+    make: Any = BenchmarkFixture
+    fixture = make(
+        SimpleNamespace(name="case", nodeid="case"),
+        timer=SimpleNamespace(target=clock),
+        add_stats=made.append,
+        logger=None,
+        warner=pytest.fail,
+        **{"min_rounds": 5, "warmup_iterations": 0, "calibration_precision": 10, **times, **off},
+        **{"cprofile_loops": None, "cprofile_dump": None},
+    )
+    clock.load(samples)
+    fixture.pedantic(clock.tick, rounds=len(samples), iterations=1)
+    (recording,) = made
+    return recording.stats
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [(7.7e-06, 7.5e-06, 7.9e-06, 7.7e-06, 7.6e-06), (0.02, 1.5, 0.03, 0.02, 0.02), (1e-6,) * 300],
+    ids=["microseconds", "seconds", "many"],
+)
+def test_pytest_benchmark_records_exactly_the_samples(samples: tuple[float, ...]) -> None:
+    stats = recorded(SampleClock(), samples)
+    assert stats.data == pytest.approx(samples, rel=1e-12, abs=0)
+    assert stats.total == pytest.approx(sum(samples), rel=1e-12, abs=0)
+    assert stats.median == pytest.approx(sorted(samples)[len(samples) // 2], rel=1e-12, abs=0)
+    assert stats.rounds == len(samples)
+
+
+def test_long_samples_do_not_coarsen_the_short_ones_of_the_next_case() -> None:
+    clock = SampleClock()
+    recorded(clock, (3600.0,) * 5)
+    assert recorded(clock, (1e-6,) * 5).data == pytest.approx([1e-6] * 5, rel=1e-12, abs=0)
+
+
+def test_clock_has_no_sample_to_spare() -> None:
+    clock = SampleClock()
+    clock.load((1.0,))
+    clock.tick()
+    with pytest.raises(IndexError):
+        clock.tick()

@@ -1,0 +1,438 @@
+"""Kernels of another commit: found, declared, matched and compiled, or refused in one clear line."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.judge.paired import BASE_UNUSABLE, COMPILE_ERROR, NOT_IN_BASE, REMOVED, SAME_BINARY
+from gemm_regression.judge.vocabulary import Outcome
+from gemm_regression.model import F32, Case, Config
+from gemm_regression.project.commit import CommitError, checked_out, find, working_tree
+from gemm_regression.project.loader import Project, load
+from gemm_regression.project.selection import Choice
+from gemm_regression.run.compare import Row, Side, pairs_of, removed
+from gemm_regression.run.pairing import Pair
+from tests.ladder import LADDER
+from tests.unit.repo import PARAMETERS, PROBLEM, Repo, declarations, source
+
+GPU = (9, 0)
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repo:
+    return Repo(tmp_path / "repo")
+
+
+def refusal(repo: Repo, name: str = "HEAD") -> str:
+    """The line with which a commit is refused; nothing may be left behind."""
+    with pytest.raises(CommitError) as caught, checked_out(name, repo.project):
+        pass
+    assert "\n" not in str(caught.value)
+    assert repo.git("worktree", "list").count("\n") == 0
+    return str(caught.value)
+
+
+# Git
+
+
+def test_sources_are_those_of_the_commit_and_vanish_afterwards(repo: Repo) -> None:
+    old = repo.git("rev-parse", "HEAD")
+    repo.commit(source("C[0] = beta;"))
+    repo.write(source("C[0] = 3;"))
+    modules = set(sys.modules)
+    with checked_out(old[:8], repo.project) as commit:
+        (kernel,) = commit.kernels
+        assert kernel.source is not None
+        assert kernel.source.read_text() == source()
+        assert not kernel.source.is_relative_to(repo.root)
+        assert kernel.source.is_file()
+        assert (commit.sha, commit.label) == (old, old[:12])
+    assert not kernel.source.exists()
+    assert repo.git("worktree", "list").count("\n") == 0
+    assert (repo.root / "kernels" / "one.cu").read_text() == source("C[0] = 3;")
+    assert set(sys.modules) == modules
+
+
+def test_nothing_is_left_behind_where_the_comparison_fails(repo: Repo) -> None:
+    with contextlib.suppress(KeyboardInterrupt), checked_out("HEAD", repo.project) as commit:
+        assert commit.label == f"HEAD ({commit.sha[:12]})"
+        raise KeyboardInterrupt
+    assert repo.git("worktree", "list").count("\n") == 0
+
+
+def test_no_hook_of_the_repository_runs(repo: Repo, tmp_path: Path) -> None:
+    hook = repo.root / ".git" / "hooks" / "post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    hook.chmod(0o755)
+    with checked_out("HEAD", repo.project):
+        pass
+    assert not (tmp_path / "ran").exists()
+
+
+def test_variables_of_a_git_hook_do_not_lead_astray(repo: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_DIR", "/nowhere")
+    assert find("HEAD", repo.root) == find("main", repo.root)
+
+
+def test_working_tree_says_whether_it_is_dirty(repo: Repo) -> None:
+    head = repo.git("rev-parse", "HEAD")
+    assert working_tree(repo.root).label == head[:12]
+    repo.write(source("C[0] = 1;"))
+    assert working_tree(repo.root).label == f"{head[:12]} with changes"
+    repo.git("checkout", "--quiet", ".")
+    (repo.root / "kernels" / "new.cu").write_text("")
+    assert working_tree(repo.root).dirty
+
+
+@pytest.mark.parametrize("name", ["no-such-branch", "0" * 40, "--help", "HEAD~5"])
+def test_unknown_commit(repo: Repo, name: str) -> None:
+    assert refusal(repo, name) == f"no commit {name} in this repository; try `git fetch`"
+
+
+def test_shallow_clone_without_the_commit(repo: Repo, tmp_path: Path) -> None:
+    old = repo.git("rev-parse", "HEAD")
+    repo.commit(source("C[0] = 2;"))
+    clone = tmp_path / "clone"
+    url = repo.root.as_uri()
+    subprocess.run(["git", "clone", "--quiet", "--depth=1", url, str(clone)], check=True, capture_output=True)
+    with pytest.raises(CommitError, match="shallow clone; get it with `git fetch --unshallow`"):
+        find(old, clone)
+    assert find("HEAD", clone)
+
+
+def test_no_repository_and_no_commit(tmp_path: Path) -> None:
+    with pytest.raises(CommitError, match="is not a git repository"):
+        working_tree(tmp_path)
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    with pytest.raises(CommitError, match="contains no commit"):
+        working_tree(tmp_path)
+
+
+def test_no_git(repo: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(CommitError, match="git cannot be run"):
+        find("HEAD", repo.root)
+
+
+# Folders
+
+
+def test_a_folder_stands_for_a_commit_without_git(
+    repo: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with checked_out(str(repo.root), Project(tmp_path, (), tmp_path)) as commit:
+        (kernel,) = commit.kernels
+        assert kernel.source == repo.root / "kernels" / "one.cu"
+        assert commit.label == "the folder repo"
+        assert isinstance(commit.counterpart(repo.case()), Case)
+    assert kernel.source.is_file()
+
+
+def test_a_folder_without_kernels_is_taken_for_a_commit(repo: Repo) -> None:
+    assert refusal(repo, f"{repo.root}/kernels").startswith(f"no commit {repo.root}/kernels")
+
+
+def test_a_branch_is_a_branch_though_a_folder_has_its_name(
+    repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repo.root / "main" / "kernels").mkdir(parents=True)
+    (repo.root / "main" / "kernels" / "__init__.py").write_text("no")
+    monkeypatch.chdir(repo.root)
+    with checked_out("main", repo.project) as commit:
+        assert commit.sha
+
+
+# Declarations
+
+
+def test_commit_without_kernels(repo: Repo) -> None:
+    repo.git("rm", "--quiet", "-r", "kernels")
+    repo.git("commit", "--quiet", "-m", "none")
+    assert refusal(repo) == "HEAD does not contain kernels/__init__.py; compare with a later commit"
+
+
+@pytest.mark.parametrize(
+    ("declared", "why"),
+    [
+        ("from gemm_regression.model import Krenel", "ImportError: cannot import name 'Krenel'"),
+        (declarations().replace("idea", "purpose"), "TypeError: .* argument 'purpose'"),
+        ("KERNELS = 3", "it must define KERNELS"),
+        ("KERNELS = ()", "it must define KERNELS"),
+        ("", "it must define KERNELS"),
+        ("KERNELS = (", "SyntaxError: "),
+        ("raise SystemExit('no')", "SystemExit: no"),
+        (declarations().replace("one.cu", "two.cu"), "kernel 'one': the source file two.cu does not exist"),
+    ],
+)
+def test_declarations_for_another_harness(repo: Repo, declared: str, why: str) -> None:
+    repo.commit(declared=declared or "pass")
+    modules = set(sys.modules)
+    with pytest.raises(
+        CommitError, match=rf"are declared for another version of the harness \(\S+__init__.py(:\d+)?: {why}"
+    ):
+        raise CommitError(refusal(repo))
+    assert set(sys.modules) == modules
+
+
+def test_a_commit_from_before_the_package_was_renamed(repo: Repo) -> None:
+    text = declarations()
+    assert "from gemm_regression.model import" in text
+    repo.commit(declared=text.replace("from gemm_regression", "from harness"))
+    modules = set(sys.modules)
+    with checked_out("HEAD", repo.project) as commit:
+        assert [kernel.name for kernel in commit.kernels] == ["one"]
+    assert set(sys.modules) == modules
+
+
+def test_declarations_run_in_a_namespace_of_their_own(repo: Repo) -> None:
+    (repo.root / "kernels" / "sizes.py").write_text("SIZE = 64\n")
+    repo.commit(declared=declarations(tail="from .sizes import SIZE\nassert SIZE == 64\n"))
+    with checked_out("HEAD", repo.project) as commit:
+        assert commit.kernels[0].name == "one"
+    import kernels
+
+    assert len(kernels.KERNELS) == len(LADDER)
+
+
+def test_a_project_below_the_repository_has_its_own_folder_and_what_it_includes(tmp_path: Path) -> None:
+    repo = Repo(tmp_path / "repo")
+    home, headers = repo.root / "gemm", repo.root / "lib" / "include"
+    headers.mkdir(parents=True)
+    (home / "kernels").mkdir(parents=True)
+    (home / "pyproject.toml").write_text("[tool.gemm-regression]\n")
+    (headers / "scale.h").write_text("#define SCALE 2\n")
+    (home / "kernels" / "one.cu").write_text('#include "scale.h"\n' + source("C[0] = SCALE;"))
+    included = declarations().replace("shape=shape,", 'shape=shape, include=("../../lib/include",),')
+    (home / "kernels" / "__init__.py").write_text(included)
+    repo.git("add", "--all")
+    repo.git("commit", "--quiet", "-m", "below")
+    (headers / "scale.h").write_text("#define SCALE 3\n")
+    project = load(home)
+    case = Case(project.kernels[0], F32, project.kernels[0].configs[0], PROBLEM)
+    with checked_out("HEAD", project) as commit:
+        (kernel,) = commit.kernels
+        (folder,) = kernel.include
+        assert (Path(folder) / "scale.h").read_text() == "#define SCALE 2\n"
+        assert kernel.source is not None
+        assert not kernel.source.is_relative_to(repo.root)
+        (pair,) = pairs_of([case], Side(commit), GPU)
+        assert isinstance(pair, Pair), "a header that changed is a change"
+    assert repo.git("worktree", "list").count("\n") == 0
+
+
+# Matching and compiling
+
+
+def matched(repo: Repo, case: Case, name: str = "HEAD", margin: float | None = None) -> Pair | Row:
+    with checked_out(name, repo.project) as commit:
+        (found,) = pairs_of([case], Side(commit), GPU, margin)
+    return found
+
+
+def the_pair(repo: Repo, case: Case) -> Pair:
+    """The pair of a case that is to be timed."""
+    found = matched(repo, case)
+    assert isinstance(found, Pair)
+    return found
+
+
+def said(repo: Repo, case: Case) -> tuple[Outcome, str]:
+    """What is said of a case without timing."""
+    found = matched(repo, case)
+    assert isinstance(found, Row)
+    return found.outcome, found.paired.detail
+
+
+def test_same_cubin_and_launch_are_identical_whatever_the_comments(repo: Repo) -> None:
+    repo.write("// only a comment\n" + source())
+    assert said(repo, repo.case()) == (SAME_BINARY, "same cubin, same launch")
+
+
+@pytest.mark.parametrize("what", ["source", "launch"])
+def test_change_of_code_or_launch_is_to_be_timed(repo: Repo, what: str) -> None:
+    if what == "source":
+        repo.write(source("C[0] = beta;"))
+        case = repo.case()
+    else:
+        case = repo.case(threads=64)
+    pair = the_pair(repo, case)
+    assert isinstance(pair.base, StoredBinary)
+    assert pair.new is not None
+    assert (pair.base.sha256 == pair.new.sha256) == (what == "launch")
+    assert pair.base.work.problem == case.problem
+    assert pair.base.work.launch.block == (32, 1, 1)
+    assert pair.new.work.launch == case.launch
+    assert pair.base.name.startswith("one-f32-size1 at HEAD (")
+    assert (pair.core, pair.margin) == ("cuda", 0.005)
+
+
+def test_the_margin_is_the_bases_unless_given(repo: Repo) -> None:
+    """One that is raised in the commit under test does not judge it."""
+    repo.write(source("C[0] = beta;"))
+    case = repo.case()
+    raised = Case(dataclasses.replace(case.kernel, margin=0.02), case.dtype, case.config, case.problem)
+    assert the_pair(repo, raised).margin == 0.005
+    repo.commit(source(), declarations().replace("shape=shape,", "shape=shape, margin=0.01,"))
+    repo.write(source("C[0] = beta;"))
+    assert the_pair(repo, raised).margin == 0.01
+    given = matched(repo, raised, margin=0.003)
+    assert isinstance(given, Pair)
+    assert given.margin == 0.003
+
+
+def test_libraries_are_no_code_of_ours(repo: Repo) -> None:
+    library = next(kernel for kernel in LADDER if kernel.library)
+    with checked_out("HEAD", repo.project) as commit:
+        of = Case(library, library.dtypes[0], Config(), repo.case().problem)
+        assert pairs_of([of], Side(commit), GPU) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "why"),
+    [(None, "two", "has no kernel two"), (Config(SIZE=2), "one", "has one, but not its config size2")],
+)
+def test_case_that_the_commit_does_not_have_is_new(
+    repo: Repo, config: Config | None, name: str, why: str
+) -> None:
+    outcome, detail = said(repo, repo.case(config, name=name))
+    assert outcome == NOT_IN_BASE
+    assert detail.endswith(why)
+
+
+def test_a_problem_that_the_base_refuses_is_new(repo: Repo) -> None:
+    takes = "from gemm_regression.model import Constraints\n" + declarations().replace(
+        "shape=shape,", "shape=shape, constraints=Constraints({'m': 128}),"
+    )
+    repo.commit(declared=takes)
+    repo.write(source())
+    outcome, detail = said(repo, repo.case())
+    assert outcome == NOT_IN_BASE
+    assert "does not accept the problem: " in detail
+
+
+# Edited and removed
+
+
+def with_configs(*configs: str) -> str:
+    return declarations().replace("Config(SIZE=1),", "".join(f"Config({each})," for each in configs))
+
+
+def loaded_case(repo: Repo, config: int = 0) -> Case:
+    (kernel,) = load(repo.root).kernels
+    return Case(kernel, F32, kernel.configs[config], PROBLEM)
+
+
+@pytest.mark.parametrize(
+    ("base", "here", "nearest"),
+    [
+        (["SIZE=32"], ["SIZE=64"], "size32"),
+        (["SIZE=8", "SIZE=32", "SIZE=256"], ["SIZE=64"], "size32"),  # the smallest change, as a ratio
+        (["SIZE=8, PAD=1", "SIZE=64, PAD=4"], ["SIZE=32, PAD=1"], "size8-pad1"),  # fewest parameters first
+        (["SIZE=8, PAD=1", "SIZE=64"], ["SIZE=64, PAD=0"], "size64"),  # one that came with a parameter
+        (["SIZE=64", "SIZE=8"], ["SIZE=32", "SIZE=64"], "size8"),  # what is still there was not edited
+    ],
+)
+def test_an_edited_config_is_beside_the_nearest_that_is_gone(
+    repo: Repo, base: list[str], here: list[str], nearest: str
+) -> None:
+    repo.commit(source("C[0] = SIZE;"), with_configs(*base))
+    repo.write(source("C[0] = SIZE;"), with_configs(*here))
+    with checked_out("HEAD", repo.project) as commit:
+        (found,) = pairs_of([loaded_case(repo)], Side(commit), GPU)
+        beside = found.label if isinstance(found, Pair) else found.paired.base
+        assert beside == f"one-f32-{nearest} of {commit.label}"
+        assert isinstance(found, Pair) == (nearest != "size64")  # which is the same binary
+
+
+def test_a_config_that_was_added_is_new(repo: Repo) -> None:
+    repo.write(source(), with_configs("SIZE=1", "SIZE=2"))
+    assert said(repo, loaded_case(repo, 1))[0] == NOT_IN_BASE
+
+
+def test_removed_cases_are_listed_but_not_those_of_edited_configs(repo: Repo) -> None:
+    tail = 'from dataclasses import replace\nKERNELS = (*KERNELS, replace(KERNELS[0], name="two"))\n'
+    both = with_configs("SIZE=1", "SIZE=32", "SIZE=512") + tail
+    repo.commit(source("C[0] = SIZE;"), both)
+    repo.write(source("C[0] = SIZE;"), with_configs("SIZE=1", "SIZE=64"))
+    project = load(repo.root)
+
+    def gone(choice: Choice) -> list[str]:
+        cases = [Case(k, F32, c, PROBLEM) for k in project.kernels for c in k.configs]
+        with checked_out("HEAD", project) as commit:
+            side = Side(commit)
+            rows = removed(project, side, choice, GPU, pairs_of(cases, side, GPU))
+            assert {row.outcome for row in rows} <= {REMOVED}
+            assert all(row.paired.detail.startswith("HEAD (") for row in rows)
+        return [row.case.id for row in rows]
+
+    at = PROBLEM.id
+    expected = [f"one-f32-size512-{at}", *(f"two-f32-size{n}-{at}" for n in (1, 32, 512))]
+    assert gone(Choice(shapes=["64x64x64"])) == expected
+    assert gone(Choice(shapes=["64x64x64"], kernels=["one"])) == expected[:1]
+    assert gone(Choice(shapes=["64x64x64"], expression="two and not size32")) == expected[1::2]
+    assert gone(Choice(shapes=["64x64x64"], configs=["size1"])) == [expected[1]]
+
+
+def test_commit_that_does_not_compile(repo: Repo) -> None:
+    repo.commit(source("C[0] = missing;"))
+    repo.write(source())
+    outcome, detail = said(repo, repo.case())
+    assert outcome == BASE_UNUSABLE
+    assert "one f32 size1 does not compile" in detail
+    assert 'identifier "missing" is undefined' in detail
+    assert "\n" not in detail
+
+
+def test_working_tree_that_does_not_compile(repo: Repo) -> None:
+    repo.write(source("C[0] = missing;"))
+    outcome, detail = said(repo, repo.case())
+    assert outcome == COMPILE_ERROR
+    assert 'identifier "missing" is undefined' in detail
+
+
+@pytest.mark.parametrize(
+    ("cu", "why"),
+    [
+        (source(parameters=PARAMETERS + ", int batch"), "the kernel takes 12 parameters, not 11"),
+        (
+            source("C[0] = beta;", PARAMETERS.replace("float beta", "double beta")),
+            "9 is f32 beta, but the kernel takes f64",
+        ),
+        (source(entry="gemm_other"), "no __global__ function named gemm_one"),
+    ],
+    ids=["more", "wider", "renamed"],
+)
+def test_commit_with_another_signature(repo: Repo, cu: str, why: str) -> None:
+    repo.commit(cu)
+    repo.write(source())
+    outcome, detail = said(repo, repo.case())
+    assert outcome == BASE_UNUSABLE
+    with pytest.raises(AssertionError, match=why):
+        raise AssertionError(detail)
+
+
+def test_working_tree_with_another_signature_than_it_declares(repo: Repo) -> None:
+    repo.write(source(parameters=PARAMETERS + ", int batch"))
+    outcome, detail = said(repo, repo.case())
+    assert str(outcome) == "CRASHED SIGNATURE"
+    assert "the kernel takes 12 parameters, not 11" in detail
+
+
+def test_commit_whose_launch_is_illegal_here_or_fails(repo: Repo) -> None:
+    repo.commit(declared=declarations(threads=2048))
+    assert "2048 threads per block" in said(repo, repo.case())[1]
+    repo.commit(
+        declared=declarations().replace("shape=shape,", "shape=shape, grid=lambda shape, problem: 1 // 0,")
+    )
+    outcome, detail = said(repo, repo.case())
+    assert outcome == BASE_UNUSABLE
+    assert "its declaration fails (ZeroDivisionError" in detail

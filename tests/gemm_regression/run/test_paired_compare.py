@@ -1,0 +1,551 @@
+"""Comparisons on a simulated GPU: verdicts, controls, what cannot be judged, and how it is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemm_regression.cli.compare import main
+from gemm_regression.compiler.tools import Nvcc, find_nvcc
+from gemm_regression.devices import DeviceError, NoDevice
+from gemm_regression.devices.stored import StoredBinary
+from gemm_regression.judge import paired
+from gemm_regression.judge.paired import Paired
+from gemm_regression.judge.vocabulary import Outcome, VerdictKind
+from gemm_regression.model import Case, Problem
+from gemm_regression.project.commit import Commit, Tree
+from gemm_regression.report.page.sources import Compared
+from gemm_regression.report.page.verdicts import of_comparison
+from gemm_regression.report.paired import heading, markdown, table
+from gemm_regression.run.compare import Comparison, Row, Side, compare
+from gemm_regression.run.pairing import Pair
+from gemm_regression.run.replay import document, verdicts
+from gemm_regression.timing import plan
+from gemm_regression.timing.looks import Rule
+from gemm_regression.timing.plan import PairPlan
+from tests.ladder import KERNELS_DIR
+from tests.unit import synthetic
+from tests.unit.repo import Repo
+from tests.unit.simulated import SimulatedDevice, crash
+
+PLAN = PairPlan(())
+SIDE, TREE = Side(Commit("main", "1a2b3c4d5e6f" + "0" * 28, ())), Tree("f" * 40, True)
+SIZES = (512, 1024, 2048, 4096)
+BASE = " of the base"
+MARGIN = 0.005
+
+
+def case(name: str = "tiled", size: int = 1024) -> Case:
+    return synthetic.case(name, problem=Problem(size, size, size))
+
+
+def pair(name: str = "tiled", size: int = 1024, margin: float = MARGIN, core: str = "cuda") -> Pair:
+    of = case(name, size)
+    made = SimulatedDevice().binary(of)
+    assert made is not None
+    base = dataclasses.replace(made, name=made.name + BASE)
+    return Pair(of, base, margin, core, of.flop / 2e13, SIDE.label, made)
+
+
+def row(name: str = "tiled", size: int = 1024, outcome: Outcome = paired.SAME_BINARY, why: str = "") -> Row:
+    return Row(case(name, size), Paired(*outcome, detail=why))
+
+
+def slower_by(**shares: float) -> Callable[[StoredBinary], float]:
+    """Durations in which a kernel of the working tree is slower than the base's by so much."""
+
+    def seconds(of: StoredBinary) -> float:
+        share = 0.0 if of.name.endswith(BASE) else shares.get(of.name.split("-")[0], 0.0)
+        return 1e-12 * of.work.problem.flops * (1 + share)
+
+    return seconds
+
+
+IDENTICAL = [row("naive", size, why="same cubin, same launch") for size in SIZES]
+
+
+def run(
+    pairs: list[Pair | Row], device: SimulatedDevice | None = None, rule: Rule | None = None, **shares: float
+) -> Comparison:
+    device = device or SimulatedDevice(slower_by(**shares))
+    result = compare(device, pairs, rule or Rule(), 7, PLAN, device.busy)
+    controls, cases = verdicts(written(result))
+    # What the document alone says is what was said.
+    assert cases == {each.case.id: each.outcome for each in result.rows}
+    assert [outcome == paired.CONTROL_FAILED for outcome in controls] == [
+        bool(c.why) for c in result.controls
+    ]
+    return result
+
+
+def written(result: Comparison) -> dict[str, Any]:
+    told = document(result, SIDE, TREE, {}, "2026-11-21T00:00:00+00:00")
+    back: dict[str, Any] = json.loads(json.dumps(told, allow_nan=False))
+    return back
+
+
+def reasons(result: Comparison) -> list[str]:
+    """Reason codes; `test_reasons_are_of_one_kind_each` holds their kinds."""
+    return [each.outcome.reason for each in result.rows]
+
+
+# Verdicts
+
+
+@pytest.mark.parametrize(
+    ("share", "reason", "status"),
+    [
+        (0.0, "NOT_SLOWER", 0),
+        (0.02, "SLOWER", 1),
+        (-0.02, "FASTER", 0),
+        (-0.005, "NOT_SLOWER", 0),  # neither certainly within the margin nor beyond: green all the same
+    ],
+)
+def test_change_of_a_kernel_is_seen(share: float, reason: str, status: int) -> None:
+    device = SimulatedDevice(slower_by(tiled=share), spread=0.002)
+    result = run([*IDENTICAL, pair("tiled"), pair("register")], device)
+    assert reasons(result) == ["SAME_BINARY"] * 4 + [reason, "NOT_SLOWER"]
+    assert (result.exit_status, result.unfit) == (status, False)
+    low, high = result.rows[4].paired.interval or (0.0, 0.0)
+    assert low < share < high
+
+
+def test_what_is_slower_by_little_is_decided_by_a_second_process() -> None:
+    """Where a process places the code differs by more than the margin; the second one tells."""
+    device = SimulatedDevice(slower_by(), process=0.01, seed=4)
+    result = run([pair("tiled")], device)
+    (only,) = result.rows
+    assert device.restarts == 2
+    assert len(only.paired.second) >= 12
+    assert "blocks of a second process, which decides" in table(result, SIDE, False)
+    told = written(result)
+    told["cases"][0]["second"] = [0.03, 0.031] * 6
+    assert verdicts(told)[1] == {only.case.id: paired.SLOWER}
+
+
+def test_reasons_are_of_one_kind_each_and_red_or_green() -> None:
+    said = {
+        o.reason: (o.kind, paired.red(o))
+        for o in vars(paired).values()
+        if isinstance(o, Outcome) and o not in (paired.LIBRARY, paired.BINARY_NOT_KEPT, paired.NOT_PAIRED)
+    }
+    kind = VerdictKind
+    assert said == {
+        "SAME_BINARY": (kind.PASS, False),
+        "NOT_SLOWER": (kind.PASS, False),
+        "FASTER": (kind.IMPROVED, False),
+        "NOT_IN_BASE": (kind.NO_BASELINE, False),
+        "REMOVED": (kind.ORPHAN, False),
+        "SLOWER": (kind.REGRESSED, True),
+        "MAYBE_SLOWER": (kind.AMBIGUOUS, True),
+        "BASE_UNUSABLE": (kind.AMBIGUOUS, True),
+        "CONTROL_FAILED": (kind.AMBIGUOUS, True),
+        "COMPILE_ERROR": (kind.CRASHED, True),
+        "OUTPUT": (kind.WRONG, True),
+    }
+
+
+def test_document_of_another_version_or_that_was_edited_is_refused() -> None:
+    with pytest.raises(ValueError, match="schema 2, but this version reads 3; compare again"):
+        verdicts({"gemm_comparison": 2})
+    told = written(run([pair("tiled")]))
+    told["cases"][0]["log_ratios"] = ["fast"]
+    with pytest.raises(ValueError, match="log_ratios"):
+        verdicts(told)
+
+
+def test_doubt_takes_all_looks_and_is_no_pass() -> None:
+    device = SimulatedDevice(slower_by(tiled=MARGIN))
+    result = run([pair("tiled")], device)
+    assert reasons(result) == ["MAYBE_SLOWER"]
+    assert result.exit_status == 1
+    asked = [len(orders) for name, orders in device.asked if not name.endswith(f"{BASE} stored")]
+    assert asked == [12, 12, 24, 48] * 2  # in each of two processes
+
+
+def test_margins_are_the_bases_and_another_one_is_told() -> None:
+    result = run([pair("tiled", margin=0.002), pair("register", margin=0.01)], tiled=0.005, register=0.005)
+    assert reasons(result) == ["SLOWER", "NOT_SLOWER"]
+    lines = table(result, SIDE, False).splitlines()
+    assert lines[-1].endswith(": slower from 1 % on, as its kernel declares")
+
+
+def test_blocks_follow_the_seed() -> None:
+    orders = []
+    for seed in (7, 7, 8):
+        device = SimulatedDevice(slower_by())
+        compare(device, [pair()], Rule(), seed, PLAN)
+        orders.append(device.asked)
+    assert orders[0] == orders[1] != orders[2]
+
+
+# Controls
+
+
+def test_controls_are_of_the_core_and_the_size_that_they_vouch_for() -> None:
+    device = SimulatedDevice(slower_by())
+    pairs = [pair("tiled", 512), pair("register", 512), pair("tiled", 4096), pair("wmma", 512, core="tensor")]
+    result = run([*IDENTICAL, *pairs], device)
+    controls = [(c.case.kernel.name, c.case.problem.m) for c in result.controls]
+    assert controls == [("tiled", 512), ("tiled", 4096), ("wmma", 512)]
+    assert not any("naive" in name for name, _ in device.asked)  # identical ones cost nothing
+
+
+def test_nothing_changed_passes_without_timing_anything() -> None:
+    device = SimulatedDevice(slower_by())
+    result = run([*IDENTICAL], device)
+    assert (result.exit_status, result.controls, device.asked) == (0, (), [])
+
+
+@pytest.mark.parametrize("bias", [0.01, -0.01, 0.004])
+def test_machine_that_prefers_one_side_judges_nothing(bias: float) -> None:
+    """Even a bias below the margin: it would be added to every comparison."""
+    device = SimulatedDevice(slower_by(tiled=0.03), bias=bias, spread=0.0003)
+    result = run([*IDENTICAL, pair("tiled")], device)
+    assert (result.exit_status, result.unfit) == (3, True)
+    assert reasons(result) == ["SAME_BINARY"] * 4 + ["CONTROL_FAILED"]
+    assert "nothing that has changed could be judged" in heading(result, SIDE, TREE)[-1]
+    assert "two identical builds of tiled-" in table(result, SIDE, False)
+    assert {name for name, _ in device.asked} == {f"{pair('tiled').base.name}{' stored'}"}  # type: ignore[union-attr]
+
+
+def test_a_control_that_fails_leaves_only_cases_like_it_unjudged() -> None:
+    launches = [0]
+
+    def seconds(of: StoredBinary) -> float:
+        """Short launches of one binary differ, whatever side they are on."""
+        launches[0] += 1
+        return (1e-5 if launches[0] % 2 else 1.02e-5) if of.work.problem.m == 512 else 1e-3
+
+    result = run([pair("tiled", 512), pair("tiled", 4096)], SimulatedDevice(seconds))
+    assert reasons(result) == ["CONTROL_FAILED", "NOT_SLOWER"]
+    assert (result.exit_status, result.unfit) == (1, False)
+    said = of_comparison(Compared("here", written(result)))
+    assert [(one.source, one.reason, one.red) for one in said if one.reason == "CONTROL_FAILED"] == [
+        ("here", "CONTROL_FAILED", True),
+        *[("here, control", "CONTROL_FAILED", False)] * 2,
+    ]
+
+
+def test_process_that_comes_meanwhile_makes_the_machine_unfit() -> None:
+    device = SimulatedDevice(slower_by(), others=["pid 7 (train, 9 MiB)"])
+    result = run([*IDENTICAL, pair("tiled")], device)
+    assert result.exit_status == 3
+    assert reasons(result)[-1] == "CONTROL_FAILED"
+    assert "other processes used the GPU meanwhile: pid 7 (train, 9 MiB)" in table(result, SIDE, False)
+
+
+# What cannot be judged
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("WORKER_DIED", "CRASHED WORKER_DIED"),
+        ("HANG", "CRASHED HANG"),
+        ("WRONG", "WRONG OUTPUT"),
+        ("BASE_WRONG", "AMBIGUOUS BASE_UNUSABLE"),
+        ("BASE_ILLEGAL_ADDRESS", "AMBIGUOUS BASE_UNUSABLE"),
+    ],
+)
+@pytest.mark.parametrize("look", [0, 1])
+def test_case_that_fails_in_any_look_costs_itself_alone(code: str, said: str, look: int) -> None:
+    timed: list[str] = []
+
+    def fail(base: StoredBinary, of: StoredBinary) -> None:
+        timed.append(of.name.split("-f32")[0] * (not of.name.endswith(BASE)))
+        if timed[-1] == "tiled" and timed.count("tiled") > look:
+            raise DeviceError(code, "tiled-f32: no more")
+
+    device = SimulatedDevice(slower_by(tiled=MARGIN), fail=fail)
+    result = run([pair("tiled"), pair("register")], device)
+    assert [str(each.outcome) for each in result.rows] == [said, "PASS NOT_SLOWER"]
+    assert result.rows[0].paired.detail == f"{code}: tiled-f32: no more"
+    assert result.exit_status == 1
+    assert timed.count("tiled") == look + 1
+
+
+def test_a_crash_is_no_matter_of_controls() -> None:
+    result = run([pair("tiled")], SimulatedDevice(fail=crash))
+    assert (reasons(result), result.exit_status) == (["WORKER_DIED"], 1)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [
+        (paired.NOT_IN_BASE, 0),
+        (paired.REMOVED, 0),
+        (paired.BASE_UNUSABLE, 1),
+        (paired.COMPILE_ERROR, 1),
+    ],
+)
+def test_what_has_no_counterpart_is_told_and_passes_only_where_it_is_new_or_gone(
+    outcome: Outcome, status: int
+) -> None:
+    result = run([*IDENTICAL, row("tiled", outcome=outcome, why="this is why")])
+    assert (result.rows[-1].outcome, result.exit_status) == (outcome, status)
+    assert "this is why" in table(result, SIDE, False)
+    assert "this is why" in markdown(result, SIDE, TREE)
+
+
+@pytest.mark.parametrize("outcome", [None, paired.NOT_IN_BASE, paired.REMOVED, paired.BASE_UNUSABLE])
+def test_nothing_judged_is_no_pass(outcome: Outcome | None) -> None:
+    result = run([row(outcome=outcome, why="why")] if outcome else [])
+    assert result.exit_status == 1
+    assert "nothing was judged" in heading(result, SIDE, TREE)
+    assert markdown(result, SIDE, TREE).startswith("## Red")
+
+
+# Clocks
+
+
+def test_throttled_blocks_come_again_and_what_stays_throttled_is_ambiguous(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plan, "REST_SECONDS", 0.0)
+    launches = 0
+
+    def mhz(arm: str) -> float:
+        nonlocal launches
+        launches += 1
+        return 1400.0 if 30 < launches <= 120 else 1980.0
+
+    device = SimulatedDevice(slower_by(), mhz=mhz)
+    one = pair()
+    assert one.new
+    samples = device.pair(one.base, one.new, PairPlan(("ABBA", "BAAB") * 12))
+    assert len(samples.blocks) == 24
+    assert samples.discarded >= 96
+
+    def wandering(arm: str) -> float:
+        nonlocal launches
+        launches += 1
+        return 1400.0 + launches % 40 * 15
+
+    result = run([pair("tiled")], SimulatedDevice(slower_by(), mhz=wandering))
+    assert result.exit_status == 3
+    assert "discarded because of a throttled clock" in table(result, SIDE, False)
+
+
+def test_build_that_draws_more_power_is_slower_but_not_in_cycles() -> None:
+    def mhz(arm: str) -> float:
+        return 1980.0 if arm == "A" else 1980.0 / 1.05
+
+    result = run([pair("tiled")], SimulatedDevice(slower_by(tiled=0.05), mhz=mhz))
+    told = written(result)["cases"][-1]
+    assert (told["reason"], told["discarded"]) == ("SLOWER", 0)
+    assert told["cycles_change"] == pytest.approx(0, abs=1e-3)
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(1e-6, 24), (1e-4, 13), (1e-2, 1)])
+def test_rounds_of_a_visit_fill_a_block(seconds: float, rounds: int) -> None:
+    one = pair()
+    assert one.new
+    samples = SimulatedDevice(lambda of: seconds).pair(one.base, one.new, PairPlan(("ABBA",) * 2))
+    assert [len(block.a) for block in samples.blocks] == [2 * rounds] * 2
+
+
+# Told
+
+
+def test_table_and_markdown_name_both_sides_and_every_changed_case() -> None:
+    result = run([*IDENTICAL, pair("tiled"), pair("register")], tiled=0.03)
+    text, page = table(result, SIDE, False), markdown(result, SIDE, TREE)
+    assert page.startswith(
+        "## Red: ffffffffffff with changes against main (1a2b3c4d5e6f): 4 PASS SAME_BINARY, "
+    )
+    for said in (text, page):
+        line = next(line for line in said.splitlines() if "! tiled-f32" in line)
+        numbers = [float(number) for number in re.findall(r"(?<=\s)\d{4}\.\d\d(?=\s)", line)]
+        assert numbers == pytest.approx([2147.48, 2211.91], rel=2e-3)
+        assert "REGRESSED SLOWER" in line
+        assert sum("control tiled" in line for line in said.splitlines()) == 2  # one a process
+        assert sum("naive-f32-block32x32-1024x1024x1024" in line for line in said.splitlines()) == 0
+    assert "in this run is at most 1 % (seed 7)" in page
+
+
+def test_an_edited_config_says_what_it_is_beside() -> None:
+    edited = dataclasses.replace(pair("tiled"), label=f"tiled-f32-tile16 of {SIDE.label}")
+    result = run([edited, dataclasses.replace(pair("register"))])
+    for said in (table(result, SIDE, False), markdown(result, SIDE, TREE)):
+        (line,) = [line for line in said.splitlines() if "edited" in line]
+        assert line.endswith(
+            f"{edited.case.id}: its config was edited: beside tiled-f32-tile16 of main (1a2b3c4d5e6f)"
+        )
+
+
+# The command
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repo:
+    """A repository with this suite's kernels, of which the working tree has changed one."""
+    made = Repo(tmp_path / "repo")
+    made.git("rm", "--quiet", "-r", "kernels")
+    (made.root / "kernels").mkdir(exist_ok=True)
+    for file in KERNELS_DIR.glob("*.*"):
+        (made.root / "kernels" / file.name).write_bytes(file.read_bytes())
+    old = made.root / "kernels" / "s01_naive.cu"
+    text = old.read_text()
+    assert "alpha * " in text
+    old.write_text(text.replace("alpha * ", "alpha * 1.0000001f * "))
+    made.git("add", "--all")
+    made.git("commit", "--quiet", "-m", "kernels")
+    old.write_text(text)
+    return made
+
+
+class Command:
+    """Runs the command on a simulated GPU."""
+
+    def __init__(self, repo: Repo, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.repo, self.folder, self.capsys = repo, folder, capsys
+
+    def __call__(self, *arguments: str, device: Any = None) -> tuple[int, str, str]:
+        def opened(limit: float) -> Any:
+            if isinstance(device, str):
+                raise NoDevice(device)
+            return device or SimulatedDevice(slower_by())
+
+        status = main([*arguments, "--project", str(self.repo.root)], opened)
+        said = self.capsys.readouterr()
+        assert self.repo.git("worktree", "list").count("\n") == 0
+        return status, said.out, said.err
+
+
+@pytest.fixture
+def command(repo: Repo, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(repo, tmp_path, capsys)
+
+
+CHOSEN = ("--suite", "smoke", "--kernel", "naive", "--kernel", "tiled")
+
+
+@pytest.mark.compile
+def test_command_compares_the_working_tree_with_a_commit(command: Command) -> None:
+    files = command.folder / "out.json", command.folder / "out.md"
+    status, out, err = command(
+        "HEAD", *CHOSEN, "--seed", "3", "--json", str(files[0]), "--markdown", str(files[1])
+    )
+    assert status == 0
+    lines = err.splitlines()
+    assert re.fullmatch(r"compile: 1 of \d+: naive f32 \S+, \d+ s, \d+ s left", lines[0])
+    count = lines[0].split()[3].rstrip(":")
+    # Both sides.
+    assert sum(line.startswith(f"compile: {count} of {count}: tiled f32 ") for line in lines) == 2
+    timed = next(line for line in lines if line.startswith("compare"))
+    assert re.match(r"compare: 1 of 3: naive-\S+, \d s", timed)
+    assert "3 PASS NOT_SLOWER, 3 PASS SAME_BINARY" in out
+    told = json.loads(files[0].read_text())
+    assert told["base"] == {"name": "HEAD", "id": command.repo.git("rev-parse", "HEAD"), "nvcc": ""}
+    assert told["machine_info"]["name"] == "NVIDIA H200"
+    assert (told["seed"], told["exit_status"]) == (3, 0)
+    assert {c["case"].split("-")[0] for c in told["cases"] if c["reason"] == "NOT_SLOWER"} == {"naive"}
+    assert files[1].read_text().startswith("## Green")
+    assert str(command.repo.root) not in files[0].read_text() + files[1].read_text() + out
+
+
+@pytest.mark.compile
+def test_command_compares_with_a_folder_where_there_is_no_git(
+    command: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = command.folder / "copy"
+    copy.mkdir()
+    shutil.copytree(command.repo.root / "kernels", copy / "kernels")
+    (copy / "kernels" / "s01_naive.cu").write_text(command.repo.git("show", "HEAD:kernels/s01_naive.cu"))
+    out = command.folder / "out.json"
+    elsewhere = command.folder / "elsewhere"
+    shutil.copytree(command.repo.root, elsewhere, ignore=shutil.ignore_patterns(".git"))
+    arguments = [str(copy), *CHOSEN, "--json", str(out), "--project", str(elsewhere)]
+    assert main(arguments, lambda limit: SimulatedDevice(slower_by())) == 0
+    assert (
+        "the working tree against the folder copy: 3 PASS NOT_SLOWER, 3 PASS SAME_BINARY"
+        in capsys.readouterr().out
+    )
+    told = json.loads(out.read_text())
+    assert told["base"] == {"name": "copy", "id": "", "nvcc": ""}
+    assert told["new"] == {"id": "", "dirty": True}
+
+
+@pytest.mark.compile
+def test_command_turns_red(command: Command) -> None:
+    def seconds(of: StoredBinary) -> float:
+        return 1e-3 * (1.03 if of.name.startswith("naive") and " at HEAD (" not in of.name else 1)
+
+    status, out, _ = command("HEAD", *CHOSEN, "-k", "naive and not 4095", device=SimulatedDevice(seconds))
+    assert status == 1
+    assert "2 REGRESSED SLOWER" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("no-such",), "no commit no-such in this repository"),
+        ((), "nothing to compare with: name a commit, such as main, or another --nvcc"),
+        (("--nvcc", "/nowhere/nvcc"), "/nowhere/nvcc is no nvcc: "),
+        (("--nvcc", "/bin/ls"), "/bin/ls is no nvcc: /bin/ls --version failed: "),
+        (("--nvcc", "/"), "/ is no nvcc: "),
+        (("HEAD", "--margin", "much"), "--margin much: must be between 0 % and 100 %, such as 0.5%"),
+        (("HEAD", "--margin", "0"), "--margin 0: must be between"),
+        (("HEAD", "--margin", "3%"), "--margin 3%: must be at most 2%"),
+        (("HEAD", "--error", "-1"), "--error -1: must be between"),
+        (("HEAD", "--kernel", "nave"), "did you mean 'naive'"),
+        (("HEAD", "-k", "no such case"), "-k 'no such case': "),
+        (("HEAD", "-k", "nothing"), "matches no case"),
+        (("HEAD", "--json", "/nowhere/out.json"), "its folder does not exist"),
+    ],
+)
+def test_wrong_command_is_one_line(command: Command, arguments: tuple[str, ...], said: str) -> None:
+    status, out, err = command(*arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+
+
+def test_no_gpu_and_a_busy_one(command: Command) -> None:
+    assert command("HEAD", device="no driver here") == (2, "", "error: no driver here\n")
+    status, _, err = command("HEAD", device=SimulatedDevice(others=["pid 7 (train)"]))
+    assert status == 2
+    assert "in use by pid 7 (train)" in err
+
+
+@pytest.mark.compile
+def test_the_present_nvcc_is_no_other_one(command: Command) -> None:
+    present = find_nvcc()
+    status, _, err = command("--nvcc", str(present.path))
+    assert (status, err.count("\n")) == (2, 1)
+    assert f"it is nvcc {present.version}, as the present one; leave it out" in err
+
+
+@pytest.mark.compile
+def test_another_nvcc_compiles_the_base_of_the_same_sources(command: Command) -> None:
+    """An nvcc of another version, which optimises less."""
+    present, other = find_nvcc(), command.folder / "nvcc"
+    other.write_text(
+        "#!/bin/sh\n"
+        'if [ "$1" = --version ]; then echo "Cuda compiler driver V12.9.86"; exit; fi\n'
+        f'exec {present.path} -Xptxas -O1 "$@"\n'
+    )
+    other.chmod(0o755)
+    out = command.folder / "out.json"
+    chosen = ("--suite", "smoke", "--kernel", "naive", "-k", "not 4095", "--json", str(out))
+    for base, label in (("", "the working tree"), ("HEAD", "HEAD (")):
+        device = SimulatedDevice(
+            lambda of: 1e-3 * (1.03 if "nvcc" not in of.name else 1)  # the present one's are slower
+        )
+        status, said, _ = command(*filter(None, [base]), "--nvcc", str(other), *chosen, device=device)
+        assert status == 1
+        first = said.splitlines()[0]
+        assert " with nvcc 12.9.86: 2 REGRESSED SLOWER" in first
+        assert f"against {label}" in first
+        told = json.loads(out.read_text())
+        assert told["base"]["nvcc"] == "12.9.86"
+        document = of_comparison(Compared("here", told))[0]
+        assert "--nvcc" in document.command
+    assert Nvcc(other, "12.9.86") != present

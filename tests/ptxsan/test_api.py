@@ -1,0 +1,232 @@
+"""A launch in one call: arguments checked, arrays, hazards and counts out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ptxsan
+from ptxsan.__main__ import describe
+
+HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
+# y[i] = a · x[i], of the first n elements.
+SCALE = """
+.visible .entry scale(.param .u32 s_n, .param .f32 s_a, .param .u64 .ptr .align 1 s_x, .param .u64 s_y)
+{
+    .reg .pred %p<3>; .reg .b32 %r<9>; .reg .f32 %f<9>; .reg .b64 %rd<9>;
+    ld.param.u32 %r1, [s_n];
+    ld.param.f32 %f1, [s_a];
+    ld.param.u64 %rd1, [s_x];
+    ld.param.u64 %rd2, [s_y];
+    mov.u32 %r2, %ctaid.x;
+    mov.u32 %r3, %ntid.x;
+    mov.u32 %r4, %tid.x;
+    mad.lo.s32 %r5, %r2, %r3, %r4;
+    setp.ge.s32 %p1, %r5, %r1;
+    @%p1 bra $END;
+    mul.wide.s32 %rd3, %r5, 4;
+    add.s64 %rd4, %rd1, %rd3;
+    add.s64 %rd5, %rd2, %rd3;
+    ld.global.f32 %f2, [%rd4];
+    mul.f32 %f3, %f1, %f2;
+    st.global.f32 [%rd5], %f3;
+$END:
+    ret;
+}
+"""
+OTHER = (
+    ".visible .entry other(.param .u32 o_n)\n{\n    tcgen05.fence::before_thread_sync;\n"
+    "    frobnicate.f32 %what;\n}\n"
+)
+X = np.arange(64, dtype=np.float32).reshape(8, 8)
+
+
+def scale(*arguments: Any, text: str = HEAD + SCALE, **how: Any) -> ptxsan.Result:
+    return ptxsan.run(text, **{"grid": 2, "block": 32, "arguments": arguments, **how})
+
+
+def test_arrays_come_back_and_the_callers_stay() -> None:
+    y = np.full((8, 8), 7, np.float32)
+    result = scale(np.int32(60), np.float32(2), X, y)
+    assert result.clean
+    assert (y == 7).all()
+    assert sorted(result.arrays) == [2, 3]
+    assert np.array_equal(result.arrays[2], X)
+    assert np.array_equal(result.arrays[3].ravel(), np.r_[2 * X.ravel()[:60], [7] * 4])
+    assert (result.entry, result.grid, result.block) == ("scale", (2, 1, 1), (32, 1, 1))
+
+
+def test_counts_are_those_of_the_launch() -> None:
+    counts = scale(60, 2.0, X, np.zeros(64, np.float32)).counts
+    assert counts.flop == 60
+    assert counts.loads == ptxsan.GlobalAccess(requests=2, sectors=8, ideal=8, bytes=240)
+    assert (counts.barriers, counts.divergent) == (0, 1)
+
+
+def test_what_the_kernel_does_wrong_is_a_result() -> None:
+    result = scale(65, 2.0, X, np.zeros(32, np.float32))
+    (hazard,) = result.hazards
+    assert result.stopped
+    assert hazard.check == "bounds"
+    assert re.search(r"0 bytes past the end of arg3 \(128 bytes\) at PTX line \d+: st.global", hazard.message)
+    unread = scale(64, 2.0, ptxsan.Empty((8, 8)), np.zeros(64, np.float32))
+    assert [h.check for h in unread.hazards] == ["uninit"]
+    assert (
+        "stores an undefined value to arg3[0], which comes from arg2[0], which" in unread.hazards[0].message
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((1, 2.0, X), r"scale takes 4 arguments \(arg0: .u32, arg1: .f32, arg2: .u64, arg3: .u64\), 3 given"),
+        ((np.float32(1), 2.0, X, X), r"argument 0 of scale, arg0: float32 given, but the kernel takes .u32"),
+        ((np.int64(1), 2.0, X, X), r"argument 0 of scale, arg0: int64 given, but the kernel takes .u32"),
+        ((1.5, 2.0, X, X), r"argument 0 of scale, arg0: float given, but the kernel takes .u32"),
+        ((1 << 32, 2.0, X, X), r"argument 0 of scale, arg0: 4294967296 does not fit into .u32"),
+        ((1, np.int32(2), X, X), r"argument 1 of scale, arg1: int32 given, but the kernel takes .f32"),
+        ((1, np.float64(2), X, X), r"argument 1 of scale, arg1: float64 given, but the kernel takes .f32"),
+        ((1, "2", X, X), r"argument 1 of scale, arg1: str given, but the kernel takes .f32"),
+        (
+            (X, 2.0, X, X),
+            r"argument 0 of scale, arg0: an array, where the kernel takes a number of type .u32",
+        ),
+        ((1, 2.0, X, np.array([None])), r"argument 3 of scale, arg3: an array of object is not supported"),
+    ],
+)
+def test_arguments_are_checked(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ptxsan.PtxError, match=message):
+        scale(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"grid": 0}, r"grid 0: one to three extents"),
+        ({"block": (32, 1, 1, 1)}, r"block \(32, 1, 1, 1\): one to three"),
+        ({"block": 1025}, r"a GPU refuses to launch scale: block.x is 1025, from 1 to 1024 allowed"),
+        ({"entry": "saxpy"}, r"there is no entry saxpy; the entries are: scale"),
+        ({"text": HEAD + SCALE + OTHER}, r"say which entry to run; there are: scale, other"),
+        ({"text": HEAD + "\n"}, r"there are: none"),
+    ],
+)
+def test_launches_are_checked(how: dict[str, Any], message: str) -> None:
+    with pytest.raises(ptxsan.PtxError, match=message):
+        scale(1, 2.0, X, X, **how)
+
+
+def test_an_unknown_instruction_of_another_entry_is_nothing_to_this_one() -> None:
+    text = HEAD + OTHER + SCALE
+    assert scale(64, 2.0, X, X, text=text, entry="scale").clean
+    with pytest.raises(
+        ptxsan.PtxError, match=r"unknown instruction tcgen05.fence::before_thread_sync: PTX line 6: tcgen05"
+    ):
+        ptxsan.run(text, entry="other", grid=1, block=32, arguments=[1])
+
+
+def test_a_name_in_a_namespace_or_of_an_instance() -> None:
+    for mangled in ("_Z5scaleifPfS_", "_ZN4math5scaleEifPfS_", "_Z5scaleIfEvifPT_S1_"):
+        text = HEAD + SCALE.replace("entry scale", f"entry {mangled}")
+        assert scale(64, 2.0, X, X, text=text, entry="scale").clean
+    text += SCALE.replace("entry scale", "entry _Z5scaleIdEvifPT_S1_")
+    with pytest.raises(
+        ptxsan.PtxError, match="there are several instances of scale; the entries are: _Z5scaleIfE"
+    ):
+        scale(64, 2.0, X, X, text=text, entry="scale")
+
+
+STRUCT = """
+.visible .entry k(.param .align 8 .b8 k_p[24], .param .u64 k_out)
+{
+    .reg .b16 %rs<3>; .reg .b32 %r<9>; .reg .f32 %f<3>; .reg .b64 %rd<9>;
+    ld.param.u64 %rd1, [k_p+8];
+    ld.param.f32 %f1, [k_p+4];
+    ld.param.v2.u32 {%r1, %r2}, [k_p+16];
+    ld.param.s8 %rs1, [k_p+1];
+    cvt.s32.s16 %r3, %rs1;
+    ld.param.u64 %rd2, [k_out];
+    st.global.u64 [%rd2], %rd1;
+    st.global.f32 [%rd2+8], %f1;
+    st.global.v2.u32 [%rd2+16], {%r1, %r2};
+    st.global.u32 [%rd2+12], %r3;
+    ret;
+}
+"""
+
+
+def test_a_struct_by_value() -> None:
+    fields = np.dtype([("a", "i1"), ("b", "i1", 3), ("x", "f4"), ("n", "i8"), ("u", "u4"), ("v", "u4")])
+    held = np.array((1, (-5, 0, 0), 2.5, -(2**40), 7, 9), fields)
+    for argument in (held[()], held.tobytes()):
+        result = ptxsan.run(HEAD + STRUCT, grid=1, block=32, arguments=[argument, np.zeros(6, np.uint32)])
+        out = result.arrays[1]
+        assert [h.check for h in result.hazards] == ["race"] * 4  # each thread writes the same words
+        assert out[:2].view(np.int64) == -(2**40)
+        assert out[2:3].view(np.float32) == 2.5
+        assert list(out[3:].view(np.int32)) == [-5, 7, 9]
+    with pytest.raises(ptxsan.PtxError, match=r"argument 0 of k, arg0: 23 bytes, .* a struct of 24 bytes"):
+        ptxsan.run(HEAD + STRUCT, grid=1, block=32, arguments=[bytes(23), np.zeros(6, np.uint32)])
+    beyond = STRUCT.replace("[k_p+16]", "[k_p+20]")
+    with pytest.raises(ptxsan.PtxError, match=r"no parameter k_p\+20"):
+        ptxsan.run(HEAD + beyond, grid=1, block=32, arguments=[bytes(24), np.zeros(6, np.uint32)])
+
+
+def test_launches_of_a_batch_with_structs_of_their_own() -> None:
+    machine = ptxsan.Machine(ptxsan.parse(HEAD + STRUCT, "k"), "k.cu")
+    out = ptxsan.Buffer("out", 0, [np.zeros((1, 6), np.uint32)] * 2, writable=True)
+    given = [[bytes([v] * 24), np.int64(out.address(i))] for i, v in enumerate((1, 2))]
+    machine.run((1, 1, 1), (32, 1, 1), 0, given, ptxsan.GlobalMemory([out]), 100)
+    assert [int(out.values(i)[0, 5]) for i in (0, 1)] == [0x01010101, 0x02020202]
+
+
+def test_the_report() -> None:
+    given = [64, 2.0, X, np.zeros(64, np.float32)]
+    said = describe(scale(*given), given)
+    assert "scale<<<(2, 1, 1), (32, 1, 1)>>>: 1,088 thread instructions" in said
+    assert re.search(r"2 arg2  float32\[8x8\]  0 1 2 3 4 5 \.\.\.  \(unchanged\)", said)
+    assert re.search(r"3 arg3  float32\[64\]  0 2 4 6 8 10 \.\.\.$", said, re.MULTILINE)
+    assert "hazards: none" in said
+    assert re.search(r"global loads +2 requests +8 sectors", said)
+
+
+SAXPY = """// comment with __global__ void saxpy(int wrong)
+template <typename T>
+__global__ void saxpy(int count, T factor, const T* __restrict__ x, T* y) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count) y[i] += factor * x[i];
+}
+template __global__ void saxpy<float>(int, float, const float*, float*);
+"""
+
+
+@pytest.mark.compile
+def test_cuda_as_text_and_as_a_file(tmp_path: Path) -> None:
+    """Names of parameters and lines are those of the .cu file."""
+    path = tmp_path / "saxpy.cu"
+    path.write_text(SAXPY, encoding="utf-8")
+    for source in (SAXPY, path, str(path)):
+        arguments = [np.int32(64), np.float32(2), X, np.ones(64, np.float32)]
+        result = ptxsan.run(source, entry="saxpy", grid=2, block=32, arguments=arguments)
+        assert result.clean
+        assert result.names == ("count", "factor", "x", "y")
+        assert np.array_equal(result.arrays[3], 2 * X.ravel() + 1)
+    short = ptxsan.run(path, grid=2, block=32, arguments=[64, 2.0, X, np.ones(63, np.float32)])
+    assert "past the end of y (252 bytes) at saxpy.cu:5 (PTX line" in short.hazards[0].message
+
+
+@pytest.mark.compile
+def test_cuda_that_does_not_compile() -> None:
+    with pytest.raises(ptxsan.PtxError, match=r"nvcc: .*kernel\.cu\(2\): error: .*nonsense"):
+        ptxsan.run("__global__ void f() {\n    nonsense();\n}\n", grid=1, block=32)
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ptxsan.frontend.nvcc._candidates", lambda: iter(()))
+    with pytest.raises(
+        ptxsan.PtxError, match=r"no nvcc on PATH, in \$CUDA_HOME or in NVIDIA's wheels: `pip install"
+    ):
+        ptxsan.run("__global__ void f() {\n}\n", grid=1, block=32)

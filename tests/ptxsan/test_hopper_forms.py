@@ -1,0 +1,183 @@
+"""wgmma in its forms, boxes of tensor maps: what the kernels in tests/hopper leave, by NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ptxsan
+from ptxsan import rounding as arithmetic
+from tests.hopper.cases import (
+    BOXES,
+    FORMS,
+    NANS,
+    SIGNED_NANS,
+    TF32_BOXES,
+    TIES,
+    TO_TF32,
+    Array,
+    Launch,
+    box,
+    form,
+    to_tf32,
+)
+
+
+def check(launch: Launch) -> None:
+    result = launch.emulate()
+    assert result.clean, result.hazards
+    off = any(define.startswith("OFF") for define in launch.defines)
+    assert bool(result.notes) == off, result.notes
+    assert all("within the pattern of a" in note.message for note in result.notes)
+    assert launch.right(result.arrays)
+
+
+@pytest.mark.turns
+@pytest.mark.parametrize("given", FORMS, ids=lambda given: "-".join(map(str, given)))
+def test_a_form_of_wgmma(given: tuple[Any, ...]) -> None:
+    check(form(*given))
+
+
+@pytest.mark.turns
+@pytest.mark.parametrize("name", BOXES)
+def test_a_box(name: str) -> None:
+    check(box(name))
+
+
+@pytest.mark.parametrize("dtype", NANS)
+def test_a_box_is_filled_with_nan(dtype: Any) -> None:
+    check(box("2d-nan", dtype))
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float16, np.uint64])
+def test_a_box_is_added(dtype: Any) -> None:
+    check(box("2d-edge", dtype, "ADD"))
+
+
+@pytest.mark.turns
+@pytest.mark.parametrize("name", TF32_BOXES)
+def test_a_box_is_rounded_to_tf32(name: str) -> None:
+    launch = box(name, tf32=True)
+    check(launch)
+    assert not np.array_equal(launch.want[4], box(name).want[4])
+
+
+def test_what_is_expected_of_the_rounding_is_what_was_measured() -> None:
+    given, want = (np.array(list(each), np.uint32) for each in (TO_TF32, TO_TF32.values()))
+    assert to_tf32(given.view(np.float32)).view(np.uint32).tolist() == want.tolist()
+    ties = to_tf32(np.array(TIES, np.uint32).view(np.float32)).view(np.uint32)
+    even = [0x3F800000, 0x3F804000, 0xBF800000, 0xBF804000, 0x3F800000, 0x3F802000, 0x40000000, 0x80800000]
+    assert ties.tolist() == even
+    raw = box("2d", tf32=True).arguments[0].array[3:19, 4:36]
+    assert {*TO_TF32, *SIGNED_NANS, *TIES} <= set(np.ascontiguousarray(raw).view(np.uint32).ravel().tolist())
+
+
+TF32, LARGEST = arithmetic.tf32, np.uint32(0x7F7FE000).view(np.float32)
+WRONG_ROUNDINGS: dict[str, Callable[[Array], Array]] = {
+    "none": lambda x: x,
+    "as cvt.rna": lambda x: TF32(x, "rna"),
+    "ties away": lambda x: np.where(np.isnan(x), to_tf32(x), TF32(x, "rna")),
+    "cut": lambda x: np.where(np.isnan(x), to_tf32(x), TF32(x, "rz")),
+    "NaN kept": lambda x: np.where(np.isnan(x), x, to_tf32(x)),
+    "subnormal to zero": lambda x: np.where(np.abs(x) < 2.0**-126, np.copysign(np.float32(0), x), to_tf32(x)),
+    "finite": lambda x: np.where(np.isfinite(x), np.clip(to_tf32(x), -LARGEST, LARGEST), to_tf32(x)),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_ROUNDINGS)
+def test_a_wrong_rounding_is_seen(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = box("2d", tf32=True)
+    monkeypatch.setattr(arithmetic, "tf32", lambda x, mode: WRONG_ROUNDINGS[wrong](x))
+    assert not launch.right(launch.emulate().arrays)
+
+
+@pytest.mark.parametrize("defines", [(), ("ADD",)], ids=["store", "reduction"])
+def test_a_store_by_a_map_that_rounds_is_not_supported(defines: tuple[str, ...]) -> None:
+    launch = box("2d", np.float32, *defines)
+    arguments = list(launch.arguments)
+    arguments[2] = replace(arguments[2], tf32=True)
+    (found,) = replace(launch, arguments=tuple(arguments)).emulate().hazards
+    assert found.check == "unsupported"
+    assert "a store or reduction by a tensor map that rounds to TF32 (not measured)" in found.message
+
+
+def test_what_else_does_not_round() -> None:
+    for launch, said in (
+        (box("2d", np.float16), "a tensor map rounds float32 to TF32, and not float16"),
+        (box("2d-nan"), "a fill of NaN for real elements but tfloat32"),
+    ):
+        rounding = replace(launch.arguments[0], tf32=True)
+        with pytest.raises(ptxsan.PtxError, match=said):
+            replace(launch, arguments=(rounding, *launch.arguments[1:])).emulate()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"box": (16, 30)}, "rows of the box that are a multiple of 16 bytes"),
+        ({"box": (300, 32)}, "a box of 1 to 256 elements"),
+        ({"box": (16, 64), "swizzle": 128}, "rows of the box no longer than the swizzle"),
+        ({"box": (16,)}, "1 to 5 dimensions, and a box of as many"),
+        ({"box": (16, 32), "swizzle": 48}, "a swizzle of 0, 32, 64 or 128 bytes"),
+        ({"box": (16, 32), "steps": (9, 1)}, "steps from 1 to 8"),
+    ],
+)
+def test_what_the_driver_refuses_of_a_tensor_map(wrong: dict[str, Any], said: str) -> None:
+    launch = box("2d")
+    tiled = ptxsan.Tiled(launch.arguments[0].array, **wrong)
+    with pytest.raises(ptxsan.PtxError, match=said):
+        replace(launch, arguments=(tiled, *launch.arguments[1:])).emulate()
+
+
+@pytest.mark.parametrize(
+    ("which", "place", "check", "said"),
+    [
+        (1, (5, 3), "misaligned", "from coordinate 5 of a row on, byte 20: no multiple of 16"),
+        (3, (5, 3), "misaligned", "from coordinate 5 of a row on, byte 20: no multiple of 16"),
+        (3, (-4, 3), "bounds", r"from coordinates (-4, 3) on: none may be negative"),
+        (3, (4, -1), "bounds", r"from coordinates (4, -1) on: none may be negative"),
+    ],
+)
+def test_where_a_box_may_begin(which: int, place: tuple[int, int], check: str, said: str) -> None:
+    launch = box("2d")
+    arguments = list(launch.arguments)
+    arguments[which] = np.array([*place, 0, 0, 0], np.int32).tobytes()
+    (found,) = replace(launch, arguments=tuple(arguments)).emulate().hazards
+    assert found.check == check
+    assert said in found.message
+
+
+def test_a_tensor_map_is_read_back() -> None:
+    made = ptxsan.TensorMap("float16", 1 << 50, (100, 7, 5), (208, 1456), (8, 3, 2), (1, 2, 1), 32, True)
+    assert ptxsan.TensorMap.decode(made.encode()) == made
+    rounding = ptxsan.TensorMap("tfloat32", 1 << 50, (100, 7), (400,), (8, 3))
+    assert ptxsan.TensorMap.decode(rounding.encode()) == rounding
+    assert len(made.encode()) == 128
+
+
+GROUPS = Path(__file__).with_name("kernels") / "cluster_groups.cu"
+
+
+def test_clusters_as_cooperative_groups_have_them() -> None:
+    x, out = np.arange(256, dtype=np.int32), ptxsan.Empty(256, np.int32)
+    arguments = [x, out, ptxsan.Empty((4, 4), np.int32)]
+    result = ptxsan.run(GROUPS, entry="neighbours", grid=4, block=64, cluster=2, arguments=arguments)
+    assert result.clean, result.hazards
+    np.testing.assert_array_equal(result.arrays[1].reshape(4, 64), x.reshape(4, 64)[[1, 0, 3, 2]])
+    sums = x.reshape(2, 128).sum(axis=1)
+    told = [[sums[0], 1, 0, 0], [0, 0, 1, 1], [sums[1], 1, 0, 0], [0, 0, 1, 1]]
+    assert result.arrays[2].tolist() == told
+
+
+def test_bulk_copies_as_the_programming_guide_has_them() -> None:
+    x = np.arange(128, dtype=np.int32)
+    result = ptxsan.run(
+        GROUPS, entry="one_more", grid=1, block=128, arguments=[x, ptxsan.Empty(128, np.int32)]
+    )
+    assert result.clean, result.hazards
+    np.testing.assert_array_equal(result.arrays[1], x + 1)

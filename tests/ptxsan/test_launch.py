@@ -1,0 +1,191 @@
+"""What a GPU refuses to launch is refused here, and blocks need not be of whole warps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ptxsan
+from gemm_regression.devices import DeviceError
+from gemm_regression.devices.emulated import EmulatedDevice
+from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem
+from gemm_regression.oracle import verify
+from tests.ptxsan.rig import Array
+
+TEXT = """
+.version 9.0
+.target {target}
+.address_size 64
+.visible .entry k(.param .u64 k_out)
+{directives}
+{{
+.reg .b32 %r<2>;
+.reg .b64 %rd<2>;
+.shared .align 4 .b8 cells[{shared}];
+ld.param.u64 %rd1, [k_out];
+st.global.u32 [%rd1], 7;
+ret;
+}}
+"""
+
+
+def launched(
+    block: Any = 32,
+    grid: Any = 1,
+    dynamic: int = 0,
+    shared: int = 4,
+    target: str = "sm_90a",
+    directives: str = "",
+) -> bool:
+    text = TEXT.format(target=target, shared=shared, directives=directives)
+    out = np.zeros(1, np.int32)
+    result = ptxsan.run(text, grid=grid, block=block, arguments=[out], shared=dynamic)
+    return bool(result.arrays[0][0] == 7)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"block": (1, 1, 1)},
+        {"grid": (1, 1, 2)},
+        {"directives": ".maxntid 64, 2, 1"},
+        {"block": 128, "directives": ".maxntid 64, 2, 1\n.minnctapersm 2"},
+        {"block": (8, 4), "directives": ".reqntid 8, 4"},
+        {"shared": 48 * 1024, "dynamic": 179 * 1024},
+        {"dynamic": 99 * 1024 - 4, "target": "sm_86"},
+        {"dynamic": 163 * 1024 - 4, "target": "sm_80"},
+        {"dynamic": 64 * 1024 - 4, "target": "sm_75"},
+        {"dynamic": 99 * 1024 - 4, "target": "sm_120a"},
+    ],
+)
+def test_a_launch_within_the_limits(how: dict[str, Any]) -> None:
+    # A block of several threads is a race on the one word, and runs all the same.
+    assert launched(**how)
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ({"block": (2, 2, 65)}, "block.z is 65, from 1 to 64 allowed"),
+        ({"block": (64, 32)}, "a block of 64x32x1 is 2048 threads, 1024 at most"),
+        ({"grid": (1, 65536)}, "grid.y is 65536, from 1 to 65535 allowed"),
+        (
+            {"block": 160, "directives": ".maxntid 64, 2, 1"},
+            "a block of 160x1x1 is 160 threads, 128 at most by .maxntid (__launch_bounds__)",
+        ),
+        (
+            {"block": (4, 8), "directives": ".minnctapersm 1\n.reqntid 8, 4"},
+            "a block of 4x8x1, where .reqntid (__block_size__) asks for 8x4x1",
+        ),
+        ({"shared": 48 * 1024 + 4}, "49156 bytes of static shared memory a block, 49152 at most"),
+        (
+            {"shared": 48 * 1024, "dynamic": 179 * 1024 + 4},
+            "49152 bytes of static and 183300 of dynamic shared memory a block, 232448 together at most on "
+            "sm_90a",
+        ),
+        (
+            {"grid": 3, "directives": ".explicitcluster\n.reqnctapercluster 2, 1, 1"},
+            "a grid of 3x1x1 blocks, which is not of whole clusters of 2x1x1",
+        ),
+        (
+            {"grid": 16, "directives": ".reqnctapercluster 16"},
+            "a cluster of 16x1x1 is 16 blocks, 8 at most on every GPU",
+        ),
+        ({"dynamic": 99 * 1024, "target": "sm_86"}, "101376 together at most on sm_86"),
+        ({"dynamic": 163 * 1024, "target": "sm_80"}, "166912 together at most on sm_80"),
+        ({"dynamic": 64 * 1024, "target": "sm_75"}, "65536 together at most on sm_75"),
+        ({"dynamic": 227 * 1024, "target": "sm_120a"}, "101376 together at most on sm_120a"),
+    ],
+)
+def test_a_launch_that_a_gpu_refuses(how: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ptxsan.LaunchError) as caught:
+        launched(**how)
+    said = str(caught.value)
+    assert said.startswith("a GPU refuses to launch k: ")
+    assert said.endswith(reason)
+
+
+SUM = """
+extern "C" __global__ void BOUNDS
+sums(const int* x, int* blocks, unsigned* ballots)
+{
+    __shared__ int cells[64];
+    int t = threadIdx.y * blockDim.x + threadIdx.x, n = blockDim.x * blockDim.y;
+    cells[t] = x[blockIdx.x * n + t];
+    unsigned votes = __ballot_sync(__activemask(), cells[t] % 2);
+    __syncthreads();
+    int sum = 0;
+    for (int i = 0; i < n; i++) sum += cells[i];
+    int odd = __syncthreads_count(cells[t] % 2);
+    blocks[blockIdx.x * n + t] = 100 * sum + odd;
+    ballots[blockIdx.x * n + t] = votes;
+}
+"""
+
+
+def ballots(x: Array) -> list[int]:
+    """Of the warps of blocks of so many numbers."""
+    found = []
+    for block in x:
+        for start in range(0, len(block), 32):
+            warp = block[start : start + 32]
+            found += [sum(int(v % 2) << i for i, v in enumerate(warp))] * len(warp)
+    return found
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("block", [(1, 1), (5, 3), (33, 1), (7, 9), (64, 1)])
+def test_a_block_of_any_number_of_threads(block: tuple[int, int]) -> None:
+    """The lanes that fill the last warp never live: no barrier waits for them, and nothing counts them."""
+    n, blocks = block[0] * block[1], 300
+    x = np.arange(blocks * n, dtype=np.int32) % 7
+    empty = [ptxsan.Empty(blocks * n, np.int32), ptxsan.Empty(blocks * n, np.uint32)]
+    result = ptxsan.run(SUM.replace("BOUNDS", ""), grid=blocks, block=block, arguments=[x, *empty])
+    assert (result.hazards, result.notes) == ((), ())
+    rows = x.reshape(blocks, n)
+    want = 100 * rows.sum(axis=1) + (rows % 2).sum(axis=1)
+    assert np.array_equal(result.arrays[1].reshape(blocks, n), np.repeat(want[:, None], n, axis=1))
+    assert result.arrays[2].tolist() == ballots(rows)
+
+
+@pytest.mark.compile
+def test_launch_bounds_of_a_kernel_hold() -> None:
+    source = SUM.replace("BOUNDS", "__launch_bounds__(48)")
+    arguments = [np.ones(64, np.int32), ptxsan.Empty(64, np.int32), ptxsan.Empty(64, np.uint32)]
+    assert ptxsan.run(source, grid=1, block=48, arguments=arguments).clean
+    with pytest.raises(ptxsan.LaunchError, match=r"64 threads, 48 at most by \.maxntid"):
+        ptxsan.run(source, grid=1, block=64, arguments=arguments)
+
+
+GEMM = """
+extern "C" __global__ void __launch_bounds__(100) gemm_hundred(
+    int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb, float beta, float* C,
+    int ldc)
+{
+    int row = blockIdx.y * 10 + threadIdx.y, column = blockIdx.x * 10 + threadIdx.x;
+    if (row >= M || column >= N) return;
+    float sum = 0.0f;
+    for (int k = 0; k < K; k++) sum += A[row * (size_t)lda + k] * B[k * (size_t)ldb + column];
+    float* c = C + row * (size_t)ldc + column;
+    *c = alpha * sum + (beta == 0.0f ? 0.0f : beta * *c);
+}
+"""
+
+
+@pytest.mark.compile
+def test_a_gemm_in_blocks_of_a_hundred_threads(tmp_path: Path) -> None:
+    """As declared it is right; with blocks larger than its bounds the device says what a GPU would."""
+    source = tmp_path / "hundred.cu"
+    source.write_text(GEMM, encoding="utf-8")
+    shape = BlockShape(threads=(10, 10), tile=(10, 10))
+    kernel = Kernel("hundred", source, "gemm_hundred", shape)
+    case = Case(kernel, F32, Config(), Problem(23, 31, 5, alpha=2, beta=3))
+    assert verify(EmulatedDevice(), case) == []
+    larger = replace(kernel, shape=BlockShape(threads=(12, 10), tile=(10, 10)))
+    with pytest.raises(DeviceError, match=r"120 threads, 100 at most by \.maxntid") as caught:
+        verify(EmulatedDevice(), replace(case, kernel=larger))
+    assert caught.value.code == "LAUNCH_FAILED"

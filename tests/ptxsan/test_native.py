@@ -1,0 +1,470 @@
+"""C and NumPy give the same bits, the same hazards and the same counts."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ptxsan
+from gemm_regression.devices import emulated
+from gemm_regression.devices.emulated import EmulatedDevice
+from gemm_regression.model import Case, Kernel
+from gemm_regression.oracle import make_inputs
+from ptxsan import Counters
+from ptxsan import native as build
+from ptxsan.native import OPERATIONS, SIZES
+from tests.ladder import LADDER, select
+from tests.mutants import MUTANTS, Mutant, real
+from tests.mutants import build as build_mutant
+
+needs_c = pytest.mark.skipif(build.library() is None, reason=f"straight-line code runs on {build.describe()}")
+LANES = 2080  # more than a strip, and not a multiple of one
+
+
+def on_numpy(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(build, "_found", lambda: "the test asks for it")
+
+
+# Every operation
+
+_SUFFIX = {1: "u8", 2: "b16", 4: "b32", 8: "b64"}
+_SPECIAL32 = [0, 1, 2, 3, 5, 31, 32, 33, 63, 64, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x3F800000, 0xBF800000]
+_SPECIAL32 += [0x00000001, 0x807FFFFF, 0x00800000, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x7F800001, 0xFFC12345]
+
+
+def operands(count: int, seed: int) -> list[Any]:
+    """Any bits, and often those where something special happens."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(count):
+        any_bits = rng.integers(0, 1 << 64, LANES, np.uint64)
+        special = rng.choice(np.array(_SPECIAL32, np.uint64), LANES)
+        far = rng.choice(np.array([0, 0xFFFFFFFF00000000, 0x8000000000000000], np.uint64), LANES)
+        kind = rng.integers(0, 3, LANES)
+        found.append(np.where(kind == 0, any_bits, special | np.where(kind == 1, far, np.uint64(0))))
+    return found
+
+
+def one_operation(op: str, masked: bool) -> str:
+    """A kernel of one instruction on 8 bytes of each operand; ``masked``: in a part of the threads."""
+    operation = OPERATIONS[op]
+    lines, names = [], []
+    for i, kind in enumerate((operation.result, *operation.operands)):
+        size = SIZES[kind]
+        names.append(f"%v{i}_{size}" if kind != "float" else f"%v{i}_f")
+        if i:
+            load = {1: "u32 %narrow", 2: f"u16 {names[-1]}"}.get(size, f"{_SUFFIX[size]} {names[-1]}")
+            lines.append(f"ld.global.{load}, [%at{i}];")
+            if size == 1:
+                lines += ["and.b32 %narrow, %narrow, 1;", f"setp.ne.u32 {names[-1]}, %narrow, 0;"]
+    d, *sources = names
+    before = {
+        1: f"setp.ne.u32 {d}, 1, 1;",
+        4: f"mov.b32 {d}, 7;",
+        8: f"mov.b64 {d}, 7;",
+        2: f"mov.b16 {d}, 7;",
+    }
+    lines.append(before[SIZES[operation.result]])
+    lines += ["@%half bra $END;"] if masked else []
+    ptx_op = (
+        op
+        if not op.startswith("copy")
+        else f"mov.{'pred' if op.endswith('1') else 'b' + str(8 * int(op[-1]))}"
+    )
+    lines += [f"{ptx_op} {d}, {', '.join(sources)};", "$END:"]
+    store = {1: "u32", 2: "u16"}.get(SIZES[operation.result], _SUFFIX[SIZES[operation.result]])
+    if SIZES[operation.result] == 1:
+        lines.append(f"selp.b32 %narrow, 1, 0, {d};")
+        d = "%narrow"
+    lines.append(f"st.global.{store} [%at0], {d};")
+    kinds = {1: "pred", 2: "b16", 4: "b32", 8: "b64"}
+    registers = "\n".join(f".reg .{kind} %v{i}_{size};" for i in range(4) for size, kind in kinds.items())
+    registers += "\n".join(f".reg .f32 %v{i}_f;" for i in range(4))
+    addresses = "\n".join(
+        f"ld.param.u64 %at{i}, [p{i}];\nadd.s64 %at{i}, %at{i}, %offset;" for i in range(1 + len(sources))
+    )
+    parameters = ", ".join(f".param .u64 p{i}" for i in range(1 + len(sources)))
+    return f"""
+.version 9.0
+.target sm_90a
+.address_size 64
+.visible .entry k({parameters})
+{{
+{registers}
+.reg .b64 %at<4>;
+.reg .b64 %offset;
+.reg .b32 %t<5>;
+.reg .b32 %narrow;
+.reg .pred %half;
+mov.u32 %t1, %tid.x;
+mov.u32 %t2, %ctaid.x;
+mov.u32 %t3, %ntid.x;
+mad.lo.s32 %t1, %t2, %t3, %t1;
+mul.wide.u32 %offset, %t1, 8;
+{addresses}
+and.b32 %t4, %t1, 5;
+setp.eq.u32 %half, %t4, 4;
+{chr(10).join(lines)}
+ret;
+}}
+"""
+
+
+@needs_c
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_an_operation_gives_the_bits_of_numpy(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = operands(len(OPERATIONS[op].operands), seed=list(OPERATIONS).index(op))
+    for masked in (False, True):
+        text = one_operation(op, masked)
+        arguments = [ptxsan.Empty(LANES, np.uint64), *given]
+        fast = ptxsan.run(text, grid=LANES // 32, block=32, arguments=arguments)
+        with monkeypatch.context() as patch:
+            on_numpy(patch)
+            slow = ptxsan.run(text, grid=LANES // 32, block=32, arguments=arguments)
+        assert fast.hazards == slow.hazards == ()
+        np.testing.assert_array_equal(fast.arrays[0], slow.arrays[0], err_msg=text)
+        assert len(np.unique(fast.arrays[0])) > 1
+
+
+def both(run: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    fast = run()
+    with monkeypatch.context() as patch:
+        on_numpy(patch)
+        return fast, run()
+
+
+# Tensor cores
+
+
+def _shapes(shape: str) -> dict[str, int]:
+    m, rest = shape[1:].split("n")
+    n, k = rest.split("k")
+    return {"a": int(m) * int(k), "b": int(k) * int(n), "c": int(m) * int(n)}
+
+
+_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "f32": 32, "s32": 32, "s4": 4, "u4": 4}
+
+
+def _mma(shape: str, d: str, a: str, b: str, c: str, words: str = "") -> tuple[str, list[int]]:
+    """An instruction, and its registers of D, A, B and C."""
+    of = zip("cabc", (d, a, b, c), strict=True)
+    counts = [_shapes(shape)[which] * _BITS.get(kind, 8) // 32 // 32 for which, kind in of]
+    return f"mma.sync.aligned.{shape}.row.col{words}.{d}.{a}.{b}.{c}", counts
+
+
+def _wmma(shape: str, layouts: str, d: str, a: str, c: str, words: str = "") -> tuple[str, list[int]]:
+    kinds = f"{d}.{c}" if a == "f16" else f"{d}.{a}.{a}.{c}"
+    counts = [
+        _shapes(shape)[which] * _BITS.get(k, 8) // 32 // 32
+        for which, k in zip("cabc", (d, a, a, c), strict=True)
+    ]
+    counts[1:3] = [8, 8] if a == "f16" else counts[1:3]
+    return f"wmma.mma.sync.aligned.{layouts}.{shape}.{kinds}{words}", counts
+
+
+TENSOR = [_mma(shape, c, "f16", "f16", c) for shape in ("m16n8k8", "m16n8k16") for c in ("f16", "f32")]
+TENSOR += [_mma(shape, "f32", "bf16", "bf16", "f32") for shape in ("m16n8k8", "m16n8k16")]
+TENSOR += [_mma(shape, "f32", "tf32", "tf32", "f32") for shape in ("m16n8k4", "m16n8k8")]
+TENSOR += [
+    _mma("m16n8k32", c, a, b, c) for a, b in (("e4m3", "e5m2"), ("e5m2", "e4m3")) for c in ("f16", "f32")
+]
+TENSOR += [
+    _mma("m16n8k32", "s32", a, b, "s32", sat)
+    for a, b in (("s8", "u8"), ("u8", "s8"))
+    for sat in ("", ".satfinite")
+]
+TENSOR += [
+    _mma("m16n8k64", "s32", "s4", "u4", "s32", ".satfinite"),
+    _mma("m8n8k16", "s32", "u8", "u8", "s32"),
+]
+TENSOR += [
+    (
+        f"mma.sync.aligned.m8n8k4.{layouts}.{d}.f16.f16.{c}",
+        [8 if d == "f32" else 4, 2, 2, 8 if c == "f32" else 4],
+    )
+    for layouts in ("row.col", "col.row", "row.row")
+    for d, c in (("f32", "f32"), ("f32", "f16"), ("f16", "f16"))
+]
+TENSOR += [
+    _wmma(shape, layouts, d, "f16", c)
+    for shape in ("m16n16k16", "m32n8k16", "m8n32k16")
+    for layouts, d, c in (("row.row", "f32", "f32"), ("col.row", "f16", "f32"), ("row.col", "f32", "f16"))
+]
+TENSOR += [_wmma(shape, "row.col", "f32", "bf16", "f32") for shape in ("m16n16k16", "m32n8k16", "m8n32k16")]
+TENSOR += [_wmma("m16n16k8", layouts, "f32", "tf32", "f32") for layouts in ("row.row", "col.col")]
+TENSOR += [_wmma("m8n32k16", "row.row", "s32", a, "s32", ".satfinite") for a in ("s8", "u8")]
+TENSOR += [_wmma("m8n8k32", "row.col", "s32", "s4", "s32"), _wmma("m8n8k32", "row.col", "s32", "u4", "s32")]
+
+
+def one_product(op: str, counts: list[int], masked: bool) -> str:
+    """A kernel of one instruction: its registers from arrays of words, 32 bits a thread each; the last one of
+    C is the same in all threads. ``masked``: every second warp executes it."""
+    names = [[f"%w{sum(counts[:j]) + i}" for i in range(count)] for j, count in enumerate(counts)]
+    d, *sources = ("{" + ", ".join(each) + "}" for each in names)
+    loads = [
+        f"ld.global.b32 {w}, [%in+{128 * 4 * 8 * i}];"
+        for i, w in enumerate([*names[1], *names[2], *names[3][:-1]])
+    ]
+    loads += [f"mov.b32 {names[3][-1]}, 0x3c003c00;"]
+    stores = [f"st.global.b32 [%out+{128 * 4 * 8 * i}], {w};" for i, w in enumerate(names[0])]
+    return f"""
+.version 9.0
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 out, .param .u64 in)
+{{
+.reg .b32 %w<{sum(counts) + 1}>;
+.reg .b32 %t<4>;
+.reg .b64 %in, %out, %offset;
+.reg .pred %odd;
+mov.u32 %t1, %tid.x;
+mov.u32 %t2, %ctaid.x;
+mad.lo.s32 %t1, %t2, 128, %t1;
+mul.wide.u32 %offset, %t1, 4;
+ld.param.u64 %in, [in];
+ld.param.u64 %out, [out];
+add.s64 %in, %in, %offset;
+add.s64 %out, %out, %offset;
+and.b32 %t2, %t1, 32;
+setp.ne.u32 %odd, %t2, 0;
+{chr(10).join(loads)}
+{chr(10).join(f"mov.b32 {w}, 7;" for w in names[0])}
+{"@%odd bra $END;" if masked else ""}
+{op} {d}, {", ".join(sources)};
+$END:
+{chr(10).join(stores)}
+ret;
+}}
+"""
+
+
+@needs_c
+@pytest.mark.parametrize(("op", "counts"), TENSOR, ids=[op for op, _ in TENSOR])
+def test_a_product_gives_the_bits_of_numpy(
+    op: str, counts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of any bits, NaN and infinities among them, and of numbers of all magnitudes."""
+    rng = np.random.default_rng(len(op))
+    words = rng.integers(0, 1 << 32, (sum(counts[1:]), 8, 128), np.uint32)
+    # No NaN and no infinity, which hide all else; then small numbers; those whose sums often lie midway
+    # between two others; and those of which a sum depends on the order of its terms.
+    words[:, :6] &= np.uint32(0xBFFFBFFF if "f16" in op.split(".")[-4:] else 0xBFFFFFFF)
+    words[:, :2] &= np.uint32(0x8FFF8FFF)
+    words[:, 2:4] &= np.uint32(0xFFC0FFC0)
+    far = np.array([0x7B00, 0xFB00, 0x0401, 0x8402], np.uint32)
+    low, high = rng.choice(far, (2, *words[:, 4].shape))
+    words[:, 4] = low | high << 16
+    for masked in (False, True):
+        text = one_product(op, counts, masked)
+        arguments = [ptxsan.Empty(counts[0] * 1024, np.uint32), words.reshape(-1)]
+        run = partial(ptxsan.run, text, grid=8, block=128, arguments=arguments)
+        fast, slow = both(run, monkeypatch)
+        assert fast.hazards == slow.hazards == ()
+        np.testing.assert_array_equal(fast.arrays[0], slow.arrays[0], err_msg=text)
+        assert len(np.unique(fast.arrays[0])) > 8
+        assert ((fast.arrays[0] == 7).mean() > 0.4) == masked
+
+
+# Shared memory
+
+_ACCESSES = {
+    "st16": ("st.shared.u16 [%at], %h;", 2),
+    "st32": ("st.shared.b32 [%at], %t1;", 4),
+    "st128": ("st.shared.v4.b32 [%at], {%t1, %t1, %t1, %t1};", 16),
+    "ld16": ("ld.shared.u16 %h, [%at];", 2),
+    "ld32": ("ld.shared.b32 %v, [%at];", 4),
+    "ld64": ("ld.shared.b64 %l, [%at];", 8),
+    "atom": ("atom.shared.add.u32 %v, [%at], 1;", 4),
+    "warp": ("bar.warp.sync 0xffffffff;", 0),
+    "block": ("bar.sync 0;", 0),
+}
+
+
+def accesses(steps: list[str], masked: bool) -> str:
+    """A kernel that accesses shared memory at the places that it is given, 64 threads of each of 4 blocks."""
+    body = []
+    for j, step in enumerate(steps):
+        text, width = _ACCESSES[step]
+        if width:
+            body += [f"ld.global.b32 %at, [%in+{4 * 256 * j}];", "add.u32 %at, %at, %base;"]
+        body.append(f"@%odd {text}" if masked and width and j % 2 else text)
+    return f"""
+.version 9.0
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 in)
+{{
+.shared .align 16 .b8 held[4096];
+.reg .b32 %t<4>, %at, %base, %v;
+.reg .b16 %h;
+.reg .b64 %in, %offset, %l;
+.reg .pred %odd;
+mov.u32 %t1, %tid.x;
+mov.u32 %t2, %ctaid.x;
+mad.lo.s32 %t2, %t2, 64, %t1;
+mul.wide.u32 %offset, %t2, 4;
+ld.param.u64 %in, [in];
+add.s64 %in, %in, %offset;
+mov.u32 %base, held;
+mov.u16 %h, 3;
+and.b32 %t3, %t1, 1;
+setp.ne.u32 %odd, %t3, 0;
+{chr(10).join(body)}
+ret;
+}}
+"""
+
+
+@needs_c
+@pytest.mark.parametrize("seed", range(40))
+def test_accesses_to_shared_memory_are_checked_alike(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(seed)
+    steps = ["st32", *rng.choice(list(_ACCESSES), 9).tolist()]
+    at = np.zeros((len(steps), 4, 64), np.int32)
+    for j, step in enumerate(steps):
+        width = _ACCESSES[step][1] or 4
+        mine = np.arange(64) * 64 // width * width  # of each thread its own, and now and then another's
+        other = rng.permutation(mine) if j % 2 else mine[np.arange(64) ^ 1]
+        strays = rng.random((4, 64)) < rng.choice([0, 0.02, 0.5])
+        at[j] = np.where(strays, other, mine) + 16 * rng.integers(0, 2)
+    if seed % 8 == 7:
+        at[rng.integers(len(steps)), 2, 5] = rng.choice([1, 4096, -4])
+    text = accesses(steps, masked=seed % 3 == 0)
+    fast, slow = both(partial(ptxsan.run, text, grid=4, block=64, arguments=[at.reshape(-1)]), monkeypatch)
+    assert fast.hazards == slow.hazards
+    assert fast.notes == slow.notes
+    assert fast.counts == slow.counts
+
+
+@needs_c
+def test_lanes_of_a_warp_that_read_one_word_are_ordered_by_a_step_of_it() -> None:
+    mine = np.broadcast_to(np.arange(64, dtype=np.int32) * 64, (4, 64))
+    for step, races in (("warp", 0), ("ld16", 1)):
+        steps = ["st32", "block", "ld32", step, "st32"]
+        at = np.stack([mine, mine, mine // 128 * 128, mine, mine])
+        found = ptxsan.run(accesses(steps, masked=False), grid=4, block=64, arguments=[at.reshape(-1)])
+        assert len(found.hazards) == races
+
+
+# Kernels
+
+
+def of_case(case: Case, counting: bool = True) -> Any:
+    """Everything that a launch gives."""
+    emulated._prepared.cache_clear()
+    device, counters = EmulatedDevice(), Counters() if counting else None
+    inputs = make_inputs(case.kernel.operation, case.problem, case.dtype, "normal")
+    (output,) = device.run_all([case], [inputs], counters)
+    counts = [(i.line, tally) for i, tally in counters.tallies()] if counters else []
+    return output.result.tobytes(), output.violations, counts, device.lane_instructions
+
+
+def a_case(kernel: Kernel) -> Case:
+    """Of the default config, the largest of its small problems."""
+    of_default = [c for c in select("full", (kernel.name,)).verify if c.config == kernel.configs[0]]
+    small = [c for c in of_default if c.problem.m * c.problem.n * c.problem.k * c.problem.batch < 1_000_000]
+    return max(small, key=lambda c: c.problem.m * c.problem.n * c.problem.k)
+
+
+@needs_c
+@pytest.mark.turns
+@pytest.mark.parametrize("kernel", [k for k in LADDER if k.compiled], ids=lambda kernel: kernel.name)
+def test_a_kernel_gives_what_it_gives_on_numpy(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = a_case(kernel)
+    for counting in (True, False):
+        fast, slow = both(lambda counting=counting: of_case(case, counting), monkeypatch)  # type: ignore[misc]
+        assert fast == slow
+        assert not fast[1]
+
+
+WRONG = {"first_barrier", "register_barrier", "wait_missing", "early_return", "barrier_of_some_columns"}
+WRONG |= {"syncwarp_before_reading", "overlapping_blocks"}
+
+
+@needs_c
+@pytest.mark.turns
+@pytest.mark.parametrize("mutant", [m for m in MUTANTS if m.name in WRONG], ids=lambda mutant: mutant.name)
+def test_a_broken_kernel_breaks_alike(
+    mutant: Mutant, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    case = replace(a_case(real(mutant)), kernel=build_mutant(mutant, tmp_path))
+    fast, slow = both(lambda: of_case(case), monkeypatch)
+    assert fast == slow
+    assert fast[1]
+
+
+@pytest.mark.parametrize("name", ["register", "split_k", "async_copy"])
+def test_a_launch_leaves_no_garbage(name: str) -> None:
+    """Its memory is free when it ends: garbage is looked for seldom."""
+    (kernel,) = (k for k in LADDER if k.name == name)
+    case, device = a_case(kernel), EmulatedDevice()
+    inputs = make_inputs(kernel.operation, case.problem, case.dtype, "normal")
+    device.run_all([case], [inputs])
+    gc.collect()
+    gc.disable()
+    try:
+        device.run_all([case], [inputs])
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+# Where it cannot be built
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """As in a process that has not looked yet, with an empty cache."""
+    monkeypatch.setattr(build, "_found", build._found.__wrapped__)
+    monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("GEMM_NUMPY", raising=False)
+    return tmp_path
+
+
+def test_no_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(fresh))
+    assert build.library() is None
+    assert build.describe() == "NumPy alone: no C compiler"
+
+
+def test_a_compiler_that_fails(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (fresh / "cc").write_text("#!/bin/sh\necho no room >&2\nexit 1\n")
+    (fresh / "cc").chmod(0o755)
+    monkeypatch.setenv("PATH", str(fresh))
+    assert build.describe() == f"NumPy alone: {fresh}/cc failed: no room"
+
+
+def test_a_compiler_that_makes_something_else(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (fresh / "cc").write_text('#!/bin/sh\nfor last; do :; done\necho nothing > "$last"\n')
+    (fresh / "cc").chmod(0o755)
+    monkeypatch.setenv("PATH", str(fresh))
+    assert build.library() is None
+    assert build.describe().startswith("NumPy alone: ")
+
+
+def test_a_cache_that_cannot_be_written(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (fresh / "file").write_text("")
+    monkeypatch.setenv("GEMM_CACHE_DIR", str(fresh / "file"))
+    assert build.library() is None
+    assert build.describe().startswith("NumPy alone: ")
+
+
+def test_numpy_is_asked_for(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMM_NUMPY", "1")
+    assert build.describe() == "NumPy alone: GEMM_NUMPY is set"
+
+
+@needs_c
+def test_it_is_compiled_once(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert build.library() is not None
+    (made,) = (fresh / "cache").iterdir()
+    monkeypatch.setattr(build, "_compile", lambda *_: pytest.fail("compiled again"))
+    assert build.library() is not None
+    assert list((fresh / "cache").iterdir()) == [made]
