@@ -111,7 +111,7 @@ def _codes(file: str) -> set[str]:
     return {text for text in texts if re.fullmatch(r"[A-Z][A-Z0-9_]{2,}[A-Z]", text)}
 
 
-_TELLING = [f"judge/{name}.py" for name in ("vocabulary", "judge", "paired", "machine", "health")] + [
+_TELLING = [f"judge/{name}.py" for name in ("vocabulary", "evidence", "paired", "machine", "health")] + [
     "run/checked.py"
 ]
 _TELLING += [f"devices/cuda/{name}.py" for name in ("client", "protocol")] + ["devices/cuda/worker.py"]
