@@ -13,7 +13,7 @@ COMMANDS = {
     "benchmark": ("lab.benchmark", "the speed of the emulated device on one core"),
     "classes": ("lab.classes", "what of cuBLAS's speed the ladder reaches, by class of shapes"),
     "claims": ("lab.claims.command", "what the course notes say, judged by stored figures"),
-    "learn": ("lab.lessons.command", "the ladder, step by step, with pictures"),
+    "learn": ("lab.lessons", "the ladder, step by step, with pictures"),
     "lines": ("lab.lines", "how much code there is, and whether it grew"),
     "study": ("lab.study.command", "how small a slowdown is detected: measure, report"),
 }

@@ -1,21 +1,32 @@
-"""Broken kernels that the suite must catch: small edits of the real ones, so that they cannot rot unseen."""
+"""Broken kernels that the suite must catch: small edits of the real ones, so that they cannot rot unseen.
 
-from tests.mutants import boxes, edges, groups, indices, lean, numbers, operations, order, speed, tensor
+A TOML file for each kind of mistake: ``[[mutant]]`` has the attributes of ``Mutant``, with ``problems`` by
+their name in the file.
+"""
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+from gemm_regression.model import Problem
 from tests.mutants.mutant import Edits, Mutant, Rotten, build, cases, real
 
-# By what goes wrong; those that are right and slower come last.
-WRONG = (
-    *order.MUTANTS,
-    *edges.MUTANTS,
-    *indices.MUTANTS,
-    *numbers.MUTANTS,
-    *operations.MUTANTS,
-    *lean.MUTANTS,
-    *tensor.MUTANTS,
-    *boxes.MUTANTS,
-    *groups.MUTANTS,
-)
-SLOW = (*speed.MUTANTS, *tensor.SPEED)
-MUTANTS = (*WRONG, *SLOW)
+KINDS = ("order", "edges", "indices", "numbers", "operations", "lean", "tensor", "boxes", "groups", "speed")
+
+
+def _read(kind: str) -> Iterator[Mutant]:
+    text = Path(__file__).with_name(f"{kind}.toml").read_text(encoding="utf-8")
+    file = tomllib.loads(text)
+    problems = {name: tuple(Problem(**p) for p in some) for name, some in file.get("problems", {}).items()}
+    for entry in file["mutant"]:
+        entry["edits"] = tuple((old, new) for old, new in entry["edits"])
+        if "problems" in entry:
+            entry["problems"] = problems[entry["problems"]]
+        yield Mutant(**entry)
+
+
+MUTANTS = tuple(mutant for kind in KINDS for mutant in _read(kind))
+WRONG = tuple(mutant for mutant in MUTANTS if mutant.wrong)
+SLOW = tuple(mutant for mutant in MUTANTS if not mutant.wrong)
 
 __all__ = ["MUTANTS", "SLOW", "WRONG", "Edits", "Mutant", "Rotten", "build", "cases", "real"]

@@ -8,7 +8,7 @@ from typing import Any
 from gemm_regression.report.markdown import table_text
 from lab.study import frozen
 from lab.study.analysis import Rate
-from lab.study.cases import CLASSES, class_of
+from lab.study.trials import CLASSES, class_of
 from tests.slowdowns.gate import RED
 from tests.slowdowns.measured import GATE, cost
 from tests.slowdowns.slowdown import Slowdown

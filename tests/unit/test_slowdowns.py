@@ -15,7 +15,7 @@ from gemm_regression.devices import DeviceError
 from gemm_regression.model import Case
 from gemm_regression.project.selection import Choice, select
 from lab.study import frozen
-from lab.study.cases import KINDS
+from lab.study.trials import KINDS
 from tests.ladder import LADDER, PROJECT
 from tests.slowdowns import (
     PLANTED,

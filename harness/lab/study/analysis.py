@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 from scipy import stats
@@ -14,10 +17,10 @@ from gemm_regression.judge.paired import MAYBE_SLOWER, Paired, red
 from gemm_regression.judge.vocabulary import DEFAULT_MARGIN, VerdictKind
 from gemm_regression.timing.looks import Estimate, conclude, look_until
 from gemm_regression.timing.samples import Block
-from lab.study.cases import class_of
+from lab.study import frozen
 from lab.study.methods import others
-from lab.study.raw import seconds
-from lab.study.trials import RULE
+from lab.study.raw import StudyError, read, seconds
+from lab.study.trials import RULE, class_of
 
 RED, REGRESSED = "gate, red", "gate, REGRESSED"
 RUNS, TURNS = "two runs: ", "interleaved: "  # other tools on two measurements, on the pairs' samples
@@ -209,3 +212,63 @@ def mean(values: Iterable[float]) -> tuple[float, float]:
         return (known[0] if known else math.nan), math.nan
     t = float(stats.t.isf((1 - CONFIDENCE) / 2, len(known) - 1))
     return statistics.fmean(known), t * statistics.stdev(known) / math.sqrt(len(known))
+
+
+@dataclass(frozen=True)
+class Study:
+    """One file of samples, judged: its ``name``, its ``head`` (header) as stored, the ``cells`` of its
+    trials, how many ``failed``, and the ``digest`` of the file."""
+
+    name: str
+    head: Mapping[str, Any]
+    cells: tuple[Cell, ...]
+    failed: int
+    digest: str
+
+    @property
+    def gpu(self) -> str:
+        return str(self.head["machine_info"]["name"])
+
+    @property
+    def board(self) -> str:
+        """The board it was measured on; a file without that counts as a board of its own, by its name."""
+        return str(self.head["machine_info"].get("board") or self.name)
+
+    @property
+    def after(self) -> bool:
+        """Whether it was measured after the rule was frozen."""
+        return frozen.after(self.head)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all samples are stored, which other tools' rules need."""
+        return not self.head.get("summaries")
+
+
+def load(files: Iterable[Path]) -> list[Study]:
+    """The files, judged, in the order of their names. Raises StudyError, also if two contain the same
+    trials."""
+    studies = [_study(file) for file in sorted(files, key=lambda file: (file.name, file))]
+    for one, other in combinations(studies, 2):
+        if one.head == other.head:
+            raise StudyError(
+                f"{one.name} and {other.name} contain the same measurement, which would count twice; remove "
+                "one"
+            )
+    return studies
+
+
+def _study(file: Path) -> Study:
+    head, records = read(file)
+    try:
+        judged = tuple(cells(head, records))
+    except ImportError as error:
+        raise StudyError(
+            f"the other tools' own code is not installed ({error}); `pip install --group study`"
+        ) from None
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise StudyError(f"{file}: not written by `measure` ({type(error).__name__}: {error})") from None
+    if not judged:
+        raise StudyError(f"{file} contains no trial; measure some with `nox -s lab -- study measure`")
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    return Study(file.name, head, judged, len(records) - len(judged), digest)

@@ -2,7 +2,8 @@
 
 ``measure`` times pairs of binaries beside themselves on one GPU or several at once, and appends what it times
 to a file for each board; with ``--sizes``, slowdowns are planted. ``report`` judges all that is stored by
-today's rule and writes docs/results/detection.md and its plot; ``report --check`` says if they are up to date.
+today's rule and writes docs/results/detection.md and its plot; ``report --check`` says whether both are
+up to date.
 
 Exit status: 0 done; 1 the budget ended before all processes, or the documentation is out of date; 2 a wrong
 command line, no GPU, or an unusable file.
@@ -28,8 +29,8 @@ from gemm_regression.devices import DeviceError, Gpu, NoDevice, count_gpus, open
 from gemm_regression.project.loader import ProjectError
 from gemm_regression.report.figures import count_text
 from lab.study import trials
-from lab.study.cases import case_of, project, studied
 from lab.study.raw import StudyError, append, read, resume
+from lab.study.trials import case_of, project, studied
 
 PROCESSES = 6
 _LAST_SECONDS = 2.0  # for the pair at hand when the budget ends

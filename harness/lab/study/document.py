@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import statistics
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gemm_regression.files import write_whole
 from gemm_regression.report.markdown import table_text
-from lab.study import frozen, plot, trials
-from lab.study.analysis import CONFIDENCE, RED, REGRESSED, Cell, Rate, mean
-from lab.study.cases import CLASSES, LONG
+from gemm_regression.report.page import charts
+from lab.study import frozen, trials
+from lab.study.analysis import CONFIDENCE, RED, REGRESSED, RUNS, Cell, Rate, Study, load, mean
+from lab.study.methods import BY_SAMPLES, NVBENCH
 from lab.study.raw import StudyError
-from lab.study.studies import Study, load
+from lab.study.trials import CLASSES, LONG
 
 _TEXT, _PLOT, _FOLDER = "detection.md", "detection.svg", "detection"
 
@@ -37,7 +39,7 @@ def report(files: Sequence[Path], docs: Path, check: bool) -> int:
             )
         return int(not all(fits.values()))
     write_whole(docs / _TEXT, made)
-    plot.draw(by_length(pictured(studies)), docs / _PLOT, mark)
+    draw(by_length(pictured(studies)), docs / _PLOT, mark)
     print(f"wrote {docs / _TEXT} and {docs / _PLOT}")
     return 0
 
@@ -213,3 +215,34 @@ _TOOLS = """*Two runs*: a tool applied to a measurement of each build, one proce
 applied to all samples of the pairs. pytest-benchmark's check and NVBench's robust comparison are computed by
 their own code (NVBench's with its default thresholds, on files of its own format; clocks are stored to
 1 MHz); asv's rule is a Mann-Whitney test at p < 0.002 and a median above 1.1 times the old one."""
+
+
+_SPECIFICATION = Path(__file__).with_name("detection.vl.json")
+
+
+def draw(groups: Mapping[str, Sequence[Cell]], path: Path, mark: str) -> None:
+    """One panel per group, by title; ``mark`` is written into the file. Raises StudyError without
+    vl-convert."""
+    shown = (RED, REGRESSED, *(RUNS + name for name in (*list(BY_SAMPLES)[:3], NVBENCH)))
+    sizes = sorted({c.size for cells in groups.values() for c in cells})
+    rates = [
+        {
+            "panel": title,
+            "method": method,
+            "order": order,
+            "size": size,
+            "planted": f"{100 * size:g} %" if size else "A/A",
+            "share": 100 * found.share,
+            "low": 100 * found.limits[0],
+            "high": 100 * found.limits[1],
+        }
+        for title, cells in groups.items()
+        for order, method in enumerate(shown)
+        for size in sizes
+        if (found := Rate.of((c for c in cells if c.size == size), method))
+    ]
+    spec = json.loads(_SPECIFICATION.read_text(encoding="utf-8"))
+    try:
+        write_whole(path, charts.svg({**charts.on_paper(), **spec, "datasets": {"rates": rates}}, mark))
+    except charts.NoDrawingError as error:
+        raise StudyError(f"no plot ({error}); `pip install --group study` brings vl-convert") from None

@@ -202,7 +202,7 @@ def test_an_environment_that_has_all_of_a_group_is_used(session: Any, tmp_path: 
 
 def test_the_test_command_runs_what_plain_nox_runs() -> None:
     commands = (ROOT / ".ci" / "run").read_text().splitlines()
-    ran = [line.split("nox -s ")[1].split(" >")[0].split(" ||")[0] for line in commands if "nox -s " in line]
+    ran = [line.split("nox -s ")[1].split(")")[0].split(" 2>")[0] for line in commands if "nox -s " in line]
     assert sorted(" ".join(ran).split()) == sorted(name for mark, name, _ in listing() if mark == "*")
 
 
@@ -270,3 +270,25 @@ def test_the_test_command_is_red_when_any_session_is(
     said = [line for line in done.stdout.splitlines() if line.startswith("nox ")]
     asked = [line for line in said if "--install-only" not in line]
     assert asked == (["nox -s lint"] if words else ["nox -s tests check", "nox -s lint typing browser"])
+    assert done.stdout.splitlines()[-1] == f"0 passed, {status} failed, 0 skipped"
+
+
+def test_the_last_line_of_the_test_command_is_the_sum_of_its_sessions(tmp_path: Path) -> None:
+    (tmp_path / "tests").write_text(
+        "nox > Running session tests\n"
+        "==== 1 failed, 2 passed in 0.10s ====\n"  # of a run within a test, in what failed
+        "\x1b[31m=== 3 failed, \x1b[1m208 passed\x1b[0m, 5 skipped, 1 error in 75.43s (0:01:15) ===\n"
+        "nox > Session tests failed.\n"
+        "nox > Running session check\n"
+        "======== 47 passed, 16 skipped in 5.59s ========\n"
+        "nox > Session check was successful.\n"
+    )
+    (tmp_path / "the others").write_text(
+        "nox > Running session lint\nnox > Session lint failed.\n"
+        "nox > Running session browser\n==== 14 skipped in 0.50s ====\n"
+    )
+    script = re.search(r"^told\(\) \{.*?^\}", (ROOT / ".ci" / "run").read_text(), re.DOTALL | re.MULTILINE)
+    assert script
+    command = f"said={tmp_path} status=1\n{script[0]}\ntold"
+    told = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True).stdout
+    assert told == "255 passed, 5 failed, 35 skipped\n"

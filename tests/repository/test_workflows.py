@@ -58,18 +58,6 @@ def test_one_version_of_each_action() -> None:
     assert len(pins) == len({pin.split("@")[0] for pin in pins})
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_nothing_is_permitted_but_by_a_job(path: Path) -> None:
-    assert load(path)["permissions"] == {}
-
-
-@pytest.mark.parametrize(("path", "job"), JOBS)
-def test_scripts_take_inputs_from_the_environment(path: Path, job: dict[str, Any]) -> None:
-    """An expression in a script would be code of whoever chose its value."""
-    for step in job["steps"]:
-        assert "${{" not in step.get("run", "")
-
-
 @pytest.mark.parametrize(("path", "job"), JOBS)
 def test_every_job_ends_and_leaves_no_credentials(path: Path, job: dict[str, Any]) -> None:
     assert job["timeout-minutes"] <= 120

@@ -14,8 +14,8 @@ from gemm_regression.tune.figures import Surveyed
 from lab.advice.policies import BLOCKS, REGISTERS, TILING, WALL
 from lab.claims import CLAIMS, Claim, Facts, Judged, Verdict, command
 from lab.claims.claim import UNEXPLAINED, together
+from lab.claims.command import page
 from lab.claims.feeding import conflict
-from lab.claims.page import page
 from lab.claims.rules import LARGE, SMALL, all_of
 from tests.ladder import LADDER, PROJECT
 
@@ -216,14 +216,12 @@ def test_the_page_counts_the_verdicts_and_has_a_row_for_each_claim() -> None:
     assert "| 2 | and so | A100 | NOT MEASURED HERE |  | nothing stored says |" in text
 
 
-def test_the_page_in_the_repository_is_what_is_stored(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command.main(["--project", str(PROJECT.root), "--check"]) == 0
-    stale = tmp_path / "claims.md"
-    page = (PROJECT.root / "docs" / "results" / "claims.md").read_text()
-    stale.write_text(page.replace("| HOLDS |", "| CONTRADICTED |", 1))
-    assert command.main(["--project", str(PROJECT.root), "--check", "--markdown", str(stale)]) == 1
+def test_a_page_that_was_edited_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "claims.md"
+    arguments = ["--project", str(PROJECT.root), "--markdown", str(file)]
+    assert command.main(arguments) == command.main([*arguments, "--check"]) == 0
+    file.write_text(file.read_text().replace("| HOLDS |", "| CONTRADICTED |", 1))
+    assert command.main([*arguments, "--check"]) == 1
     assert "is out of date" in capsys.readouterr().err
 
 

@@ -1,18 +1,31 @@
-"""The ladder, step by step: what each stage does, what limits it, and what the next one gains. What a stage
-says of itself is the comment at the head of its source; all figures are from stored measurements."""
+"""``nox -s lab -- learn``: docs/results/learn.md and its pictures, the ladder step by step: what each stage
+does, what limits it, and what the next one gains.
+
+What a stage says of itself is the comment at the head of its source; all figures are from stored
+measurements.
+
+Exit status: 0 written or up to date, 1 out of date (``--check``), or a file that cannot be trusted, 2 a wrong
+command line.
+"""
 
 from __future__ import annotations
 
+import argparse
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from gemm_regression.baselines import gpu_slug
+from gemm_regression.baselines import BaselineError, gpu_slug
+from gemm_regression.cli.common import about, project_of
+from gemm_regression.files import write_whole
 from gemm_regression.model import Kernel
+from gemm_regression.project.loader import ProjectError
 from gemm_regression.report.figures import gflops_text
 from gemm_regression.report.markdown import SHOWN
-from gemm_regression.report.page import charts, records
+from gemm_regression.report.page import charts, records, sources
 from gemm_regression.report.page.records import Record
 from gemm_regression.report.page.sources import Content, Source
 
@@ -160,3 +173,117 @@ def _seen(gpu: str, measured: Sequence[Record], stages: Sequence[Kernel], number
     alike = [r for r in measured if (r["problem"], r["dtype"]) == (here["problem"], here["dtype"])]
     after = next((r for r in alike if r["stage"] in following), None)
     return Seen(gpu, here, after, most)
+
+
+PAGE, PICTURES = "learn.md", "learn"
+
+
+def update(folder: Path, content: Content, kernels: Sequence[Kernel], check: bool) -> list[Path]:
+    """The files in a folder of documents that are missing, or were made of something else, or are of a stage
+    that is gone; unless ``check``, they are written, and those removed.
+
+    Raises NoDrawingError where something must be drawn without vl-convert, OSError.
+    """
+    found = lessons(content, kernels)
+    pictures = dict(_pictures(found))
+    there = sorted((folder / PICTURES).glob("*.svg")) if (folder / PICTURES).is_dir() else []
+    stale = [path for path in there if path.name not in pictures]
+    if not check:
+        (folder / PICTURES).mkdir(parents=True, exist_ok=True)
+        for path in stale:
+            path.unlink()
+    for name, spec in pictures.items():
+        path = folder / PICTURES / name
+        if path.is_file() and charts.made_of(path.read_text(encoding="utf-8"), spec):
+            continue
+        stale.append(path)
+        if not check:
+            write_whole(path, charts.svg(spec))
+    text, path = page(found), folder / PAGE
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        stale.append(path)
+        if not check:
+            write_whole(path, text)
+    return stale
+
+
+def _pictures(found: Sequence[Lesson]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for lesson in found:
+        for seen in lesson.seen:
+            if "levels" in seen.here:
+                yield f"{lesson.kernel.name}-{seen.slug}.svg", seen.picture()
+
+
+def page(found: Sequence[Lesson]) -> str:
+    """The page as Markdown."""
+    gpus = list(dict.fromkeys(seen.gpu for lesson in found for seen in lesson.seen))
+    parts = [
+        "# The ladder, step by step",
+        "Written by `nox -s lab -- learn` from the sources of the kernels and from what is stored; do not "
+        "edit. Each picture shows how much of the measured time the work of a stage needs at five levels, "
+        "each at the rate that was measured as its roof: the red bar is what bounds it, the grey ones are "
+        "those of the next stage. Where no bar is long, the time goes into waiting. How that is computed: "
+        "[bounds.md](../bounds.md). What the course notes say of these steps: [claims.md](claims.md).",
+        f"Measured on: {', '.join(gpus) or 'no GPU yet'}.",
+        *(f"![The ladder on an {gpu}](ladder-{gpu_slug(gpu)}.svg)" for gpu in gpus),
+    ]
+    for number, lesson in enumerate(found):
+        after = found[number + 1].kernel.name if number + 1 < len(found) else ""
+        parts += _step(lesson, after)
+    return "\n\n".join(parts) + "\n"
+
+
+def _text(said: str) -> str:
+    """A comment as Markdown: names with an underline and elements of arrays are code."""
+    return re.sub(r"(?<!`)(#pragma \w+|\b\w+(?:\[[^\]]*\])+|\w*_\w+)(?!`)", r"`\1`", said)
+
+
+def _step(lesson: Lesson, after: str) -> Iterator[str]:
+    said, name = lesson.said, lesson.kernel.name
+    yield f"## {name}"
+    idea = lesson.kernel.idea
+    yield f"**{idea[:1].upper()}{idea[1:]}.** {_text(said.get('The idea', ''))}".strip()
+    for seen in lesson.seen:
+        if "levels" in seen.here:
+            yield f"![What bounds {name} on an {seen.gpu}]({PICTURES}/{name}-{seen.slug}.svg)"
+        lines = [
+            f"- **{seen.gpu}**, {seen.here['problem']}, `{seen.here['config']}`: {seen.speed}; {seen.source}."
+        ]
+        lines.append(f"- Bound: {seen.limit}.")
+        if seen.best:
+            lines.append(f"- Where it gains most: {seen.best}.")
+        yield "\n".join(lines)
+    if "The limit" in said:
+        yield f"**The limit.** {_text(said['The limit'])}"
+    if "Next" in said:
+        first, _, rest = said["Next"].partition(" ")
+        yield f"**Next.** {f'`{first}`' if first == after else _text(first)} {_text(rest)}"
+    if gains := [f"{seen.gain} ({seen.gpu}, {seen.here['problem']})" for seen in lesson.seen if seen.gain]:
+        yield f"**What it bought here.** {'; '.join(gains)}."
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="nox -s lab -- learn", description=about(__doc__))
+    parser.add_argument("--root", type=Path, help="folder with baselines; default: the project's")
+    parser.add_argument("--project", type=Path, metavar="PATH", help="the project's folder")
+    parser.add_argument("--folder", type=Path, default=Path("docs/results"), help="default: %(default)s")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit status 1 if stale")
+    given = parser.parse_args(arguments)
+    try:
+        project = project_of(given)
+        content = sources.gather(given.root or project.baselines)
+        stale = update(given.folder, content, project.kernels, given.check)
+    except (BaselineError, ProjectError, charts.NoDrawingError) as error:
+        return _fail(str(error))
+    except OSError as error:
+        return _fail(f"{error.filename or given.folder}: {error.strerror}")
+    if stale and given.check:
+        return _fail(f"{', '.join(map(str, stale))}: out of date; `nox -s lab -- learn` updates it")
+    for path in stale:
+        print(f"wrote {path}")
+    return 0
+
+
+def _fail(reason: str) -> int:
+    print(f"error: {reason}", file=sys.stderr)
+    return 1

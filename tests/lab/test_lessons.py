@@ -11,10 +11,7 @@ import pytest
 from gemm_regression.baselines import append
 from gemm_regression.report.page import sources
 from gemm_regression.report.page.sources import Content
-from lab.lessons import lessons
-from lab.lessons import page as learn
-from lab.lessons.command import main
-from lab.lessons.lessons import Lesson, said_by
+from lab.lessons import Lesson, lessons, main, page, said_by
 from tests.ladder import LADDER, PROJECT
 from tests.unit import made_report
 
@@ -39,7 +36,7 @@ def content(two: Path) -> Content:
 
 @pytest.fixture(scope="module")
 def found(content: Content) -> list[Lesson]:
-    return lessons.lessons(content, LADDER)
+    return lessons(content, LADDER)
 
 
 def test_a_source_says_its_idea_its_limit_and_what_is_next() -> None:
@@ -93,9 +90,9 @@ def test_the_picture_marks_the_bound_and_has_the_next_stage(found: list[Lesson])
 
 
 def test_names_of_code_are_code(content: Content) -> None:
-    (one,) = lessons.lessons(content, [COMPILED[1]])
+    (one,) = lessons(content, [COMPILED[1]])
     said = {"The idea": "As[ty][k] in __restrict__ of TILE_SIZE, and #pragma unroll.", "Next": "other does."}
-    text = learn.page([replace(one, said=said)])
+    text = page([replace(one, said=said)])
     assert "`As[ty][k]` in `__restrict__` of `TILE_SIZE`, and `#pragma unroll`." in text
     assert "**Next.** other does." in text
 
@@ -106,7 +103,7 @@ def test_files_are_stale_after_a_stage_is_measured_anew(
     words = ["--root", str(two), "--folder", str(tmp_path)]
     assert main(words) == 0
     pictures = sorted(path.name for path in (tmp_path / "learn").iterdir())
-    assert len(pictures) == 2 * len(lessons.lessons(sources.gather(two), LADDER))
+    assert len(pictures) == 2 * len(lessons(sources.gather(two), LADDER))
     gone, drawn = tmp_path / "learn" / "gone-nvidia-h200.svg", tmp_path / "learn" / pictures[0]
     gone.write_text("<svg></svg>")
     drawn.write_text(drawn.read_text().replace("made of ", "made of 0"))
@@ -135,10 +132,10 @@ def test_the_gpu_of_which_most_is_measured_is_shown_first(two: Path, tmp_path: P
     gpus = [source.gpu for source in content.baselines]
     assert gpus[0] == "NVIDIA H200"
     assert gpus[-1] == made_report.OTHER_GPU
-    lesson = lessons.lessons(content, [COMPILED[2]])[0]
+    lesson = lessons(content, [COMPILED[2]])[0]
     assert [seen.here["problem"] for seen in lesson.seen] == ["4096x4096x4096", "1024x1024x1024"]
 
 
 def test_nothing_measured_is_no_step(tmp_path: Path) -> None:
-    assert lessons.lessons(sources.gather(tmp_path), LADDER) == []
-    assert "Measured on: no GPU yet." in learn.page([])
+    assert lessons(sources.gather(tmp_path), LADDER) == []
+    assert "Measured on: no GPU yet." in page([])

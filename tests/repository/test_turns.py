@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.conftest import VARIABLE, its_turn, part, pytest_report_header
+from tests.conftest import ROOT, VARIABLE, changed, its_turn, part, pytest_report_header
 from tests.ladder import PROJECT
 
 TESTS = [("mutants", name) for name in "abcdefg"] + [("outputs", name) for name in "xxyyz"]
@@ -21,6 +21,13 @@ def test_each_is_in_one_part_with_what_is_about_the_same() -> None:
     taken = {test for test, here in zip(TESTS, parts[0], strict=True) if here}
     assert taken == {("mutants", name) for name in "adg"} | {("outputs", "x")}
     assert all(its_turn(TESTS, *part("1/1")))
+
+
+def test_all_of_a_file_run_where_the_commit_changed_it_or_its_data() -> None:
+    file = ROOT / "tests" / "test_mutants.py"
+    assert changed(file, ["README.md", "tests/mutants/order.toml"])
+    assert changed(file, ["tests/test_mutants.py"])
+    assert not changed(file, ["", "tests/test_static.py", "tests/mutants.py", "kernels/mutants/order.toml"])
 
 
 @pytest.mark.parametrize("given", ["", "2", "0/3", "4/3", "1/0", "a/b", "1/3/2"])

@@ -14,11 +14,10 @@ from gemm_regression.devices import DeviceError
 from gemm_regression.devices.work import StoredBinary
 from gemm_regression.model import Case
 from gemm_regression.timing.looks import Rule
-from lab.study import analysis, cases, document, frozen, methods, plot, trials
-from lab.study.analysis import RED, REGRESSED, Cell, Rate
+from lab.study import analysis, document, frozen, methods, trials
+from lab.study.analysis import RED, REGRESSED, Cell, Rate, load
 from lab.study.command import main
 from lab.study.raw import StudyError, append, read, resume
-from lab.study.studies import load
 from tests.ladder import PROJECT
 from tests.unit.simulated import SimulatedDevice
 
@@ -117,10 +116,10 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_third_and_more_are_of_the_kinds_that_are_told_one_by_one() -> None:
-    chosen = cases.studied((9, 0))
+    chosen = trials.studied((9, 0))
     kinds = [case.split("-")[0] for case in chosen]
-    assert set(cases.KINDS) <= set(kinds)
-    assert sum(kind in cases.KINDS for kind in kinds) >= len(kinds) / 3
+    assert set(trials.KINDS) <= set(kinds)
+    assert sum(kind in trials.KINDS for kind in kinds) >= len(kinds) / 3
     assert len(chosen) == len(set(chosen)) >= 60
 
 
@@ -132,7 +131,7 @@ def test_each_process_times_each_case_once_beside_its_stored_binary(measure: Any
     assert gpu.restarts - before == 3
     head, records = read(file_of(tmp_path))
     assert head["commit"] == COMMIT
-    wanted = {(n, case) for n in range(3) for case in cases.studied((9, 0))}
+    wanted = {(n, case) for n in range(3) for case in trials.studied((9, 0))}
     assert len(records) == len(wanted)
     assert {(r["trial"], r["case"]) for r in records} == wanted
     assert all(isinstance(base, StoredBinary) and isinstance(case, Case) for base, case in pairs)
@@ -303,12 +302,12 @@ def test_recorded_pairs_of_a_binary_beside_itself_are_not_red(file: Path) -> Non
     [
         ("wgmma-f16-tile64-512x512x512", 1e-5, "wgmma"),
         ("wgmma_tf32-tf32-tile64-512x512x512", 1e-3, "wgmma_tf32"),
-        (ONE, 1e-4, cases.SHORT_CASES),
-        (ONE, 1.1e-4, cases.LONG_CASES),
+        (ONE, 1e-4, trials.SHORT_CASES),
+        (ONE, 1.1e-4, trials.LONG_CASES),
     ],
 )
 def test_classes(case: str, seconds: float, kind: str) -> None:
-    assert cases.class_of(case, seconds) == kind
+    assert trials.class_of(case, seconds) == kind
 
 
 @pytest.mark.parametrize(
@@ -349,7 +348,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def docs(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same, to be changed at will; without what the report needs installed."""
     monkeypatch.setattr(methods, "nvbench", lambda *samples: "SAME")
-    monkeypatch.setattr(plot, "draw", lambda groups, path, mark: path.write_text(mark))
+    monkeypatch.setattr(document, "draw", lambda groups, path, mark: path.write_text(mark))
     shutil.copytree(made, tmp_path / "detection")
     return tmp_path
 
@@ -372,7 +371,7 @@ def test_before_and_after_the_freeze_and_each_class_are_told_apart(
     monkeypatch.setattr(frozen, "DATE", "2026-11-22T18:00:00+00:00")
     text = page(docs)
     after = text[text.index("## NVIDIA H200, after the freeze") : text.index("## NVIDIA H200, before")]
-    chosen = [case for case in cases.studied((9, 0)) if "2048" in case]
+    chosen = [case for case in trials.studied((9, 0)) if "2048" in case]
     assert f"| all | {len(chosen) * 4} | 2 | 0 |" in after
     wgmma = [case for case in chosen if case.startswith("wgmma-")]
     assert f"| wgmma | {len(wgmma) * 4} | 2 | 0 |" in after
@@ -439,7 +438,7 @@ def test_a_plot_is_drawn(docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert study.name == "whole.jsonl.gz"
     monkeypatch.undo()
     for name in ("a.svg", "b.svg"):
-        plot.draw(document.by_length(study), docs / name, "0123")
+        document.draw(document.by_length(study), docs / name, "0123")
     drawn = (docs / "a.svg").read_text()
     assert "0123" in drawn
     assert "cases over 100 µs" in drawn

@@ -1,1 +1,0 @@
-"""The ladder, step by step: docs/results/learn.md."""
