@@ -16,7 +16,8 @@ from tests.ladder import PROJECT
 @pytest.mark.gpu
 def test_occupancy_is_the_drivers_own(device: Any) -> None:
     command = [sys.executable, "-m", "tests.occupancy", str(PROJECT.root)]
-    path = os.pathsep.join([str(PROJECT.root / "harness"), str(PROJECT.root)])
+    known = os.environ.get("PYTHONPATH", "")
+    path = os.pathsep.join(filter(None, [str(PROJECT.root / "harness"), str(PROJECT.root), known]))
     environment = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr

@@ -102,7 +102,8 @@ def run(
     cases = [*(slowdown.real for slowdown in slowdowns), *beside(slowdowns, timed)]
     chosen = " or ".join(f"[{case.id}]" for case in cases)
     command = [sys.executable, "-m", "gemm_regression", "gpu", "--suite", "full", "-k", chosen]
-    packages = {"PYTHONPATH": str(folder / "harness")}  # the clone's own
+    known = os.environ.get("PYTHONPATH", "")
+    packages = {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder / "harness"), known]))}
     subprocess.run(
         [*command, f"--benchmark-json={json_file}", *options],
         cwd=folder,
