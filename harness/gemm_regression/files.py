@@ -7,9 +7,10 @@ import os
 import reprlib
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
+if TYPE_CHECKING:  # `doctor` says what is missing, so it runs without
+    from pydantic import ValidationError
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

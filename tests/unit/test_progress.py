@@ -70,7 +70,6 @@ def test_a_run_of_cases_shows_lines_in_place_of_dots(rig: Rig, monkeypatch: pyte
     assert f"gpu: 0 of {count}: {CASES[0]}, " in text
     assert re.search(rf"gpu: {count} of {count}: 1 failed, test_machine, \d s\n", text)
     assert "gpu: NVIDIA H200" in text
-    assert re.search(r"compile: (\d+) of \1: \S+, 0 s\n", text)
     assert "compiling" not in text
     assert not re.search(r"^tests/\S+ [.FE]", text, re.MULTILINE)
     assert "1 failed" in text.splitlines()[-1]

@@ -110,8 +110,9 @@ _LAST = pytest.StashKey[str]()  # the variant of the last case
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Begins with what the tests need, in their order. Of several processes each compiles its own."""
     config = session.config
-    device = config.stash[KEY].device
-    if device is None or config.option.collectonly:
+    known = config.stash.get(KEY, None)
+    device = known.device if known else None
+    if known is None or device is None or config.option.collectonly:
         return
     if not isinstance(device, EmulatedDevice):
         _seldom_collect(config, False)  # thousands of tests and their reports stay to the end
@@ -128,7 +129,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if entries:
         with suppress(ToolchainError):
             nvcc = tools.pinned_nvcc()
-            every, root = config.option.every_architecture, config.stash[KEY].project.static
+            every, root = config.option.every_architecture, known.project.static
             held = {} if every else unchanged(entries, root, nvcc)
             arches = ARCHES if every or in_ci() else ALWAYS
             left = (e for e in entries if (e.name, e.arch) not in held and e.arch in arches)
