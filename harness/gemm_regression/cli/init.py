@@ -9,6 +9,7 @@ Exit status: 0; 1 if one of the files already exists, and nothing was written.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import re
@@ -136,14 +137,21 @@ def url_of(direct: dict[str, Any]) -> str:
     url, inside = _without_password(direct["url"]), direct.get("subdirectory", "")
     if vcs := direct.get("vcs_info"):
         return f"{vcs['vcs']}+{url}@{vcs['commit_id']}" + f"#subdirectory={inside}" * bool(inside)
-    if archive := direct.get("archive_info"):
-        sha256 = archive.get("hashes", {}).get("sha256")
+    if (archive := direct.get("archive_info")) is not None:
+        sha256 = archive.get("hashes", {}).get("sha256") or _sha256(url)  # not every pip records it
         marks = [f"sha256={sha256}"] * bool(sha256) + [f"subdirectory={inside}"] * bool(inside)
         return url + "#" * bool(marks) + "&".join(marks)
     folder = Path(unquote(urlsplit(url).path))
     top = next((up for up in (folder, *folder.parents) if (up / ".git").exists()), folder)
     within = folder.relative_to(top).as_posix()
     return _in_checkout(top, "" if within == "." else within)
+
+
+def _sha256(url: str) -> str:
+    """Of a file on this machine; empty for any other URL."""
+    parts = urlsplit(url)
+    file = Path(unquote(parts.path))
+    return hashlib.sha256(file.read_bytes()).hexdigest() if parts.scheme == "file" and file.is_file() else ""
 
 
 def _in_checkout(top: Path, folder: str) -> str:
